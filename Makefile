@@ -1,0 +1,70 @@
+# The commands of the README. Each sets up what it needs; none asks for a thing installed by hand but python3,
+# git and, for the sandbox, root on a Debian or Ubuntu machine.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SANDBOX := -i inventories/sandbox
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export ANSIBLE_FORCE_COLOR ?= $(if $(CI),0,1)
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(READY): requirements.lock pyproject.toml
+	python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --editable .
+	touch $@
+
+.PHONY: setup
+setup: $(READY) ## Make .venv from the lock
+
+.PHONY: sandbox-up
+sandbox-up: setup ## Bring up two Spark look-alikes with the real engine on CPU
+	ansible-playbook $(SANDBOX) sandbox/up.yml
+
+.PHONY: sandbox-down
+sandbox-down: setup ## Take the sandbox down; images and caches stay
+	ansible-playbook $(SANDBOX) sandbox/down.yml
+
+.PHONY: deploy
+deploy: sandbox-up ## Everything once: sandbox, deployment, gates, an answer
+	ansible-playbook $(SANDBOX) deploy.yml -l spark1
+
+.PHONY: test
+test: lint unit molecule ## Everything that CI runs
+
+.PHONY: lint
+lint: setup ## ansible-lint, yamllint, ruff, mypy, shellcheck
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	shellcheck $$(git ls-files -co --exclude-standard | xargs grep -lE '^#!/bin/(ba)?sh')
+	ansible-lint --offline
+
+.PHONY: unit
+unit: setup ## Pure logic, seconds
+	pytest
+
+.PHONY: molecule
+molecule: setup ## Scenarios on the sandbox, minutes
+	molecule test --all
+
+.PHONY: bench-converge
+bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
+	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
+	python tests/bench/converge.py
+
+.PHONY: lock
+lock: setup ## Resolve pyproject.toml to requirements.lock again
+	uv pip compile --quiet --python-version 3.11 --universal --extra dev pyproject.toml --output-file requirements.lock
+
+.PHONY: clean
+clean: ## Remove the sandbox, the virtual environment and every cache
+	if [ -e $(READY) ]; then ansible-playbook $(SANDBOX) sandbox/down.yml -e sandbox_purge=true; fi
+	rm -rf $(VENV) .sandbox .cache reports .mypy_cache .ruff_cache .pytest_cache

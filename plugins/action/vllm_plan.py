@@ -1,0 +1,27 @@
+"""Stage 2 on the controller: spec and facts in, plan out, or every refusal at once. A shim over vllm_spark.plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from vllm_spark import plan, toolkit
+from vllm_spark.refusal import RefusedError
+from vllm_spark.spec import Spec
+
+
+class ActionModule(ActionBase):
+    """Returns the plan of one Spark."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        spec, facts = Spec.from_json(self._task.args["spec"]), self._task.args["facts"]
+        refusals = list(plan.refusals(spec, facts))
+        if refusals:
+            raise AnsibleActionFail(str(RefusedError(refusals)))
+        return {"changed": False, "plan": plan.build(spec, facts, toolkit.version()).to_json()}

@@ -1,0 +1,45 @@
+"""Stage 1 on the controller: what shall run on this Spark, from the inventory alone. A shim over vllm_spark.spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from vllm_spark import plan, spec
+from vllm_spark.refusal import RefusedError
+
+
+class ActionModule(ActionBase):
+    """Returns the spec and the questions that it puts to the box; a host that shall be idle has neither."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        given = self._task.args
+        inventory = spec.Inventory(
+            deployments=given["deployments"],
+            sparks=tuple(given["sparks"]),
+            limit=tuple(given["limit"]),
+            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
+            lock_file=Path(given["lock_file"]),
+            secrets={name: bool(value) for name, value in given["secrets"].items()},
+            site=spec.Site(**given["site"]),
+        )
+        try:
+            found = spec.resolve(inventory, given["host"])
+        except RefusedError as refused:
+            raise AnsibleActionFail(str(refused)) from refused
+        if found is None:
+            return {"changed": False, "spec": None, "questions": None}
+        return {
+            "changed": False,
+            "spec": found.to_json(),
+            "questions": plan.questions(found),
+            # Pages of JSON that tell an operator nothing; -vv shows them.
+            "_ansible_verbose_override": True,
+        }

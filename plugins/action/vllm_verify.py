@@ -1,0 +1,93 @@
+"""Watch a start until it serves, then judge its gates. The looking is vllm_probe's, on the box; what is seen
+means what vllm_spark.watch and vllm_spark.gates say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from vllm_spark import gates, report, watch
+
+display = Display()
+
+# Long enough that looking costs a loading box nothing, short enough to see a phase pass.
+LOOK_EVERY_S = 2.0
+# A line at least this often, so that silence means trouble and not patience.
+SAY_EVERY_S = 30.0
+
+
+class ActionModule(ActionBase):
+    """Args: gates, env_path and reason of a plan; report_dir; wait (false: judge what is there)."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        self._vars = task_vars or {}
+        self._host = self._vars["inventory_hostname"]
+        wanted = self._task.args["gates"]
+        started = time.monotonic()
+        seen = watch.Watch(deadline_s=wanted["deadline_s"])
+        probe = self._wait(wanted, seen) if self._task.args["wait"] else self._look(wanted, seen)
+        verdicts = gates.judge(wanted, probe, seen.lines)
+        for verdict in verdicts:
+            self._say(f"{'—' if verdict.ok is None else '✓' if verdict.ok else '✗'} {verdict.gate} {verdict}")
+        run = {
+            "host": self._host,
+            "deployed_because": self._task.args["reason"],
+            "waited_s": round(time.monotonic() - started, 1),
+            "running_s": round(probe["running_s"], 1),
+            "restarts": int(probe["unit"].get("NRestarts") or 0),
+        }
+        document = report.verification(wanted, verdicts, run)
+        name = f"{wanted['container']}-{self._host}-{time.strftime('%Y%m%dT%H%M%S')}"
+        path = report.write(Path(self._task.args["report_dir"]), name, document)
+        if not document["holds"]:
+            raise AnsibleActionFail("\n".join(str(verdict) for verdict in verdicts if verdict.ok is False))
+        display.display(report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host)))
+        return {"changed": False, "report": str(path), **run}
+
+    def _wait(self, wanted: dict[str, Any], seen: watch.Watch) -> dict[str, Any]:
+        said, said_at, cursor = "", 0.0, ""
+        while True:
+            probe = self._look(wanted, seen, cursor)
+            cursor = probe["cursor"]
+            state = seen.look(probe)
+            if state == "ready":
+                return probe
+            if state == "failed":
+                raise AnsibleActionFail(watch.failure(seen, wanted["unit"], self._host))
+            if seen.elapsed_s > seen.deadline_s:
+                raise AnsibleActionFail(watch.overdue(seen, wanted["unit"], self._host))
+            phase = f"{seen.progress.phase} {seen.progress.percent}"
+            if phase != said or time.monotonic() - said_at >= SAY_EVERY_S:
+                self._say(seen.headline())
+                said, said_at = phase, time.monotonic()
+            time.sleep(LOOK_EVERY_S)
+
+    def _look(self, wanted: dict[str, Any], seen: watch.Watch, cursor: str = "") -> dict[str, Any]:
+        result = self._execute_module(
+            module_name="vllm_probe",
+            module_args={
+                "unit": wanted["unit"],
+                "container": wanted["container"],
+                "port": wanted["port"],
+                "env_path": self._task.args["env_path"],
+                "requests": wanted["requests"],
+                "cursor": cursor,
+            },
+            task_vars=self._vars,
+        )
+        if "probe" not in result:
+            raise AnsibleActionFail(result.get("msg", "the box did not answer"), result=result)
+        if not self._task.args["wait"]:
+            seen.lines = result["probe"]["lines"]
+        return result["probe"]
+
+    def _say(self, text: str) -> None:
+        display.display(f"{self._host}  {text}")

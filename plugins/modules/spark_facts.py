@@ -1,0 +1,252 @@
+#!/usr/bin/python
+"""Everything that a plan asks of a Spark, in one round trip. Reads only."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: spark_facts
+short_description: Read what a plan needs to know of a Spark, in one round trip
+description:
+  - Answers the questions of C(vllm_spark.plan.questions). Changes nothing.
+author: vllm-spark
+options:
+  images:
+    description: Images to look for, each as C(repository@sha256:…).
+    type: list
+    elements: str
+    default: []
+  paths:
+    description: Folders that must exist and hold something.
+    type: list
+    elements: path
+    default: []
+  checksums:
+    description: Files to take the sha256 of.
+    type: list
+    elements: path
+    default: []
+  ports:
+    description: TCP ports whose holder is named.
+    type: list
+    elements: int
+    default: []
+  units:
+    description: Units whose state is read.
+    type: list
+    elements: str
+    default: []
+  records:
+    description: Deployment name to the path of its deployed.json.
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    support: full
+    description: It only reads.
+"""
+
+EXAMPLES = r"""
+- name: Ask the Spark
+  spark_facts:
+    images: ["vllm/vllm-openai@sha256:…"]
+    ports: [8000]
+"""
+
+RETURN = r"""
+facts:
+  description: The answers. Sizes in bytes, times in seconds since the epoch.
+  returned: always
+  type: dict
+"""
+
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.spark_docker import Docker, DockerError
+
+UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestamp")
+TCP_LISTEN = "0A"
+
+
+def run(*words):
+    """(exit status, output) of a command; a missing program is 127 and its name."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    except FileNotFoundError:
+        return 127, f"{words[0]}: not found"
+    except subprocess.TimeoutExpired:
+        return 124, f"{words[0]} did not answer within 30 s"
+    return done.returncode, (done.stdout or done.stderr).strip()
+
+
+def memory():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    names = {
+        "total": "MemTotal",
+        "available": "MemAvailable",
+        "swap_total": "SwapTotal",
+        "swap_free": "SwapFree",
+    }
+    return {name: kib[key] * 1024 for name, key in names.items()}
+
+
+def gpus():
+    status, text = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    if status:
+        return [], text
+    rows = [line.split(", ") for line in text.splitlines() if ", " in line]
+    return [{"name": name, "driver": driver} for name, driver in rows], ""
+
+
+def docker_facts(images):
+    """(facts of the engine, image -> id or None)."""
+    missing = "" if importlib.util.find_spec("requests") else "requests"
+    facts = {"version": "", "error": "", "missing_python": missing, "containers": {}}
+    found = dict.fromkeys(images)
+    try:
+        docker = Docker()
+        facts["version"] = docker.get("/version")["Version"]
+        facts["containers"] = docker.containers("vllm-spark.deployment")
+        for image in images:
+            found[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
+    except DockerError as error:
+        facts["error"] = str(error)
+    return facts, found
+
+
+def checksum(path):
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else hashed(file)
+
+
+def hashed(file):
+    digest = hashlib.sha256()
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def listeners(ports):
+    """Inodes of listening sockets by port, from the kernel's own tables."""
+    found = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="ascii") as file:
+            for fields in (line.split() for line in file.readlines()[1:]):
+                port = int(fields[1].rpartition(":")[2], 16)
+                if fields[3] == TCP_LISTEN and port in ports:
+                    found[fields[9]] = port
+    return found
+
+
+def holders(ports, containers):
+    """port -> who listens there: process, pid, and its container or unit where it has one."""
+    inodes = listeners(set(ports))
+    found = {}
+    for link in glob.glob("/proc/[0-9]*/fd/*") if inodes else []:
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue  # the process ended, or closed it, while we looked
+        port = inodes.get(target[8:-1]) if target.startswith("socket:[") else None
+        if port is not None:
+            found[str(port)] = owner(link.split("/")[2], containers)
+    for port in inodes.values():
+        found.setdefault(str(port), {"process": "a process of another namespace", "pid": 0})
+    return found
+
+
+def owner(pid, containers):
+    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        process = file.read().strip()
+    with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+        cgroup = file.read()
+    identity = re.search(r"[0-9a-f]{64}", cgroup)
+    unit = re.search(r"([^/\n]+\.service)", cgroup)
+    named = {c["id"]: name for name, c in containers.items()}
+    return {
+        "process": process,
+        "pid": int(pid),
+        "container": named.get(identity[0], identity[0][:12]) if identity else None,
+        "unit": unit[1] if unit and not identity else None,
+    }
+
+
+def units(names):
+    """State of the named units, and the names of all vllm@ units that run."""
+    _, text = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in text.split("\n\n")]
+    status, running = run(
+        "systemctl",
+        "list-units",
+        "--plain",
+        "--no-legend",
+        "--state",
+        "active,activating,deactivating",
+        "vllm@*.service",
+    )
+    return (
+        {block.pop("Id"): block for block in blocks if "Id" in block},
+        [line.split()[0] for line in running.splitlines() if line] if status == 0 else [],
+    )
+
+
+def records(paths):
+    """(deployed.json by deployment, modification time of its env file)."""
+    found, times = {}, {}
+    for name, path in paths.items():
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                found[name] = json.load(file)
+        env = os.path.join(os.path.dirname(path), "env")
+        if os.path.isfile(env):
+            times[name] = os.path.getmtime(env)
+    return found, times
+
+
+def main():
+    spec = {
+        "images": {"type": "list", "elements": "str", "default": []},
+        "paths": {"type": "list", "elements": "path", "default": []},
+        "checksums": {"type": "list", "elements": "path", "default": []},
+        "ports": {"type": "list", "elements": "int", "default": []},
+        "units": {"type": "list", "elements": "str", "default": []},
+        "records": {"type": "dict", "default": {}},
+    }
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    asked = module.params
+    docker, images = docker_facts(asked["images"])
+    cards, gpu_error = gpus()
+    states, running = units(asked["units"])
+    deployed, env_times = records(asked["records"])
+    facts = {
+        "hostname": platform.node(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "memory": memory(),
+        "gpus": cards,
+        "gpu_error": gpu_error,
+        "docker": docker,
+        "images": images,
+        "paths": {path: os.path.isdir(path) and bool(os.listdir(path)) for path in asked["paths"]},
+        "checksums": {path: checksum(path) for path in asked["checksums"]},
+        "ports": holders(asked["ports"], docker["containers"]),
+        "units": states,
+        "running_units": running,
+        "records": deployed,
+        "env_mtimes": env_times,
+    }
+    module.exit_json(changed=False, facts=facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+#!/bin/bash
+# start-dockerd.sh SOCKET LOG: start a Docker engine where no systemd does. Does nothing when one answers.
+set -euo pipefail
+socket=$1 log=$2 pid_file=/var/run/docker.pid
+
+answers() { curl -fsS --max-time 2 --unix-socket "$socket" http://localhost/_ping >/dev/null 2>&1; }
+runs() { [ "$(basename "$(readlink "/proc/$1/exe" || true)")" = "$2" ]; }
+
+answers && exit 0
+# A pid file outlives an engine that was killed, and dockerd refuses to start while the number belongs to anything.
+if [ -e "$pid_file" ] && ! runs "$(cat "$pid_file")" dockerd; then rm -f "$pid_file"; fi
+
+setsid nohup dockerd >"$log" 2>&1 </dev/null &
+dockerd=$!
+for _ in $(seq 300); do # 30 s; half a second is usual
+  answers && exit 0
+  kill -0 "$dockerd" 2>/dev/null || break
+  sleep 0.1
+done
+echo "dockerd does not answer on $socket. The end of $log:" >&2
+tail -n 20 "$log" >&2
+exit 1

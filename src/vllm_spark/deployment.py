@@ -1,0 +1,95 @@
+"""Deployments: what the inventory's `vllm_deployments` says, and which of it belongs on a Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_spark import recipe as recipes
+from vllm_spark.refusal import Refusal, RefusedError
+
+SCHEMA = Path(__file__).parent / "data" / "deployments.schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A recipe placed on named Sparks; hosts[0] is the head."""
+
+    name: str
+    recipe: str
+    hosts: tuple[str, ...]
+    port: int = 8000
+    bind: str = "0.0.0.0"  # noqa: S104  a model server on a home network is there to be reached from it
+    active: bool = True
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def unit(self) -> str:
+        return f"vllm@{self.name}.service"
+
+    @property
+    def container(self) -> str:
+        return f"vllm-{self.name}"
+
+
+def parse(raw: object) -> list[Deployment]:
+    """Check `vllm_deployments` and return it. Raises RefusedError with every fault found."""
+    # jsonschema takes a tenth of a second to import, and only this phase needs it.
+    from vllm_spark import validation  # noqa: PLC0415
+
+    faults = [f"vllm_deployments{'' if fault[0] == '[' else ': '}{fault}" for fault in validation.faults(raw, SCHEMA)]
+    if faults:
+        raise RefusedError(_fault(fault) for fault in faults)
+    assert isinstance(raw, Sequence)  # noqa: S101  the schema has said so; this tells the type checker
+    deployments = [Deployment(**{**entry, "hosts": tuple(entry["hosts"])}) for entry in raw]
+    faults = list(_cross_faults(deployments))
+    if faults:
+        raise RefusedError(_fault(fault) for fault in faults)
+    return deployments
+
+
+def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[str]:
+    seen: set[str] = set()
+    for deployment in deployments:
+        if deployment.name in seen:
+            yield f"vllm_deployments: two are named {deployment.name} — expected every name once"
+        seen.add(deployment.name)
+        for fault in recipes.override_faults(deployment.overrides):
+            yield f"vllm_deployments: {deployment.name}.overrides.{fault}"
+
+
+def _fault(text: str) -> Refusal:
+    what, _, expected = text.partition(" — expected ")
+    return Refusal(
+        id="bad-deployments",
+        what=what,
+        expected=expected or "entries as inventories/sample describes them",
+        fix="correct vllm_deployments in the inventory.",
+        runbook="inventory-refused",
+    )
+
+
+def of_host(deployments: Sequence[Deployment], host: str) -> list[Deployment]:
+    """The deployments that name this Spark, active or not."""
+    return [deployment for deployment in deployments if host in deployment.hosts]
+
+
+def active_of_host(deployments: Sequence[Deployment], host: str) -> Deployment | None:
+    """The one deployment that a Spark shall serve. Raises RefusedError if the inventory names two."""
+    active = [deployment for deployment in of_host(deployments, host) if deployment.active]
+    if len(active) > 1:
+        both = " and ".join(deployment.name for deployment in active)
+        raise RefusedError(
+            [
+                Refusal(
+                    id="two-active",
+                    what=f"{host} has {len(active)} active deployments: {both}",
+                    expected="one, because a Spark's memory holds one model",
+                    fix=f"set `active: false` on all but one of {both}.",
+                    runbook="inventory-refused",
+                )
+            ]
+        )
+    return active[0] if active else None

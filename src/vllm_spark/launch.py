@@ -1,0 +1,220 @@
+"""The launch of one rank: argv, env and mounts, and the script that a person can read and run.
+
+Order is sorted and stable, so that the same inputs give the same bytes: the engine's compile cache is
+keyed on its flags (vLLM compilation/backends.py), and `deploy` compares files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+
+from vllm_spark import paths
+from vllm_spark.spec import Spec
+
+# vLLM gives up on its own engine after this long unless told otherwise (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
+ENGINE_READY_TIMEOUT_S = 600
+
+HUB_IN_CONTAINER = "/hub"
+CACHE_IN_CONTAINER = "/cache"
+
+# Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
+STOP_TIMEOUT_S = 30
+
+DEFAULT_RUNTIME: Mapping[str, Any] = {
+    # A Spark's memory is one pool, so shared memory is taken from the model's.
+    "shm_size": "8g",
+    "ulimits": {"memlock": -1, "stack": 67108864},
+    "devices": [],
+    "capabilities": [],
+}
+
+# One option and its values, kept together on one line of the script.
+Words = tuple[str, ...]
+
+
+def hub_folder(repository: str) -> str:
+    """The folder that huggingface_hub gives a repository inside its cache."""
+    return "models--" + repository.replace("/", "--")
+
+
+def snapshot(root: str, source: Mapping[str, Any]) -> str:
+    """The folder of a model or drafter at its pinned commit, below a hub cache."""
+    return f"{root}/{hub_folder(source['repository'])}/snapshots/{source['revision']}"
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """The container's env but for secrets: the plan's own, then the recipe's (which wins)."""
+    env = {
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "FLASHINFER_WORKSPACE_BASE": CACHE_IN_CONTAINER,
+        "TRITON_CACHE_DIR": f"{CACHE_IN_CONTAINER}/triton",
+        "VLLM_CACHE_ROOT": f"{CACHE_IN_CONTAINER}/vllm",
+        "VLLM_LOGGING_COLOR": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
+    if deadline_s > ENGINE_READY_TIMEOUT_S:
+        env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
+    return {**env, **spec.recipe.get("env", {})}
+
+
+def flags(spec: Spec) -> dict[str, Any]:
+    """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
+    recipe, placed = spec.recipe, spec.deployment
+    planned: dict[str, Any] = {
+        "served-model-name": recipe["model"]["served_name"],
+        "host": placed.bind,
+        "port": placed.port,
+        "tensor-parallel-size": recipe["topology"]["tensor_parallel"],
+        "gpu-memory-utilization": recipe["memory"].get("utilization"),
+        "kv-cache-memory-bytes": recipe["memory"].get("kv_cache_bytes"),
+    }
+    if "drafter" in recipe:
+        drafter = recipe["drafter"]
+        planned["speculative-config"] = {
+            "model": snapshot(HUB_IN_CONTAINER, drafter),
+            "num_speculative_tokens": drafter["speculative_tokens"],
+            **drafter.get("config", {}),
+        }
+    return {**recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
+
+
+def flag_words(flag: str, value: object) -> Words:
+    """One flag as vLLM's parser takes it: booleans as --flag/--no-flag, maps as JSON."""
+    match value:
+        case True:
+            return (f"--{flag}",)
+        case False:
+            return (f"--no-{flag}",)
+        case Mapping():
+            return (f"--{flag}", json.dumps(value, sort_keys=True, separators=(",", ":")))
+        case str():
+            return (f"--{flag}", value)
+        case Sequence():
+            return (f"--{flag}", *map(str, value))
+        case _:
+            return (f"--{flag}", str(value))
+
+
+def engine_command(spec: Spec) -> Iterator[Words]:
+    """`serve MODEL --flags`: what the engine's own parser sees."""
+    yield ("serve", snapshot(HUB_IN_CONTAINER, spec.recipe["model"]))
+    for flag, value in sorted(flags(spec).items()):
+        yield flag_words(flag, value)
+
+
+def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
+    """(source on the box, target in the container, read-only), sorted by target."""
+    found = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
+    for source in (spec.recipe["model"], spec.recipe.get("drafter")):
+        if source:
+            folder = hub_folder(source["repository"])
+            found.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
+    for mount in spec.recipe.get("mounts", []):
+        found.append((mount_source(spec, mount), mount["target"], True))
+    return iter(sorted(found, key=lambda entry: entry[1]))
+
+
+def mount_source(spec: Spec, mount: Mapping[str, Any]) -> str:
+    """Where a recipe's mounted file lies on the box."""
+    if mount["from"] == "model":
+        return f"{snapshot(spec.site.hub_dir, spec.recipe['model'])}/{mount['path']}"
+    return f"{spec.config_dir}/mounts/{mount['sha256'][:12]}-{mount['path'].rpartition('/')[2]}"
+
+
+def container_options(spec: Spec) -> Iterator[Words]:
+    """The options of `docker run` but for the labels, whose fingerprint is taken over these."""
+    runtime = {**DEFAULT_RUNTIME, **spec.recipe.get("runtime", {})}
+    for capability in sorted(runtime["capabilities"]):
+        yield ("--cap-add", capability)
+    for device in sorted(runtime["devices"]):
+        yield ("--device", device)
+    yield ("--entrypoint", "vllm")
+    for name, value in sorted(environment(spec).items()):
+        yield ("--env", f"{name}={value}")
+    yield ("--env-file", f"{spec.config_dir}/env")
+    yield ("--gpus", "all")
+    yield ("--init",)
+    # The journal has the engine's output through the unit; a second copy would fill the disk.
+    yield ("--log-driver", "none")
+    for source, target, read_only in mounts(spec):
+        yield ("--mount", f"type=bind,source={source},target={target}" + (",readonly" if read_only else ""))
+    yield ("--name", spec.deployment.container)
+    yield ("--network", "host")
+    # A restart must neither need the network nor change the image.
+    yield ("--pull", "never")
+    yield ("--rm",)
+    yield ("--security-opt", "no-new-privileges")
+    yield ("--shm-size", runtime["shm_size"])
+    yield ("--stop-timeout", str(STOP_TIMEOUT_S))
+    for name, limit in sorted(runtime["ulimits"].items()):
+        yield ("--ulimit", f"{name}={limit}")
+
+
+def fingerprint(spec: Spec) -> str:
+    """What a running container is compared by: a hash of every word, so that comments do not count."""
+    words = [*container_options(spec), (spec.image,), *engine_command(spec)]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def command(spec: Spec) -> list[Words]:
+    """The whole launch as groups of words: an option with its values is one group."""
+    labels = {
+        "vllm-spark.deployment": spec.deployment.name,
+        "vllm-spark.launch": fingerprint(spec),
+        "vllm-spark.rank": str(spec.rank),
+    }
+    return [
+        ("docker", "run"),
+        *container_options(spec),
+        *(("--label", f"{name}={value}") for name, value in labels.items()),
+        (spec.image,),
+        *engine_command(spec),
+    ]
+
+
+def argv(spec: Spec) -> list[str]:
+    """The launch as one list of words."""
+    return [word for words in command(spec) for word in words]
+
+
+@lru_cache
+def templates() -> jinja2.Environment:
+    """The templates folder, strict: a name that is not given is an error, not an empty word."""
+    environment = jinja2.Environment(  # noqa: S701  shell scripts, not HTML
+        loader=jinja2.FileSystemLoader(paths.TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["words"] = shlex.join
+    return environment
+
+
+def script(spec: Spec) -> str:
+    """The launch script as it lies on the box."""
+    return (
+        templates().get_template("launch.sh.j2").render(spec=spec, command=command(spec), fingerprint=fingerprint(spec))
+    )
+
+
+def env_file(secrets: Mapping[str, str]) -> str:
+    """The env file: secrets and nothing else. Raises ValueError for a value that is not one line."""
+    for name, value in secrets.items():
+        if "\n" in value:
+            raise ValueError(f"vllm_secrets.{name} has a line break; an env file holds one line per variable")
+    return templates().get_template("env.j2").render(secrets=dict(sorted(secrets.items())))
+
+
+def unit_file() -> str:
+    """The unit, the same text for every deployment."""
+    return (paths.TEMPLATES / "vllm@.service").read_text(encoding="utf-8")

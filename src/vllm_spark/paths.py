@@ -1,0 +1,10 @@
+"""Where the parts of a checkout lie. The toolkit is run from its checkout, so these are fixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+TEMPLATES = ROOT / "templates"
+RUNBOOKS = ROOT / "docs" / "runbooks"

@@ -1,0 +1,103 @@
+"""What a run leaves to read: the report of a verification, its closing words, and the table of `status`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vllm_spark import gates, launch, memory
+from vllm_spark.gates import Verdict
+from vllm_spark.spec import Spec
+
+STATUS_COLUMNS = ("host", "deployment", "state", "up", "restarts", "digest", "drift", "memory free")
+TABLE_WIDTH = 120
+
+
+def verification(wanted: Mapping[str, Any], verdicts: Sequence[Verdict], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The report: what was expected, what was judged, and how the run went. Holds no secret: none is asked for."""
+    return {
+        "holds": not any(verdict.ok is False for verdict in verdicts),
+        "expected": {key: wanted[key] for key in ("served_name", "model_root", "engine_version", "image", "launch")},
+        "verdicts": [verdict.to_json() for verdict in verdicts],
+        **run,
+    }
+
+
+def write(folder: Path, name: str, report: Mapping[str, Any]) -> Path:
+    """Write a report as JSON and return its path. The folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return path
+
+
+def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str) -> str:
+    """The last words of a good run: an answer, the address, and what to type next."""
+    answer = next((verdict.said for verdict in verdicts if verdict.gate == gates.ANSWER and verdict.ok), "")
+    base = f"http://{address}:{wanted['port']}/v1"
+    body = json.dumps({"model": wanted["served_name"], "messages": [{"role": "user", "content": "Hello"}]})
+    said = [f"{wanted['served_name']} said: {answer}"] if answer else []
+    return "\n".join(
+        [
+            *said,
+            f"It serves at {base}",
+            f"Next: curl {base}/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+            "      ansible-playbook status.yml | verify.yml | stop.yml",
+        ]
+    )
+
+
+def status_rows(specs: Mapping[str, Any], boxes: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per Spark: what the inventory wants, what runs, and how the two differ."""
+    rows = []
+    for host, facts in boxes.items():
+        spec = Spec.from_json(specs[host]) if specs.get(host) else None
+        row = dict.fromkeys(STATUS_COLUMNS, "—") | {"host": host, "memory free": _memory(facts)}
+        if spec:
+            row |= _deployment_row(spec, facts)
+        strangers = [unit for unit in facts["running_units"] if not spec or unit != spec.deployment.unit]
+        if strangers:
+            row["drift"] = f"also runs {', '.join(strangers)}"
+        rows.append(row)
+    return rows
+
+
+def _deployment_row(spec: Spec, facts: Mapping[str, Any]) -> dict[str, str]:
+    unit = facts["units"].get(spec.deployment.unit, {})
+    container = facts["docker"]["containers"].get(spec.deployment.container)
+    return {
+        "deployment": spec.deployment.name,
+        "state": f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')})",
+        "up": unit.get("ActiveEnterTimestamp") or "—",
+        "restarts": unit.get("NRestarts", "—"),
+        "digest": container["image"].rpartition("sha256:")[2][:12] if container else "—",
+        "drift": _drift(spec, container),
+    }
+
+
+def _drift(spec: Spec, container: Mapping[str, Any] | None) -> str:
+    if container is None:
+        return "not running"
+    if container["image"] != spec.image:
+        return "another image"
+    return "none" if container["labels"].get("vllm-spark.launch") == launch.fingerprint(spec) else "another launch"
+
+
+def _memory(facts: Mapping[str, Any]) -> str:
+    return f"{memory.gib(facts['memory']['available'])} of {memory.gib(facts['memory']['total'])}"
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """The rows as a table of text."""
+    shown = Table(*STATUS_COLUMNS)
+    for row in rows:
+        shown.add_row(*(row[column] for column in STATUS_COLUMNS))
+    text = StringIO()
+    Console(file=text, width=TABLE_WIDTH).print(shown)
+    return text.getvalue().rstrip()

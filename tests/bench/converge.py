@@ -1,0 +1,163 @@
+"""What a deploy that changes nothing costs above Ansible's own start-up, against one fresh ssh that asks the same.
+
+Needs the sandbox with `tiny` deployed (`make bench-converge` sees to it). Prints ratios measured in this run, A and B
+by turns; judges nothing. The floor runs the project's own modules, all in one Python process over one new connection:
+the same questions, without Ansible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from vllm_spark import gates, launch, paths, plan, spec
+
+INVENTORY = paths.ROOT / "inventories" / "sandbox"
+STATE = paths.ROOT / ".sandbox"
+HOST = "spark1"
+
+# Stands for Ansible on the far side: hands a module its parameters and takes its result.
+STUB = """
+import json, sys, types
+results, current = [], {}
+class Done(Exception): pass
+class AnsibleModule:
+    check_mode = False
+    def __init__(self, argument_spec, **_):
+        given = {name: option.get("default") for name, option in argument_spec.items()}
+        self.params = given | current["params"]
+    def exit_json(self, **result):
+        results.append(result); raise Done
+    def fail_json(self, **result):
+        raise SystemExit(json.dumps(result))
+def module(name, source, **names):
+    made = types.ModuleType(name); made.__dict__.update(names)
+    exec(compile(source, name, "exec"), made.__dict__); sys.modules[name] = made
+    return made
+for name in ("ansible", "ansible.module_utils"):
+    sys.modules[name] = types.ModuleType(name)
+basic = types.ModuleType("ansible.module_utils.basic"); basic.AnsibleModule = AnsibleModule
+sys.modules["ansible.module_utils.basic"] = basic
+sources = json.loads(SOURCES)
+module("ansible.module_utils.spark_docker", sources["spark_docker"])
+for name, params in json.loads(CALLS):
+    current["params"] = params
+    try:
+        module(name, sources[name]).main()
+    except Done:
+        pass
+print(json.dumps(results))
+"""
+
+
+def source(folder: str, name: str) -> str:
+    text = (paths.ROOT / "plugins" / folder / f"{name}.py").read_text(encoding="utf-8")
+    return text.replace("from __future__ import annotations", "")
+
+
+def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:
+    """One Python script that makes the modules' calls one after the other."""
+    sources = {"spark_docker": source("module_utils", "spark_docker")}
+    sources |= {name: source("modules", name) for name, _ in calls}
+    return f"SOURCES = {json.dumps(sources)!r}\nCALLS = {json.dumps(calls)!r}\n{STUB}"
+
+
+def ssh(script: str) -> list[dict[str, Any]]:
+    """Run a script on the box over a connection of its own and return the modules' results."""
+    hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))
+    address = hosts["sparks"]["hosts"][HOST]["ansible_host"]
+    words = ["ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519")]
+    words += ["-o", f"UserKnownHostsFile={STATE / 'known_hosts'}", f"spark@{address}", "sudo python3 -"]
+    done = subprocess.run(words, input=script, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
+    """The calls that a deploy which changes nothing makes."""
+    placed = yaml.safe_load((INVENTORY / "group_vars" / "all" / "vllm.yml").read_text(encoding="utf-8"))
+    inventory = spec.Inventory(
+        deployments=placed["vllm_deployments"],
+        sparks=("spark1", "spark2"),
+        limit=(HOST,),
+        recipe_folders=(paths.ROOT / "sandbox" / "recipes",),
+        lock_file=INVENTORY / "lock.yml",
+        secrets={"VLLM_API_KEY": True},
+    )
+    found = spec.resolve(inventory, HOST)
+    if found is None:
+        raise SystemExit(f"nothing belongs on {HOST}; see {INVENTORY}")
+    asked = plan.questions(found)
+    facts = ssh(floor_script([("spark_facts", asked)]))[0]["facts"]
+    made = plan.build(found, facts, "bench")
+    key = (STATE / "api_key").read_text(encoding="utf-8").strip()
+    files = {
+        "folders": list(made.folders),
+        "files": [file for file in made.to_json()["files"] if not file["path"].endswith("deployed.json")],
+        "env_path": made.env_path,
+        "env_content": launch.env_file({"VLLM_API_KEY": key}),
+    }
+    wanted = gates.request(found, launch.fingerprint(found))
+    probe = {name: wanted[name] for name in ("unit", "container", "port", "requests")} | {"env_path": made.env_path}
+    return [("spark_facts", asked), ("vllm_files", files), ("vllm_probe", probe)], found
+
+
+def ansible(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["ansible-playbook", "-i", str(INVENTORY), "-l", HOST, *words]
+    env = {**os.environ, "ANSIBLE_FORCE_COLOR": "0"}
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False, env=env)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return done
+
+
+def timed(act: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+def shown(name: str, seconds: list[float]) -> str:
+    return f"{name:<44} {statistics.median(seconds):6.2f} s   ({min(seconds):.2f} to {max(seconds):.2f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    rounds = parser.parse_args().rounds
+    calls, _ = questions()
+    script = floor_script(calls)
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as empty:
+        empty.write("---\n- name: Nothing\n  hosts: sparks\n  gather_facts: false\n")
+        empty.flush()
+        said = ansible("deploy.yml", "-vvv").stdout
+        if not re.search(rf"{HOST} +: ok=\d+ +changed=0 ", said):
+            raise SystemExit("this deploy changed something; the bench measures one that does not\n" + said)
+        executions = len(re.findall(r"SSH: EXEC", said))
+        start, deploy, floor = [], [], []
+        for _ in range(rounds):
+            start.append(timed(lambda: ansible(empty.name)))
+            deploy.append(timed(lambda: ansible("deploy.yml")))
+            floor.append(timed(lambda: ssh(script)))
+    above = [whole - begin for whole, begin in zip(deploy, start, strict=True)]
+    ratio = statistics.median(above) / statistics.median(floor)
+    print(shown("ansible-playbook with an empty play", start))
+    print(shown("deploy.yml that changes nothing", deploy))
+    print(shown("  above the empty play", above))
+    print(shown("one fresh ssh, the same questions", floor))
+    print(f"ratio {ratio:.2f} (aim: at most 5); remote executions {executions} (aim: at most 6); {rounds} rounds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""The doctor: signatures, tracebacks, and what it must not say of a healthy log."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from vllm_spark.diagnose import (
+    GENERIC_RUNBOOK,
+    UNRECOGNISED,
+    Entry,
+    Finding,
+    Signature,
+    clean,
+    explain,
+    parse,
+    root_cause,
+    signatures,
+)
+
+ROOT = Path(__file__).parents[2]
+LOGS = ROOT / "tests" / "data" / "engine-logs"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+SECTIONS = ["Symptom", "Check", "Cause", "Fix", "How to see it is fixed", "When to escalate"]
+BUDGET_S = 10.0  # 20 MB take about 3 s on one core; a regex that runs away takes minutes
+
+
+def read(name: str) -> list[str]:
+    return (LOGS / name).read_bytes().decode().split("\n")
+
+
+def each_signature() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("signature", signatures(), ids=lambda signature: signature.id)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "26b-a4b-bf16.log",
+        "26b-a4b-fp8.log",
+        "26b-a4b-nvfp4-marlin.log",
+        "26b-a4b-nvfp4-marlin.serve.log",
+        "31b-bf16.log",
+        "31b-fp8.log",
+        "31b-fp8-tp2-ray.two-nodes.log",
+        "31b-nvfp4-marlin.log",
+        "ray-worker.log",
+        "made/cpu.serve.log",
+        "made/0.33-cached.serve.log",
+        "made/dealt-with.log",
+    ],
+)
+def test_healthy_log_has_no_cause(log: str) -> None:
+    assert root_cause(read(log)) is None
+
+
+def test_free_memory_with_the_numbers() -> None:
+    finding = root_cause(read("31b-nvfp4.not-enough-free-memory.serve.log"))
+    assert finding is not None
+    assert finding.signature == "not-enough-free-memory"
+    assert finding.cause == ("only 16.72 of 139.8 GiB were free at the start, but the share 0.5 asks for 69.9 GiB")
+    assert "overrides.memory.utilization below 16.72/139.8" in finding.fix
+    assert finding.line.startswith("ValueError: Free memory on device cuda:0")
+
+
+def test_the_engine_text_alone_gives_the_same_root_cause() -> None:
+    """Without a signature for it the traceback must lead to the same line, not to the wrapper below it."""
+    lines = [line.replace("less than desired", "below") for line in read("31b-nvfp4.not-enough-free-memory.serve.log")]
+    finding = root_cause(lines)
+    assert finding is not None
+    assert finding.signature == UNRECOGNISED
+    assert finding.line.startswith("ValueError: Free memory on device cuda:0 (16.72/139.8 GiB)")
+
+
+@each_signature()
+def test_example_matches_this_signature_and_none_above(signature: Signature) -> None:
+    finding = root_cause([f"(EngineCore pid=9) {line}" for line in signature.example.splitlines()])
+    assert finding is not None
+    assert finding.signature == signature.id
+    assert finding.line in [line.strip() for line in signature.example.splitlines()]
+    assert not re.search(r"[{}]|  ", finding.cause + finding.fix)
+
+
+@each_signature()
+def test_signature_is_complete(signature: Signature) -> None:
+    assert signature.source
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", signature.id)
+    assert signature.fix.endswith(".")
+    assert not signature.fix.startswith("Fix:")
+    assert not signature.cause.endswith(".")
+    assert not signature.pattern.pattern.startswith(("^", ".", r"\S", r"\s", r"[^"))
+
+
+def test_signature_ids_are_unique() -> None:
+    assert len({signature.id for signature in signatures()}) == len(signatures())
+
+
+@pytest.mark.parametrize("name", sorted({GENERIC_RUNBOOK} | {signature.runbook for signature in signatures()}))
+def test_runbook_exists_with_its_sections(name: str) -> None:
+    headings = re.findall(r"^## (.+)$", (RUNBOOKS / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == SECTIONS
+
+
+@pytest.mark.parametrize(
+    ("lines", "signature", "cause"),
+    [
+        # A consequence stands above its cause in the log, and below it in the file of signatures.
+        (
+            [
+                "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+                "{'EngineCore_DP0': -9}",
+                "Out of memory: Killed process 42 (VLLM::EngineCor) total-vm:1kB",
+            ],
+            "out-of-memory-killed",
+            "the kernel killed VLLM::EngineCor (process 42) for want of memory",
+        ),
+        (
+            ["RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"],
+            "killed",
+            "the engine was killed while it started: by the kernel for want of memory, or by hand",
+        ),
+        (
+            ["/etc/vllm-spark/gemma/launch: line 12:  3329 Killed                  docker run --rm x"],
+            "killed",
+            "the engine was killed while it started: by the kernel for want of memory, or by hand",
+        ),
+        (
+            [
+                "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 8001): "
+                "address already in use"
+            ],
+            "port-in-use",
+            "the deployment's port 8001 is taken by another process on this Spark",
+        ),
+        (
+            [
+                "ValueError: To serve at least one request with the model's max seq len (262144), (24.5 GiB "
+                "KV cache is needed, which is larger than the available KV cache memory (11.2 GiB). "
+            ],
+            "kv-cache-too-small",
+            "one request of max-model-len 262144 needs 24.5 GiB of KV cache, but 11.2 GiB are left",
+        ),
+        (
+            ["docker: Error response from daemon: manifest for a/b:c not found: manifest unknown: x"],
+            "image-missing",
+            "the image a/b:c is neither on this Spark nor to be had from the registry",
+        ),
+        (
+            ["ERROR: KeyError: 'layers.0.moe.experts.0.down_proj.input_global_scale'"],
+            "expert-names",
+            "this version of vLLM does not know the checkpoint's tensor "
+            "layers.0.moe.experts.0.down_proj.input_global_scale: it maps the names of quantised experts "
+            "differently",
+        ),
+        # Two ranks that fail at once: a signature over several lines holds in spite of the interleaving.
+        (
+            [
+                '(Worker_TP0 pid=1)   File "base_config.py", line 55, in tie_weights',
+                '(Worker_TP1 pid=2)   File "base_config.py", line 55, in tie_weights',
+                "(Worker_TP0 pid=1)     raise NotImplementedError",
+                "(Worker_TP1 pid=2)     raise NotImplementedError",
+            ],
+            "tie-weights",
+            "this version of vLLM cannot tie the embedding of a quantised Gemma 4 to its output layer",
+        ),
+    ],
+)
+def test_known_cause(lines: list[str], signature: str, cause: str) -> None:
+    finding = root_cause(lines)
+    assert finding is not None
+    assert (finding.signature, finding.cause) == (signature, cause)
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("made/chained.log", "quant.ScaleError: scale of layer 7 is not finite"),
+        ("made/ray-wrapped.log", "ValueError: head count 3 is not divisible by 2"),
+        (
+            "made/validation.log",
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig "
+            "Value error, User-specified max_model_len (999999) is too long",
+        ),
+    ],
+)
+def test_innermost_exception(log: str, line: str) -> None:
+    finding = root_cause(read(log))
+    assert finding is not None
+    assert (finding.signature, finding.runbook, finding.line) == (UNRECOGNISED, GENERIC_RUNBOOK, line)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["usage: vllm serve [options]", "vllm serve: error: the port must be a number"], None),
+        (["docker: Error response from daemon: something new.", "", "Run 'docker run --help'"], None),
+        (
+            ["ERROR 05-08 10:00:00 [a.py:1] first", "ERROR 05-08 10:00:00 [a.py:1] last thing said"],
+            "last thing said",
+        ),
+        (
+            [
+                "(EngineCore pid=1) ERROR 05-08 10:00:00 [core.py:1] EngineCore failed to start.",
+                "CRITICAL:  disk",
+            ],
+            "disk",
+        ),
+    ],
+)
+def test_without_an_exception(lines: list[str], line: str | None) -> None:
+    finding = root_cause(lines)
+    assert finding is not None
+    assert finding.signature == UNRECOGNISED
+    assert finding.line == (line or next(text for text in lines if "rror" in text))
+
+
+def test_a_process_that_dies_silently_is_reported_by_its_wrapper() -> None:
+    """A crash in native code leaves no traceback of its own: better the wrapper than nothing."""
+    wrapper = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -11}"
+    finding = root_cause(["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', wrapper])
+    assert finding is not None
+    assert (finding.signature, finding.line) == (UNRECOGNISED, wrapper)
+
+
+@pytest.mark.parametrize("lines", [[], [""], ["INFO 05-08 10:00:00 [a.py:1] error: none"], ["Pulling layer"]])
+def test_nothing_to_say(lines: list[str]) -> None:
+    assert root_cause(lines) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("(EngineCore pid=1) INFO 05-08 10:00:00 [a.py:1] hello", Entry("EngineCore pid=1", "INFO", "hello")),
+        (
+            "(EngineCore pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) WARNING 05-08 10:00:00 [a.py:1]   deep "
+            "[repeated 2x across cluster] (Ray deduplicates logs by default.)",
+            Entry("RayWorkerWrapper pid=2", "WARNING", "  deep"),
+        ),
+        (
+            "\x1b[0;36m(Worker_TP0 pid=3)\x1b[0;0m \x1b[31mERROR\x1b[0m 05-08 10:00:00 \x1b[90m[a.py:1]\x1b[0m x",
+            None,
+        ),
+        ("(APIServer pid=3) INFO:     Application startup complete.\r\n", None),
+        ("2026-11-20 16:58:13,815\tINFO scripts.py:1128 -- Local node IP: 10.77.0.2", None),
+        ("[2026-11-20 16:58:13,827 W 6 6] network_util.cc:296: Failed", Entry("", "WARNING", "Failed")),
+        (
+            "(EngineCore pid=3) 2026-11-20 16:00:55,053 - INFO - autotuner.py:457 - flashinfer.jit: tuning",
+            Entry("EngineCore pid=3", "INFO", "flashinfer.jit: tuning"),
+        ),
+        (
+            "[rank0]: Traceback (most recent call last):",
+            Entry("rank0", "", "Traceback (most recent call last):"),
+        ),
+        ("(raylet) [2026-11-20 16:58:13,827 E 6 6] (raylet) node.cc:2: low", None),
+        ("a 10%\ra 20%\r", Entry("", "", "a 20%")),
+        ("(a remark) stays", Entry("", "", "(a remark) stays")),
+    ],
+)
+def test_parse(line: str, expected: Entry | None) -> None:
+    known = {
+        "x": Entry("Worker_TP0 pid=3", "ERROR", "x"),
+        "Application startup complete.": Entry("APIServer pid=3", "INFO", "Application startup complete."),
+        "Local node IP: 10.77.0.2": Entry("", "INFO", "Local node IP: 10.77.0.2"),
+    }
+    entry = parse(line)
+    assert clean(line) == entry.text
+    if expected is not None:
+        assert entry == expected
+    elif entry.text in known:
+        assert entry == known[entry.text]
+    else:
+        assert entry.process == "raylet"
+
+
+def test_explain() -> None:
+    finding = Finding("some-id", "the port 8000 is taken", "OSError: in use", "stop the other.", "engine-port.md")
+    assert explain(finding) == (
+        "the port 8000 is taken — seen: OSError: in use Fix: stop the other. See docs/runbooks/engine-port.md"
+    )
+
+
+def test_explain_shortens_a_long_line() -> None:
+    assert len(explain(Finding("some-id", "cause", "x" * 4000, "fix.", "engine-port.md"))) < 400
+
+
+@pytest.mark.parametrize(
+    ("line", "megabytes"),
+    [
+        pytest.param("(EngineCore pid=9) INFO 11-20 10:00:00 [loggers.py:257] Running: 1 reqs", 20, id="steady"),
+        pytest.param("x" * 4000, 4, id="one word"),
+        pytest.param("Killed " * 500, 4, id="near miss"),
+        pytest.param("(pid=" * 200, 4, id="open prefix"),
+        pytest.param("KeyError: '" + "experts." * 400, 4, id="open key"),
+    ],
+)
+def test_large_log_in_seconds(line: str, megabytes: int) -> None:
+    lines = [line] * (megabytes * 1_000_000 // len(line))
+    start = time.perf_counter()
+    root_cause(lines)
+    assert time.perf_counter() - start < BUDGET_S

@@ -1,0 +1,156 @@
+"""Gates against the logs that the real engine printed, and against replies that are wrong in one way each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DATA
+
+from vllm_spark import gates, launch, recipe
+from vllm_spark.spec import Spec
+
+LOGS = DATA / "engine-logs"
+LOG_GATES = {gate["id"]: gate for gate in recipe.load("gemma-4-26b-a4b-nvfp4").document["gates"]["log"]}
+
+
+def lines(name: str) -> list[str]:
+    return (LOGS / name).read_text(errors="replace").splitlines()
+
+
+# gate, a log of the real engine, whether it holds, a part of what it says
+ON_REAL_LOGS = [
+    ("moe-backend", "26b-a4b-nvfp4-marlin.serve.log", True, "MARLIN"),
+    ("moe-backend", "31b-nvfp4-marlin.log", False, "no line matches"),
+    ("attention-backend", "31b-nvfp4.not-enough-free-memory.serve.log", True, "TRITON_ATTN"),
+    ("no-unknown-variable", "31b-nvfp4.not-enough-free-memory.serve.log", False, "VLLM_ATTENTION_BACKEND"),
+    ("no-unknown-variable", "26b-a4b-nvfp4-marlin.serve.log", True, "not in the log"),
+]
+
+
+@pytest.mark.parametrize(("gate", "log", "holds", "says"), ON_REAL_LOGS)
+def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> None:
+    verdict = gates.log_verdict(LOG_GATES[gate], lines(log))
+    assert (verdict.ok, says in verdict.said) == (holds, True), verdict
+
+
+def test_marlin_among_the_candidates_is_not_enough() -> None:
+    line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
+    verdict = gates.log_verdict(LOG_GATES["moe-backend"], [line])
+    assert str(verdict).startswith("the log says VLLM_CUTLASS — expected MARLIN. Fix: ")
+
+
+@pytest.mark.parametrize(("said", "holds"), [("146,240", True), ("4,095", False), ("none", False)])
+def test_at_least_reads_the_engines_numbers(said: str, holds: bool) -> None:
+    gate = {"id": "kv", "pattern": r"size: (?P<value>\S+) tokens", "at_least": 4096, "why": "it must fit"}
+    assert gates.log_verdict(gate, [f"GPU KV cache size: {said} tokens"]).ok is holds
+
+
+@pytest.fixture
+def wanted(resolve: Callable[..., Spec]) -> dict[str, Any]:
+    spec = resolve()
+    return gates.request(spec, launch.fingerprint(spec))
+
+
+@pytest.fixture
+def log(wanted: dict[str, Any]) -> list[str]:
+    return [f"vllm-spark: launch {wanted['launch']}"]
+
+
+def reply(status: int, body: Any) -> dict[str, Any]:
+    return {"status": status, "json": body, "text": "", "seconds": 0.1}
+
+
+def said(text: str) -> dict[str, Any]:
+    return reply(200, {"choices": [{"message": {"content": text}}]})
+
+
+@pytest.fixture
+def healthy(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What vllm_probe returns of a server that nothing is wrong with."""
+    card = {"id": wanted["served_name"], "root": wanted["model_root"], "max_model_len": wanted["max_model_len"]}
+    return {
+        "unit": {"ActiveState": "active", "NRestarts": "0"},
+        "running_s": 100.0,
+        "container": {"image": wanted["image"], "labels": {"vllm-spark.launch": wanted["launch"]}},
+        "responses": {
+            "ready": reply(200, {"choices": [{"text": "2"}]}),
+            "models": reply(200, {"data": [card]}),
+            "version": reply(200, {"version": wanted["engine_version"] + "+cu130"}),
+            "unknown-model": reply(404, {"error": {}}),
+            "answer-0": said("Paris"),
+            "answer-1": said("437\n"),
+        },
+    }
+
+
+def test_a_healthy_server_holds_every_gate(wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]) -> None:
+    verdicts = gates.judge(wanted, healthy, log)
+    assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer"]
+    assert all(verdict.ok for verdict in verdicts)
+
+
+# name -> (the reply that lies, the gate that must catch it, a part of its message)
+LIES = {
+    "refused": (
+        "ready",
+        {"error": "ConnectionRefusedError: [Errno 111]", "seconds": 0.0},
+        "ready",
+        "ConnectionRefused",
+    ),
+    "engine dead": ("ready", reply(500, {"error": {}}), "ready", "status 500"),
+    "no choices": ("ready", reply(200, {"choices": []}), "ready", "no token"),
+    "not json": ("ready", {**reply(200, None), "text": "<html>"}, "ready", "no token"),
+    "another model": (
+        "models",
+        reply(200, {"data": [{"id": "qwen", "root": "/q"}]}),
+        "identity",
+        "served name is qwen",
+    ),
+    "no model": ("models", reply(200, {"data": []}), "identity", "served name is None"),
+    "another engine": ("version", reply(200, {"version": "0.19.1"}), "identity", "engine version is 0.19.1"),
+    "answers any name": ("unknown-model", reply(200, {"choices": [{}]}), "identity", "unknown model is 200"),
+    "wrong answer": ("answer-0", said("!!!!!!!!"), "answer", "got '!!!!!!!!'"),
+    "empty answer": ("answer-1", said(""), "answer", "expected 437"),
+    "null content": ("answer-1", reply(200, {"choices": [{"message": {"content": None}}]}), "answer", "got ''"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_caught_by_its_gate(
+    name: str, wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]
+) -> None:
+    request, lie, gate, says = LIES[name]
+    probe = copy.deepcopy(healthy)
+    probe["responses"][request] = lie
+    verdicts = gates.judge(wanted, probe, log)
+    missed = [verdict for verdict in verdicts if verdict.ok is False]
+    assert {verdict.gate for verdict in missed} == {gate}
+    assert any(says in str(verdict) for verdict in missed), missed
+    assert verdicts[-1].gate == gate, "a gate after the first miss was judged"
+
+
+@pytest.mark.parametrize("field", ["image", "launch"])
+def test_a_container_of_another_launch_is_caught(
+    field: str, wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]
+) -> None:
+    verdicts = gates.judge(wanted | {field: "other"}, healthy, log)
+    assert [verdict.id for verdict in verdicts if verdict.ok is False] == [field]
+
+
+def test_a_rotated_journal_is_unknown_and_not_a_miss(wanted: dict[str, Any], healthy: dict[str, Any]) -> None:
+    wanted["log"] = [LOG_GATES["moe-backend"]]
+    verdicts = gates.judge(wanted, healthy, ["a line of today"])
+    assert [verdict.ok for verdict in verdicts if verdict.gate == "log"] == [None]
+    assert not [verdict for verdict in verdicts if verdict.ok is False]
+
+
+def test_every_request_has_a_timeout(wanted: dict[str, Any]) -> None:
+    assert all(request["timeout_s"] > 0 for request in wanted["requests"])
+
+
+def test_logs_are_there() -> None:
+    assert {Path(log).name for _, log, _, _ in ON_REAL_LOGS} <= {file.name for file in LOGS.iterdir()}

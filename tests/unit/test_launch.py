@@ -1,0 +1,107 @@
+"""The launch script: a shell reads back exactly the argv, whatever is in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vllm_spark import launch
+from vllm_spark.spec import Spec
+
+# Beside the interpreter: it comes with the lock, and nobody has to activate anything.
+SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
+
+# A stand-in for docker that prints its words, one per NUL: what the launch really hands over.
+PRINT_WORDS = "#!/bin/sh\nprintf '%s\\0' docker \"$@\"\n"
+
+NASTY = [
+    "it's",
+    '"quoted"',
+    "$HOME",
+    "`id`",
+    "%h",
+    "a b",
+    "",
+    "*",
+    "\\",
+    "ünïcode",
+    "line\nbreak",
+    "{{ x }}",
+    "#no comment",
+]
+
+
+def run_by_hand(script: str, folder: Path) -> list[str]:
+    """Run a launch script with the stand-in docker and return the words that it got."""
+    (folder / "docker").write_text(PRINT_WORDS)
+    (folder / "docker").chmod(0o755)
+    (folder / "launch").write_text(script)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", str(folder / "launch")], capture_output=True, text=True, check=True, env=env)
+    first, _, rest = done.stdout.partition("\n")
+    assert first.startswith("vllm-spark: launch ")
+    return rest.removesuffix("\0").split("\0")
+
+
+def test_a_shell_reads_back_the_argv(resolve: Callable[..., Spec], tmp_path: Path) -> None:
+    spec = resolve()
+    assert run_by_hand(launch.script(spec), tmp_path) == launch.argv(spec)
+
+
+@pytest.mark.parametrize("word", NASTY, ids=repr)
+def test_any_word_survives(word: str, resolve: Callable[..., Spec], tmp_path: Path) -> None:
+    spec = resolve(overrides={"args": {"odd": word, "map": {"key": word}, "list": [word, "x"]}})
+    words = run_by_hand(launch.script(spec), tmp_path)
+    assert words == launch.argv(spec)
+    assert words[words.index("--odd") + 1] == word
+
+
+def test_the_same_inputs_give_the_same_bytes(resolve: Callable[..., Spec]) -> None:
+    one = resolve(overrides={"args": {"b": 1, "a": {"y": 1, "x": 2}}})
+    other = resolve(overrides={"args": {"a": {"x": 2, "y": 1}, "b": 1}})
+    assert launch.script(one) == launch.script(other)
+
+
+def test_the_fingerprint_follows_what_runs(resolve: Callable[..., Spec]) -> None:
+    fingerprints = {
+        launch.fingerprint(resolve(**fields))
+        for fields in ({}, {"port": 8001}, {"overrides": {"env": {"A": "b"}}}, {"overrides": {"args": {"a": True}}})
+    }
+    assert len(fingerprints) == 4
+
+
+def test_the_script_is_plain_to_shellcheck(resolve: Callable[..., Spec]) -> None:
+    done = subprocess.run(
+        [SHELLCHECK, "-"], input=launch.script(resolve()), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_env_file_holds_one_line_per_secret() -> None:
+    text = launch.env_file({"VLLM_API_KEY": "k=1 #$'", "HF_TOKEN": "t"})
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines == ["HF_TOKEN=t", "VLLM_API_KEY=k=1 #$'"]
+
+
+def test_a_secret_with_a_line_break_is_refused_without_showing_it() -> None:
+    with pytest.raises(ValueError, match=r"vllm_secrets\.HF_TOKEN has a line break") as refused:
+        launch.env_file({"HF_TOKEN": "hidden\nvalue"})
+    assert "hidden" not in str(refused.value)
+
+
+def test_the_engine_timeout_follows_the_deadline(resolve: Callable[..., Spec]) -> None:
+    assert "VLLM_ENGINE_READY_TIMEOUT_S" not in launch.environment(resolve())
+    slow = resolve(recipe="gemma-4-26b-a4b-nvfp4", secrets={})
+    assert launch.environment(slow)["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"
+
+
+def test_the_unit_is_constant_and_needs_no_network() -> None:
+    unit = launch.unit_file()
+    assert "{{" not in unit
+    assert "pull" not in unit
+    assert "ExecStart=/etc/vllm-spark/%i/launch" in unit

@@ -1,0 +1,165 @@
+"""Recipes: every fault is named with file, path, value and what was expected, all of them at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import DATA
+
+from vllm_spark import paths, recipe
+from vllm_spark.refusal import RefusedError
+
+GOOD = yaml.safe_load((DATA / "recipes" / "everything.yml").read_text())
+
+
+def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """A change to a recipe: `memory.utilization` = value, or the key gone where value is None."""
+
+    def change(document: dict[str, Any]) -> None:
+        *folders, key = place.split(".")
+        for folder in folders:
+            document = document.setdefault(folder, {})
+        if value is None:
+            del document[key]
+        else:
+            document[key] = value
+
+    return change
+
+
+# what is changed, and what the one message must say
+FAULTS = {
+    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected only args, drafter, engine, env"),
+    "wrong type": (put("args.max-model-len", None), ""),
+    "digest short": (
+        put("image.digest", "sha256:1234"),
+        'image.digest: "sha256:1234" — expected sha256: and 64 hex digits',
+    ),
+    "digest without algorithm": (put("image.digest", "1" * 64), "expected sha256: and 64 hex digits"),
+    "revision main": (
+        put("model.revision", "main"),
+        'model.revision: "main" — expected a commit of 40 hex digits, not a branch or a tag',
+    ),
+    "privileged": (
+        put("runtime.privileged", True),
+        "runtime: unknown key privileged — expected only capabilities, devices, shm_size, ulimits "
+        "(How the container runs. There is no privileged mode: name the devices and capabilities.)",
+    ),
+    "capability": (put("runtime.capabilities", ["SYS_ADMIN"]), "expected one of IPC_LOCK, SYS_NICE, SYS_PTRACE"),
+    "env number": (put("env.OMP_NUM_THREADS", 4), "env.OMP_NUM_THREADS: 4 — expected a quoted string"),
+    "env yaml bool": (put("env.FLAG", True), "env.FLAG: true — expected a quoted string"),
+    "secret in env": (put("env.VLLM_API_KEY", "k"), "env.VLLM_API_KEY: a secret — expected in vllm_secrets"),
+    "planned flag": (
+        put("args.tensor-parallel-size", 1),
+        "args.tensor-parallel-size: set — expected to come from topology.tensor_parallel",
+    ),
+    "flag with dashes": (put("args.--port", 1), "expected"),
+    "missing model": (put("model", None), "(top level): missing key model — expected schema_version, name"),
+    "no memory": (
+        put("memory", {"free_floor_bytes": 1}),
+        "memory: neither utilization nor kv_cache_bytes — expected one of them",
+    ),
+    "utilization": (
+        put("memory.utilization", 1.2),
+        "memory.utilization: 1.2 — expected 1.2 is greater than the maximum",
+    ),
+    "tp without nodes": (
+        put("topology.tensor_parallel", 2),
+        "topology.tensor_parallel: 2 — expected 1, because a Spark has one GPU",
+    ),
+    "ray on one": (put("topology.executor", "ray"), "topology.executor: ray — expected uni or mp"),
+    "mount outside": (
+        put("mounts", [{**GOOD["mounts"][1], "path": "../secret"}]),
+        'mounts[0].path: "../secret" — expected a relative path without ..',
+    ),
+    "mount changed": (
+        put("mounts", [{**GOOD["mounts"][1], "sha256": "0" * 64}]),
+        f"mounts: files/template.jinja has sha256 {GOOD['mounts'][1]['sha256']} — expected {'0' * 64}",
+    ),
+    "mount absent": (
+        put("mounts", [{**GOOD["mounts"][1], "path": "files/none"}]),
+        "mounts: files/none is not a file beside the recipe",
+    ),
+    "gate pattern": (
+        put("gates.log", [{"id": "x", "pattern": "(unclosed", "why": "because it is a test"}]),
+        "gates.log[0].pattern: (unclosed — expected a regular expression",
+    ),
+    "gate twice": (
+        put("gates.log", [{"id": "x", "pattern": "abcd", "why": "because it is a test"}] * 2),
+        "gates.log[1].id: x twice",
+    ),
+    "gate without value": (
+        put("gates.log", [{"id": "x", "pattern": "abcd", "equals": "a", "why": "because it is a test"}]),
+        "no group named value",
+    ),
+    "name": (put("name", "other"), "name: other — expected broken, the file's stem"),
+}
+FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected a value of type object')
+
+
+def write(folder: Path, document: Any) -> Path:
+    """A recipe file named broken.yml, with the files that its mounts name beside it."""
+    (folder / "files").mkdir()
+    (folder / "files" / "template.jinja").write_text((DATA / "recipes" / "files" / "template.jinja").read_text())
+    file = folder / "broken.yml"
+    file.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+    return file
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_fault_is_named(name: str, tmp_path: Path) -> None:
+    change, expected = FAULTS[name]
+    document = copy.deepcopy(GOOD) | {"name": "broken"}
+    change(document)
+    with pytest.raises(RefusedError) as refused:
+        recipe.read(write(tmp_path, document))
+    said = str(refused.value)
+    assert "broken.yml: " in said
+    assert expected in said
+    assert " Fix: " in said
+    assert len(refused.value.refusals) == 1, said
+
+
+def test_all_faults_at_once(tmp_path: Path) -> None:
+    document = copy.deepcopy(GOOD) | {"name": "Broken Name", "schema_version": 2}
+    document["model"]["revision"] = "main"
+    document["env"]["N"] = 1
+    with pytest.raises(RefusedError) as refused:
+        recipe.read(write(tmp_path, document))
+    said = [str(refusal) for refusal in refused.value.refusals]
+    assert [line.split(": ")[1] for line in said] == ["env.N", "model.revision", "name", "schema_version"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [unclosed", "just text", "- a list", ""], ids=["syntax", "scalar", "list", "empty"]
+)
+def test_a_file_that_is_no_recipe(text: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=r"broken\.yml"):
+        recipe.read(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "file", recipe.names([paths.RECIPES, paths.ROOT / "sandbox" / "recipes"]).values(), ids=lambda f: f.stem
+)
+def test_every_recipe_of_the_repository_is_good(file: Path) -> None:
+    assert recipe.read(file).name == file.stem
+
+
+def test_a_comment_is_no_change(tmp_path: Path) -> None:
+    source = (DATA / "recipes" / "everything.yml").read_text()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = recipe.read(write(tmp_path / "a", source.replace("name: everything", "name: broken")))
+    second = recipe.read(write(tmp_path / "b", source.replace("name: everything", "name: broken  # a comment")))
+    assert first.sha256 == second.sha256
+
+
+def test_templates_in_a_recipe_stay_text(tmp_path: Path) -> None:
+    document = copy.deepcopy(GOOD) | {"name": "broken"}
+    document["env"]["TEXT"] = "{{ vllm_secrets }}"
+    assert recipe.read(write(tmp_path, document)).document["env"]["TEXT"] == "{{ vllm_secrets }}"

@@ -1,0 +1,75 @@
+"""Watching a start: ready, failed or waiting, and what is said at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vllm_spark import watch
+
+TOKEN = {"ready": {"status": 200, "json": {"choices": [{"text": "1"}]}, "seconds": 0.1}}
+REFUSED = {"ready": {"error": "ConnectionRefusedError", "seconds": 0.0}}
+BAD_FLAG = "vllm serve: error: unrecognized arguments: --swap-space 4"
+
+
+def probe(**changes: Any) -> dict[str, Any]:
+    unit = {"ActiveState": "active", "NRestarts": "0"} | changes.pop("unit", {})
+    return {"unit": unit, "running_s": 10.0, "lines": [], "responses": REFUSED} | changes
+
+
+# looks, one after the other, and what each means
+STORIES = {
+    "ready at once": [(probe(responses=TOKEN), "ready")],
+    "loads, then serves": [(probe(), "waiting"), (probe(running_s=50.0), "waiting"), (probe(responses=TOKEN), "ready")],
+    "never started": [(probe(unit={"ActiveState": "inactive"}), "failed")],
+    "gave up": [(probe(), "waiting"), (probe(unit={"ActiveState": "failed"}), "failed")],
+    "known cause, first exit": [
+        (probe(), "waiting"),
+        (probe(unit={"NRestarts": "1"}, lines=[BAD_FLAG]), "failed"),
+    ],
+    "unknown cause, second try serves": [
+        (probe(), "waiting"),
+        (probe(unit={"NRestarts": "1"}, lines=["RuntimeError: something odd"]), "waiting"),
+        (probe(unit={"NRestarts": "1"}, responses=TOKEN), "ready"),
+    ],
+    "unknown cause, twice": [
+        (probe(), "waiting"),
+        (probe(unit={"NRestarts": "1"}, lines=["RuntimeError: something odd"]), "waiting"),
+        (probe(unit={"NRestarts": "2"}), "failed"),
+    ],
+    "restarts of last week do not count": [(probe(unit={"NRestarts": "7"}), "waiting")],
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_story(name: str) -> None:
+    seen = watch.Watch(deadline_s=60)
+    assert [seen.look(look) for look, _ in STORIES[name]] == [meaning for _, meaning in STORIES[name]]
+
+
+def test_a_failure_names_the_root_cause_and_the_log() -> None:
+    seen = watch.Watch(deadline_s=60)
+    seen.look(probe(lines=[BAD_FLAG]))
+    said = watch.failure(seen, "vllm@demo.service", "spark1")
+    assert "--swap-space" in said
+    assert " Fix: " in said
+    assert said.endswith("Log: ssh spark1 sudo journalctl -u vllm@demo.service -e")
+
+
+def test_a_silent_failure_says_where_to_look() -> None:
+    assert "deploy.yml -l spark1" in watch.failure(watch.Watch(60), "vllm@demo.service", "spark1")
+
+
+def test_overdue_says_how_far_it_came() -> None:
+    seen = watch.Watch(deadline_s=60)
+    line = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.2s/it]"
+    seen.look(probe(lines=[line], running_s=61.0))
+    assert "gave no token within 60 s; it was loading weights 50 %" in watch.overdue(seen, "vllm@d.service", "spark1")
+
+
+def test_a_watch_does_not_grow_for_ever() -> None:
+    seen = watch.Watch(deadline_s=60)
+    for _ in range(3):
+        seen.look(probe(lines=["x"] * watch.KEPT_LINES))
+    assert len(seen.lines) == watch.KEPT_LINES
