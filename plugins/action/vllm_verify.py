@@ -20,6 +20,8 @@ LOOK_EVERY_S = 2.0
 # A line at least this often, so that silence means trouble and not patience.
 SAY_EVERY_S = 30.0
 
+MARKS = {True: "✓", False: "✗", None: "—"}
+
 
 class ActionModule(ActionBase):
     """Args: gates, env_path and reason of a plan; report_dir; wait (false: judge what is there)."""
@@ -36,7 +38,7 @@ class ActionModule(ActionBase):
         probe = self._wait(wanted, seen) if self._task.args["wait"] else self._look(wanted, seen)
         verdicts = gates.judge(wanted, probe, seen.lines)
         for verdict in verdicts:
-            self._say(f"{'—' if verdict.ok is None else '✓' if verdict.ok else '✗'} {verdict.gate} {verdict}")
+            self._say(f"{MARKS[verdict.ok]} {verdict.gate} {verdict.id}: {verdict}")
         run = {
             "host": self._host,
             "deployed_because": self._task.args["reason"],

@@ -67,11 +67,12 @@ import os
 import platform
 import re
 import subprocess
+import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
 
-UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestamp")
+UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestampMonotonic")
 TCP_LISTEN = "0A"
 
 
@@ -194,6 +195,9 @@ def units(names):
         "active,activating,deactivating",
         "vllm@*.service",
     )
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    for block in blocks:
+        block["active_s"] = max(0.0, now - int(block.pop("ActiveEnterTimestampMonotonic", 0)) / 1e6)
     return (
         {block.pop("Id"): block for block in blocks if "Id" in block},
         [line.split()[0] for line in running.splitlines() if line] if status == 0 else [],

@@ -75,6 +75,7 @@ PROPERTIES = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", 
 CURSOR = "-- cursor: "
 # A reply is judged by its first part; a server that streams for ever must not fill this process.
 MAX_REPLY_BYTES = 1 << 20
+SHOWN_TEXT = 500
 
 
 def unit_state(unit):
@@ -131,7 +132,7 @@ def api_key(path):
 
 
 def ask(port, request, key):
-    """One request: status, json or the start of the text, seconds; or the error in words."""
+    """One request: status, json or the start of the text, seconds; or the error in words. Ends by its timeout."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     body = json.dumps(request["body"]) if request.get("body") else None
     begun = time.monotonic()
@@ -139,7 +140,9 @@ def ask(port, request, key):
     try:
         connection.request(request["method"], request["path"], body, headers)
         reply = connection.getresponse()
-        text = reply.read(MAX_REPLY_BYTES).decode(errors="replace")
+        text = read_reply(connection, reply, begun + request["timeout_s"]).decode(errors="replace")
+    except TimeoutError:
+        return {"error": f"no whole reply within {request['timeout_s']} s", "seconds": time.monotonic() - begun}
     except (OSError, http.client.HTTPException) as error:
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begun}
     finally:
@@ -151,9 +154,28 @@ def ask(port, request, key):
     return {
         "status": reply.status,
         "json": parsed,
-        "text": "" if parsed is not None else text[:500],
+        "text": "" if parsed is not None else text[:SHOWN_TEXT],
         "seconds": time.monotonic() - begun,
     }
+
+
+def read_reply(connection, reply, deadline):
+    """The body, piece by piece: a socket's own timeout starts anew with every byte, so a drip would never end."""
+    parts, size = [], 0
+    while size < MAX_REPLY_BYTES:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        if connection.sock:
+            connection.sock.settimeout(remaining)
+        part = reply.read1(1 << 16)
+        if not part:
+            if reply.length:
+                raise http.client.IncompleteRead(b"".join(parts), reply.length)
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def ask_all(port, requests, key):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -150,7 +151,7 @@ def scripted_ends(ids: dict[str, int], vocabulary: int) -> tuple[torch.Tensor, t
     for word, weight in FALLBACK.items():
         head[ids[word]] += weight / gain * shared
     for chain in CHAINS:
-        for word, successor in zip(chain, chain[1:], strict=False):
+        for word, successor in pairwise(chain):
             head[ids[successor]] += 120 / gain * own[word]
     head[ids['"']] += 6 / gain * own[GREETING[-1]]  # inside a JSON string: the closing quote follows the greeting
     return embeddings, head

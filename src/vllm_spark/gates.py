@@ -66,6 +66,7 @@ def request(spec: Spec, fingerprint: str) -> dict[str, Any]:
         "launch": fingerprint,
         "port": spec.deployment.port,
         "served_name": name,
+        "api_key": "VLLM_API_KEY" in spec.secrets,
         "model_root": launch.snapshot(launch.HUB_IN_CONTAINER, recipe["model"]),
         "max_model_len": recipe["args"].get("max-model-len"),
         "engine_version": recipe["engine"]["version"],

@@ -154,7 +154,7 @@ def headline(progress: Progress, elapsed_s: float, deadline_s: float) -> str:
     """One line for a terminal: phase, its percentage and detail, seconds gone and allowed as clock times."""
     percent = "" if progress.percent is None else f" {progress.percent} %"
     detail = f" ({progress.detail})" if progress.detail else ""
-    return f"{progress.phase.label}{percent}{detail}  {_clock(elapsed_s)} of {_clock(deadline_s)}"
+    return f"{progress.phase.label}{percent}{detail}  {clock(elapsed_s)} of {clock(deadline_s)}"
 
 
 def _step(progress: Progress, message: str) -> Progress:
@@ -178,7 +178,8 @@ def _apply(progress: Progress, mark: _Mark, match: re.Match[str]) -> Progress:
     return Progress(mark.phase, percent, detail)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Seconds as a clock shows them: 01:07, above an hour 1:00:07."""
     whole = max(0, int(seconds))
     minutes, rest = divmod(whole, 60)
     if whole < _HOUR_S:

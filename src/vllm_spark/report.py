@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vllm_spark import gates, launch, memory
+from vllm_spark import gates, launch, memory, progress
 from vllm_spark.gates import Verdict
 from vllm_spark.spec import Spec
 
@@ -42,12 +42,13 @@ def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str
     answer = next((verdict.said for verdict in verdicts if verdict.gate == gates.ANSWER and verdict.ok), "")
     base = f"http://{address}:{wanted['port']}/v1"
     body = json.dumps({"model": wanted["served_name"], "messages": [{"role": "user", "content": "Hello"}]})
-    said = [f"{wanted['served_name']} said: {answer}"] if answer else []
+    said = [f"{wanted['served_name']} answered: {answer}"] if answer else []
+    key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if wanted["api_key"] else ""
     return "\n".join(
         [
             *said,
             f"It serves at {base}",
-            f"Next: curl {base}/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+            f"Next: curl {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
             "      ansible-playbook status.yml | verify.yml | stop.yml",
         ]
     )
@@ -74,7 +75,7 @@ def _deployment_row(spec: Spec, facts: Mapping[str, Any]) -> dict[str, str]:
     return {
         "deployment": spec.deployment.name,
         "state": f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')})",
-        "up": unit.get("ActiveEnterTimestamp") or "—",
+        "up": progress.clock(unit["active_s"]) if unit.get("ActiveState") == "active" else "—",
         "restarts": unit.get("NRestarts", "—"),
         "digest": container["image"].rpartition("sha256:")[2][:12] if container else "—",
         "drift": _drift(spec, container),
@@ -90,7 +91,7 @@ def _drift(spec: Spec, container: Mapping[str, Any] | None) -> str:
 
 
 def _memory(facts: Mapping[str, Any]) -> str:
-    return f"{memory.gib(facts['memory']['available'])} of {memory.gib(facts['memory']['total'])}"
+    return f"{memory.gib(facts['memory']['available']).removesuffix(' GiB')} of {memory.gib(facts['memory']['total'])}"
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import ansible.module_utils
 import pytest
 
 from vllm_spark import paths, spec
@@ -40,3 +43,16 @@ def resolve() -> Callable[..., spec.Spec]:
         return found
 
     return _resolve
+
+
+def load_module(name: str) -> ModuleType:
+    """A module of plugins/modules, imported as Ansible would find it."""
+    utils = str(paths.ROOT / "plugins" / "module_utils")
+    if utils not in ansible.module_utils.__path__:
+        ansible.module_utils.__path__.append(utils)
+    spec_of_file = importlib.util.spec_from_file_location(name, paths.ROOT / "plugins" / "modules" / f"{name}.py")
+    assert spec_of_file is not None
+    assert spec_of_file.loader is not None
+    module = importlib.util.module_from_spec(spec_of_file)
+    spec_of_file.loader.exec_module(module)
+    return module

@@ -1,4 +1,4 @@
-"""Stand-in for numba (196 MB with llvmlite). vLLM imports it for its n-gram proposer, which the sandbox does not use."""
+"""Stand-in for numba (196 MB with llvmlite): vLLM imports it for its n-gram proposer, which nothing here uses."""
 
 
 def jit(*arguments, **_options):

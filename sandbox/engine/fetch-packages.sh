@@ -17,8 +17,13 @@ mkdir -p "$directory/torch"
   --only-binary=:all: --implementation cp --python-version 3.11 --target "$directory/packages" "$@" \
   --requirement "$requirements"
 
-# What only a build, a test or a Java program reads.
+# What only a build, a test, a Java program or a browser reads.
 cd "$directory/packages"
-rm -rf bin share torch/include torch/test torch/share torch/bin/protoc* torch/bin/test_* torch/bin/*Test* ray/jars
+rm -rf bin share torch/include torch/test torch/share torch/bin/protoc* torch/bin/test_* torch/bin/*Test* \
+  ray/jars ray/rllib ray/dashboard/client
+# Symbols for a debugger: 450 MB that would be compressed and pushed. Without strip the image is only bigger.
+if command -v strip >/dev/null; then
+  strip --strip-unneeded vllm/*.so torch/lib/libtorch_cpu.so ray/_raylet.so
+fi
 mv torch ../torch/torch
 touch "$directory/complete"

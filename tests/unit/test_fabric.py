@@ -1,0 +1,440 @@
+"""The fabric: boxes recorded as trees of sysfs, read by the collector, judged by the plan.
+
+A case of tests/data/fabric is a folder: spark1.json and spark2.json describe the boxes (what they leave out is a
+healthy Spark's), expect.json holds `choices` or `refusals` (id -> parts of the messages, in order).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+import pytest
+
+from vllm_spark import fabric, paths
+from vllm_spark.fabric import Choice
+from vllm_spark.refusal import Refusal, RefusedError
+
+ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
+
+from ansible.module_utils import spark_fabric  # noqa: E402  found through the line above
+
+CASES = sorted((Path(__file__).parents[1] / "data" / "fabric").iterdir())
+HOSTS = ("spark1", "spark2")
+EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+GID_SLOTS = 8
+Files = dict[str, str]
+
+
+def load(case: Path, host: str) -> dict[str, Any]:
+    return json.loads((case / f"{host}.json").read_text())
+
+
+def recorded(case: str, host: str = "spark1") -> dict[str, Any]:
+    """The description of one box of a case, for a test to change."""
+    return load(next(folder for folder in CASES if folder.name == case), host)
+
+
+def record(root: Path, box: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay a described box out below `root` as its kernel would show it, and let the collector read it."""
+    devices = {entry["netdev"]: entry for entry in box.get("hcas", {}).values() if "pci" in entry}
+    devices |= box.get("netdevs", {})
+    for name, entry in devices.items():
+        write(root / "sys/class/net" / name, netdev_files(entry))
+        link_device(root, f"sys/class/net/{name}", entry)
+    for name, entry in box.get("hcas", {}).items():
+        write(root / "sys/class/infiniband" / name / "ports/1", port_files(entry))
+        link_device(root, f"sys/class/infiniband/{name}", entry)
+        write(root / f"sys/class/infiniband/{name}/device", lane_files(entry))
+    write(root, dict(box_files(box, devices)))
+    # What the collector gives goes to the controller as JSON.
+    return json.loads(json.dumps(spark_fabric.fabric(str(root))))
+
+
+def write(folder: Path, files: Files) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def link_device(root: Path, path: str, entry: Mapping[str, Any]) -> None:
+    """`device`, a link into the tree of PCI devices, where the netdev lies too. A virtual netdev has none."""
+    if "pci" in entry:
+        target = root / "sys/devices" / entry["pci"]
+        (target / "net" / entry.get("netdev", "")).mkdir(parents=True, exist_ok=True)
+        (root / path).mkdir(parents=True, exist_ok=True)
+        (root / path / "device").symlink_to(target)
+
+
+def netdev_files(entry: Mapping[str, Any]) -> Files:
+    up = entry.get("up", True)
+    files = {"mtu": f"{entry.get('mtu', 1500)}\n", "speed": "200000\n" if up else "-1\n", "carrier": f"{up:d}\n"}
+    return files | ({"wireless/status": "0x0\n"} if entry.get("wireless") else {})
+
+
+def port_files(entry: Mapping[str, Any]) -> Files:
+    up = entry.get("up", True)
+    files = {
+        "state": "4: ACTIVE\n" if up else "1: DOWN\n",
+        "link_layer": "Ethernet\n",
+        "rate": f"{entry.get('rate', '200 Gb/sec (4X HDR)' if up else '40 Gb/sec (4X QDR)')}\n",
+    }
+    table = entry.get("gids", gids(entry))
+    if table is None:  # a kernel without the table in sysfs
+        return files
+    for index in map(str, range(GID_SLOTS)):
+        type_, address = table.get(index, ("", ""))
+        files[f"gids/{index}"] = f"{gid(address) if address else EMPTY_GID}\n"
+        if type_:  # reading the type of an empty slot is an error
+            files[f"gid_attrs/types/{index}"] = f"{type_}\n"
+            files[f"gid_attrs/ndevs/{index}"] = f"{entry['netdev']}\n"
+    return files
+
+
+def gids(entry: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The table that the kernel fills: the link-local address, then the IPv4 one, each as v1 and v2."""
+    table = {"0": ("IB/RoCE v1", "fe80::4ebb:47ff:fe00:1"), "1": ("RoCE v2", "fe80::4ebb:47ff:fe00:1")}
+    if "address" in entry:
+        first, ip = entry.get("first_gid", 2), entry["address"].partition("/")[0]
+        table |= {str(first): ("IB/RoCE v1", ip), str(first + 1): ("RoCE v2", ip)}
+    return table
+
+
+def gid(address: str) -> str:
+    mapped = address if ":" in address else f"::ffff:{address}"
+    return ipaddress.IPv6Address(mapped).exploded
+
+
+def lane_files(entry: Mapping[str, Any]) -> Files:
+    if "pci" not in entry:
+        return {}
+    return {
+        "current_link_width": f"{entry.get('width', 4)}\n",
+        "max_link_width": f"{entry.get('max_width', 4)}\n",
+        "current_link_speed": f"{entry.get('speed', '32.0 GT/s PCIe')}\n",
+        "max_link_speed": "32.0 GT/s PCIe\n",
+    }
+
+
+def box_files(box: Mapping[str, Any], devices: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What commands said, and the files that are a box's rather than a device's."""
+    yield "ip-addr.json", json.dumps([{"ifname": name, "addr_info": addresses(e)} for name, e in devices.items()])
+    route = {"dst": "default", "gateway": "192.168.1.1", "dev": box["default_route"], "metric": 100}
+    yield "ip-route.json", json.dumps([route] if box["default_route"] else [])
+    yield "proc/self/limits", f"Max locked memory         {box.get('memlock', 'unlimited'):<20} unlimited  bytes\n"
+    for name in box.get("devices", ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs3"]):
+        yield f"dev/infiniband/{name}", ""
+    if box.get("ib_core", True):
+        yield "sys/module/ib_core/refcnt", "5\n"
+    for command in ("ibdev2netdev", "show_gids"):
+        if command in box:
+            yield f"{command}.txt", box[command]
+
+
+def addresses(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"family": "inet6", "local": "fe80::1", "prefixlen": 64}]
+    if "address" in entry:
+        ip, _, prefix = entry["address"].partition("/")
+        found.append({"family": "inet", "local": ip, "prefixlen": int(prefix)})
+    return found
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> Any:
+    """The facts of both hosts of a case."""
+
+    def _boxes(case: str) -> dict[str, dict[str, Any]]:
+        return {host: record(tmp_path / host, recorded(case, host)) for host in HOSTS}
+
+    return _boxes
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Path, tmp_path: Path) -> None:
+    expected = json.loads((case / "expect.json").read_text())
+    facts = {host: record(tmp_path / host, load(case, host)) for host in HOSTS}
+    refused: tuple[Refusal, ...] = ()
+    chosen: dict[str, Choice] = {}
+    try:
+        chosen = fabric.choose(facts)
+    except RefusedError as error:
+        refused = error.refusals
+    said: dict[str, list[str]] = {}
+    for refusal in refused:
+        said.setdefault(refusal.id, []).append(str(refusal))
+    assert said.keys() == expected.get("refusals", {}).keys(), said
+    for name, parts in expected.get("refusals", {}).items():
+        text = "\n".join(said[name])
+        for part in parts:
+            assert part in text
+    for host, fields in expected.get("choices", {}).items():
+        same_but_notes(chosen[host], fields)
+
+
+def same_but_notes(choice: Choice, fields: Mapping[str, Any]) -> None:
+    """Every field as expected; of a note only a part, and no note more."""
+    for name, value in fields.items():
+        if name != "notes":
+            found = getattr(choice, name)
+            assert (list(found) if isinstance(found, tuple) else found) == value, name
+    assert len(choice.notes) == len(fields["notes"]), choice.notes
+    for part, note in zip(fields["notes"], choice.notes, strict=True):
+        assert part in note
+        assert choice.host in note
+
+
+def test_the_order_of_the_hosts_does_not_matter(boxes: Any) -> None:
+    facts = boxes("different-ports")
+    there = fabric.choose(facts)
+    back = fabric.choose(dict(reversed(facts.items())))
+    assert there == back
+
+
+def test_a_fabric_joins_two(boxes: Any) -> None:
+    facts = boxes("one-cable")
+    with pytest.raises(ValueError, match="two hosts, not 1: spark1"):
+        fabric.choose({"spark1": facts["spark1"]})
+
+
+def test_every_message_has_a_fix_and_an_existing_runbook(boxes: Any, tmp_path: Path) -> None:
+    texts: list[str] = []
+    for case in CASES:
+        facts = {host: record(tmp_path / case.name / host, load(case, host)) for host in HOSTS}
+        try:
+            texts += [note for choice in fabric.choose(facts).values() for note in choice.notes]
+        except RefusedError as error:
+            texts += map(str, error.refusals)
+    assert len(texts) > 10
+    for text in texts:
+        assert " — expected " in text
+        assert "Fix: " in text
+        assert (paths.ROOT / text.rpartition("See ")[2]).is_file(), text
+
+
+# The collector
+
+
+def test_the_collector_reads_a_whole_box(tmp_path: Path) -> None:
+    facts = record(tmp_path, recorded("one-cable") | {"memlock": "8388608"})
+    assert facts["source"] == "sysfs"
+    assert facts["ib_core"] is True
+    assert facts["memlock_bytes"] == 8388608
+    assert facts["default_route"] == "enP7s7"
+    assert facts["devices"][:2] == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]
+    assert facts["error"] == ""
+    netdevs = {entry["name"]: entry for entry in facts["netdevs"]}
+    assert netdevs["enp1s0f1np1"] == {
+        "name": "enp1s0f1np1",
+        "addresses": [{"address": "192.168.100.10", "prefix": 24}],
+        "mtu": 9000,
+        "speed_mbps": 200000,
+        "carrier": True,
+        "wireless": False,
+        "pci": "0000:01:00.1",
+    }
+    assert netdevs["enp1s0f0np0"]["speed_mbps"] is None
+    assert netdevs["enp1s0f0np0"]["carrier"] is False
+    hcas = {entry["name"]: entry for entry in facts["hcas"]}
+    assert hcas["roceP2p1s0f1"] == {
+        "name": "roceP2p1s0f1",
+        "netdev": "enP2p1s0f1np1",
+        "state": "ACTIVE",
+        "link_layer": "Ethernet",
+        "rate": "200 Gb/sec (4X HDR)",
+        "pci": "0002:01:00.1",
+        "pci_width": 4,
+        "pci_max_width": 4,
+        "pci_speed": "32.0 GT/s PCIe",
+        "pci_max_speed": "32.0 GT/s PCIe",
+        "gids": [
+            {"index": 0, "type": "IB/RoCE v1", "address": "fe80::4ebb:47ff:fe00:1"},
+            {"index": 1, "type": "RoCE v2", "address": "fe80::4ebb:47ff:fe00:1"},
+            {"index": 2, "type": "IB/RoCE v1", "address": "192.168.101.10"},
+            {"index": 3, "type": "RoCE v2", "address": "192.168.101.10"},
+        ],
+        "gids_from": "sysfs",
+    }
+
+
+def test_the_collector_asks_ibdev2netdev_where_sysfs_has_no_hca(tmp_path: Path) -> None:
+    facts = record(tmp_path, recorded("sandbox"))
+    assert facts["source"] == "ibdev2netdev"
+    (hca,) = facts["hcas"]
+    assert (hca["name"], hca["netdev"], hca["state"]) == ("rocep1s0f1", "eth1", "ACTIVE")
+    assert (hca["gids"], hca["gids_from"], hca["pci"]) == ([], "", None)
+    assert facts["memlock_bytes"] is None
+
+
+@pytest.mark.parametrize("line", ["rocep1s0f1 port 1 ==> (none) (Down)\n", "rocep1s0f1 port 1 ==> (Down)\n"])
+def test_an_hca_may_have_no_netdev(tmp_path: Path, line: str) -> None:
+    facts = record(tmp_path, recorded("sandbox") | {"ibdev2netdev": line})
+    assert [(hca["netdev"], hca["state"]) for hca in facts["hcas"]] == [(None, "DOWN")]
+
+
+def test_the_collector_asks_show_gids_where_sysfs_has_no_table(tmp_path: Path) -> None:
+    box = recorded("one-cable")
+    box["hcas"]["rocep1s0f1"]["gids"] = None
+    box["show_gids"] = (
+        "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n"
+        "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
+        "rocep1s0f1\t1\t1\tfe80:0000:0000:0000:4ebb:47ff:fe00:0001\t\t\tv2\tenp1s0f1np1\n"
+        "rocep1s0f1\t1\t5\t0000:0000:0000:0000:0000:ffff:c0a8:640a\t192.168.100.10  \tv2\tenp1s0f1np1\n"
+        "n_gids_found=2\n"
+    )
+    facts = record(tmp_path, box)
+    found = {hca["name"]: (hca["gids_from"], hca["gids"][-1]) for hca in facts["hcas"]}
+    assert found["rocep1s0f1"] == ("show_gids", {"index": 5, "type": "RoCE v2", "address": "192.168.100.10"})
+    assert found["roceP2p1s0f1"][0] == "sysfs"
+
+
+def test_where_nobody_knows_the_gids_nothing_is_refused(tmp_path: Path) -> None:
+    facts = {}
+    for host in HOSTS:
+        box = recorded("one-cable", host)
+        for hca in box["hcas"].values():
+            hca["gids"] = None
+        facts[host] = record(tmp_path / host, box)
+    assert [choice.gid_index for choice in fabric.choose(facts).values()] == [None, None]
+
+
+def test_the_default_route_is_the_one_with_the_lowest_metric(tmp_path: Path) -> None:
+    record(tmp_path, recorded("one-cable"))
+    routes = [
+        {"dst": "default", "dev": "wlP9s9", "metric": 600},
+        {"dst": "default", "dev": "enP7s7", "metric": 100},
+        {"dst": "192.168.1.0/24", "dev": "wlP9s9"},
+    ]
+    (tmp_path / "ip-route.json").write_text(json.dumps(routes))
+    assert spark_fabric.fabric(str(tmp_path))["default_route"] == "enP7s7"
+
+
+def test_a_box_without_anything_is_no_error(tmp_path: Path) -> None:
+    facts = spark_fabric.fabric(str(tmp_path))
+    assert (facts["netdevs"], facts["hcas"], facts["devices"], facts["ib_core"]) == ([], [], [], False)
+
+
+def test_a_missing_ip_is_said_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    facts = spark_fabric.fabric()
+    assert "ip: not found" in facts["error"]
+    assert facts["default_route"] is None
+
+
+# Links and twins
+
+
+def test_links_are_up_and_addressed_and_in_the_order_of_their_subnets(tmp_path: Path) -> None:
+    found = fabric.links(record(tmp_path, recorded("two-cables")))
+    assert [str(link.subnet) for link in found] == [f"192.168.{n}.0/24" for n in (100, 101, 102, 103)]
+    assert fabric.links(record(tmp_path / "other", recorded("no-cable"))) == []
+
+
+@pytest.mark.parametrize("with_pci", [True, False])
+def test_twins_are_the_hcas_of_one_socket(tmp_path: Path, with_pci: bool) -> None:
+    facts = record(tmp_path, recorded("two-cables"))
+    for hca in facts["hcas"]:
+        hca["pci"] = hca["pci"] if with_pci else None
+    ports: dict[str, set[str]] = {}
+    for link in fabric.links(facts):
+        ports.setdefault(link.hca.port, set()).add(link.hca.name)
+    assert sorted(map(sorted, ports.values())) == [["roceP2p1s0f0", "rocep1s0f0"], ["roceP2p1s0f1", "rocep1s0f1"]]
+
+
+def test_a_second_address_of_a_netdev_is_no_second_rail(boxes: Any) -> None:
+    facts = boxes("one-twin")
+    for number, found in enumerate(facts.values()):
+        netdev = next(entry for entry in found["netdevs"] if entry["name"] == "enp1s0f1np1")
+        netdev["addresses"].append({"address": f"192.168.99.{number + 1}", "prefix": 24})
+        for hca in found["hcas"]:
+            hca["gids_from"] = ""  # the recorded tables do not have the new address
+    choice = fabric.choose(facts)["spark1"]
+    assert (choice.address, choice.hcas) == ("192.168.99.1", ("rocep1s0f1",))
+
+
+# The environment
+
+
+def choices(boxes: Any, case: str) -> tuple[Choice, Choice]:
+    chosen = fabric.choose(boxes(case))
+    return chosen["spark1"], chosen["spark2"]
+
+
+def test_the_environment_of_a_rank_over_mp(boxes: Any) -> None:
+    mine, other = choices(boxes, "different-ports")
+    assert fabric.environment(other, "mp", "0.20.2", mine) == {
+        "VLLM_HOST_IP": "192.168.100.11",
+        "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
+        "TP_SOCKET_IFNAME": "enp1s0f0np0",
+        "UCX_NET_DEVICES": "enp1s0f0np0",
+        "NCCL_SOCKET_IFNAME": "=enp1s0f0np0",
+        "NCCL_IB_HCA": "=rocep1s0f0,roceP2p1s0f0",
+        "NCCL_IB_DISABLE": "0",
+        "NCCL_IB_ROCE_VERSION_NUM": "2",
+        "NCCL_IB_ADDR_FAMILY": "AF_INET",
+        "NCCL_IB_SUBNET_AWARE_ROUTING": "1",
+        "NCCL_NET_GDR_LEVEL": "0",
+        "NCCL_DMABUF_ENABLE": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_CUMEM_ENABLE": "0",
+        "NCCL_IGNORE_CPU_AFFINITY": "1",
+    }
+
+
+def test_the_environment_of_a_rank_over_ray(boxes: Any) -> None:
+    mine, other = choices(boxes, "one-cable")
+    over_mp = fabric.environment(mine, "mp", "0.20.2", other)
+    over_ray = fabric.environment(mine, "ray", "0.20.2", other)
+    assert {name: over_ray[name] for name in over_ray.keys() - over_mp.keys()} == {
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_NODE_IP_ADDRESS": "192.168.100.10",
+        "RAY_OVERRIDE_NODE_IP_ADDRESS": "192.168.100.10",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    assert over_mp.items() <= over_ray.items()
+
+
+def test_no_gid_index_is_pinned(boxes: Any) -> None:
+    mine, other = choices(boxes, "one-cable")
+    assert mine.gid_index == 3
+    assert not [name for name in fabric.environment(mine, "ray", "0.33.0", other) if "GID" in name]
+
+
+V2 = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
+
+
+@pytest.mark.parametrize(
+    ("case", "engine", "refused"),
+    [
+        ("different-ports", ("ray", "0.19.1", {}), True),
+        ("different-ports", ("ray", "0.20.2", {}), True),
+        ("different-ports", ("ray", "0.22.1", {}), True),
+        ("different-ports", ("ray", "0.20.2rc1.dev49+g9b4e83934", {}), True),
+        ("different-ports", ("ray", "0.23.0", {}), False),
+        ("different-ports", ("ray", "0.23.0", {V2: "0"}), True),
+        ("different-ports", ("ray", "0.33.0", {}), False),
+        ("different-ports", ("mp", "0.20.2", {}), False),
+        ("different-ports", ("ray", "0.20.2", {V2: "1"}), False),
+        ("different-ports", ("ray", "0.20.2", {V2: "0"}), True),
+        ("different-ports", ("ray", "0.19.1", {V2: "1"}), True),
+        ("one-cable", ("ray", "0.20.2", {}), False),
+        ("sandbox", ("ray", "0.20.2", {}), True),  # its eth1 is eth2 on spark2
+    ],
+)
+def test_names_that_the_head_would_overwrite(
+    boxes: Any, case: str, engine: tuple[str, str, dict[str, str]], refused: bool
+) -> None:
+    executor, version, env = engine
+    mine, other = choices(boxes, case)
+    if not refused:
+        assert fabric.environment(mine, executor, version, other, env)["VLLM_HOST_IP"] == mine.address
+        return
+    with pytest.raises(RefusedError) as error:
+        fabric.environment(mine, executor, version, other, env)
+    (refusal,) = error.value.refusals
+    assert refusal.id == "fabric-names-differ"
+    assert version in refusal.what
+    assert f"NCCL_SOCKET_IFNAME is ={mine.netdev} on spark1, ={other.netdev} on spark2" in refusal.what

@@ -1,0 +1,87 @@
+"""The files module: compared, checked, placed as one; the env file shows in no diff."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+
+SECRET = "hidden-value-of-a-test"
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the module on a deployment below tmp_path and return its result."""
+    module = load_module("vllm_files")
+
+    def _place(launch: str = "#!/bin/sh\nexec true\n", check: bool = False, **more: Any) -> dict[str, Any]:
+        folder = tmp_path / "demo"
+        args = {
+            "folders": [str(folder), str(folder / "mounts")],
+            "files": [{"path": str(folder / "launch"), "content": launch, "mode": "0755", "syntax": "sh"}],
+            "env_path": str(folder / "env"),
+            "env_content": f"VLLM_API_KEY={SECRET}\n",
+            "_ansible_check_mode": check,
+            "_ansible_diff": True,
+            **more,
+        }
+        with patch_module_args(args), pytest.raises(SystemExit):
+            module.main()
+        return json.loads(capsys.readouterr().out)
+
+    return _place
+
+
+def test_first_and_second_run(place: Run, tmp_path: Path) -> None:
+    first = place()
+    assert first["changed"]
+    assert (tmp_path / "demo" / "launch").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "demo" / "env").stat().st_mode & 0o777 == 0o600
+    second = place()
+    assert (second["changed"], second["changed_paths"], second["diff"]) == (False, [], [])
+
+
+def test_check_mode_shows_and_places_nothing(place: Run, tmp_path: Path) -> None:
+    shown = place(check=True)
+    assert shown["changed"]
+    assert [part.get("after") for part in shown["diff"]] == ["#!/bin/sh\nexec true\n", None]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_result_holds_the_secret(place: Run) -> None:
+    results = [place(check=True), place(), place(env_content=f"VLLM_API_KEY={SECRET}2\n")]
+    assert all(result["changed"] for result in results)
+    assert SECRET not in json.dumps(results)
+
+
+def test_a_script_that_a_shell_refuses_changes_nothing(place: Run, tmp_path: Path) -> None:
+    place()
+    failed = place(launch="#!/bin/sh\nif then\n", env_content="VLLM_API_KEY=new\n")
+    assert failed["failed"]
+    assert "sh refuses the new content" in failed["msg"]
+    assert SECRET in (tmp_path / "demo" / "env").read_text()
+
+
+def test_a_changed_mode_is_a_change(place: Run, tmp_path: Path) -> None:
+    place()
+    (tmp_path / "demo" / "env").chmod(0o644)
+    assert place()["changed_paths"] == [str(tmp_path / "demo" / "env")]
+    assert (tmp_path / "demo" / "env").stat().st_mode & 0o777 == 0o600
+
+
+def test_previous_is_kept_only_when_asked(place: Run, tmp_path: Path) -> None:
+    place()
+    place(launch="#!/bin/sh\n# a comment\nexec true\n")
+    assert not (tmp_path / "demo" / "previous").exists()
+    place(launch="#!/bin/sh\nexec false\n", keep_previous=True)
+    place(launch="#!/bin/sh\nexec cat\n", keep_previous=True)
+    kept = tmp_path / "demo" / "previous"
+    assert (kept / "launch").read_text() == "#!/bin/sh\nexec false\n"
+    assert (kept / "env").stat().st_mode & 0o777 == 0o600
+    assert not [path.name for path in (tmp_path / "demo").iterdir() if path.name.startswith(".")]
