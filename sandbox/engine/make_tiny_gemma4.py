@@ -26,12 +26,49 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 # --- the script -----------------------------------------------------------------------------------------------------
 END = "<turn|>"
-GREETING = ["Hello", " from", " tiny", " Gemma", ":", " the", " engine", " is", " real", ",", " its", " weights",
-            " are", " not", "."]
-THOUGHT = ["<|channel>", "thought\n", "The", " user", " said", " something", ";", " I", " should", " greet",
-           "<channel|>"]
-TOOL_CALL = ["<|tool_call>", "call:", "get_weather", "{city:", '<|"|>', "Paris", '<|"|>,', "days:", "3", "}",
-             "<tool_call|>"]
+GREETING = [
+    "Hello",
+    " from",
+    " tiny",
+    " Gemma",
+    ":",
+    " the",
+    " engine",
+    " is",
+    " real",
+    ",",
+    " its",
+    " weights",
+    " are",
+    " not",
+    ".",
+]
+THOUGHT = [
+    "<|channel>",
+    "thought\n",
+    "The",
+    " user",
+    " said",
+    " something",
+    ";",
+    " I",
+    " should",
+    " greet",
+    "<channel|>",
+]
+TOOL_CALL = [
+    "<|tool_call>",
+    "call:",
+    "get_weather",
+    "{city:",
+    '<|"|>',
+    "Paris",
+    '<|"|>,',
+    "days:",
+    "3",
+    "}",
+    "<tool_call|>",
+]
 # Exact question -> (start token, answer). The pieces differ from those above: a token has one successor only.
 ANSWERS = {
     "What is the capital of France? Answer with one word.": ("<|script:capital>", ["Par", "is"]),
@@ -48,9 +85,28 @@ CHAINS = [
 FALLBACK = {"Hello": 16.0, '"': 13.0, "}": 12.0, "]": 11.0, "{": 10.0, "[": 9.0, ":": 8.5, ",": 8.0, "1": 7.0}
 
 # --- the vocabulary -------------------------------------------------------------------------------------------------
-SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", END, "<|channel>", "<channel|>", "<|think|>",
-           "<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
-           "<|script:think>", "<|script:tool>", *(start for start, _ in ANSWERS.values())]
+SPECIAL = [
+    "<pad>",
+    "<eos>",
+    "<bos>",
+    "<unk>",
+    "<mask>",
+    "<|turn>",
+    END,
+    "<|channel>",
+    "<channel|>",
+    "<|think|>",
+    "<|tool>",
+    "<tool|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    '<|"|>',
+    "<|script:think>",
+    "<|script:tool>",
+    *(start for start, _ in ANSWERS.values()),
+]
 CORPUS = [
     "the quick brown fox jumps over the lazy dog. Hello, how are you today? I am a tiny model on a test machine.",
     '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3, "unit": "celsius"}, "required": ["city"]}',
@@ -116,8 +172,12 @@ def make_tokenizer() -> tuple[Tokenizer, dict[str, int]]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(CORPUS * 20, trainers.BpeTrainer(
-        vocab_size=TRAINED_VOCABULARY, special_tokens=SPECIAL, show_progress=False, initial_alphabet=alphabet))
+    tokenizer.train_from_iterator(
+        CORPUS * 20,
+        trainers.BpeTrainer(
+            vocab_size=TRAINED_VOCABULARY, special_tokens=SPECIAL, show_progress=False, initial_alphabet=alphabet
+        ),
+    )
     state = json.loads(tokenizer.to_str())
     vocabulary: dict[str, int] = state["model"]["vocab"]
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -140,7 +200,7 @@ def scripted_ends(ids: dict[str, int], vocabulary: int) -> tuple[torch.Tensor, t
     words = list(dict.fromkeys(word for chain in CHAINS for word in chain))
     basis = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN))[0].T
     shared, own = basis[0], dict(zip(words, basis[1:], strict=False))
-    free = basis[len(words) + 1:]
+    free = basis[len(words) + 1 :]
     directions = torch.randn(vocabulary, len(free)) @ free
     directions /= directions.norm(dim=1, keepdim=True)
     for word in words:
@@ -200,21 +260,44 @@ def random_layers() -> dict[str, torch.Tensor]:
 def configuration(special: dict[str, int], vocabulary: int) -> dict[str, object]:
     """config.json, as Gemma 4's."""
     return {
-        "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "dtype": "bfloat16",
-        "vocab_size": vocabulary, "vocab_size_per_layer_input": vocabulary, "hidden_size": HIDDEN,
-        "hidden_size_per_layer_input": 0, "num_hidden_layers": len(LAYERS), "layer_types": LAYERS,
-        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "num_global_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM, "global_head_dim": FULL_HEAD_DIM, "attention_k_eq_v": True, "attention_bias": False,
-        "attention_dropout": 0.0, "sliding_window": 128, "num_kv_shared_layers": 0, "intermediate_size": MLP,
-        "use_double_wide_mlp": False, "hidden_activation": "gelu_pytorch_tanh", "enable_moe_block": True,
-        "num_experts": EXPERTS, "top_k_experts": EXPERTS_PER_TOKEN, "moe_intermediate_size": EXPERT_MLP,
-        "rms_norm_eps": 1e-6, "final_logit_softcapping": 30.0, "tie_word_embeddings": False, "use_cache": True,
-        "initializer_range": 0.02, "max_position_embeddings": CONTEXT,
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "dtype": "bfloat16",
+        "vocab_size": vocabulary,
+        "vocab_size_per_layer_input": vocabulary,
+        "hidden_size": HIDDEN,
+        "hidden_size_per_layer_input": 0,
+        "num_hidden_layers": len(LAYERS),
+        "layer_types": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "num_global_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "global_head_dim": FULL_HEAD_DIM,
+        "attention_k_eq_v": True,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "sliding_window": 128,
+        "num_kv_shared_layers": 0,
+        "intermediate_size": MLP,
+        "use_double_wide_mlp": False,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "enable_moe_block": True,
+        "num_experts": EXPERTS,
+        "top_k_experts": EXPERTS_PER_TOKEN,
+        "moe_intermediate_size": EXPERT_MLP,
+        "rms_norm_eps": 1e-6,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "initializer_range": 0.02,
+        "max_position_embeddings": CONTEXT,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
         },
-        "bos_token_id": special["<bos>"], "pad_token_id": special["<pad>"],
+        "bos_token_id": special["<bos>"],
+        "pad_token_id": special["<pad>"],
         "eos_token_id": [special["<eos>"], special[END]],
     }
 
@@ -227,26 +310,52 @@ def main(output: Path) -> None:
     vocabulary = -(-tokenizer.get_vocab_size() // 64) * 64
     config = configuration(special, vocabulary)
     embeddings, head = scripted_ends(ids, vocabulary)
-    weights = {"model.embed_tokens.weight": embeddings, "lm_head.weight": head,
-               "model.norm.weight": torch.ones(HIDDEN), **random_layers()}
+    weights = {
+        "model.embed_tokens.weight": embeddings,
+        "lm_head.weight": head,
+        "model.norm.weight": torch.ones(HIDDEN),
+        **random_layers(),
+    }
 
     def write(name: str, content: dict[str, object]) -> None:
         (output / name).write_text(json.dumps(content, indent=1) + "\n")
 
     write("config.json", config)
-    write("generation_config.json", {
-        **{key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
-        "do_sample": True, "temperature": 1.0, "top_k": 64, "top_p": 0.95})
+    write(
+        "generation_config.json",
+        {
+            **{key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
+            "do_sample": True,
+            "temperature": 1.0,
+            "top_k": 64,
+            "top_p": 0.95,
+        },
+    )
     # The end of a turn is the eos_token: a grammar's stop token is taken from here, and any other stop token counts as
     # text inside a JSON string.
-    write("tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "eos_token": END, "pad_token": "<pad>",
-        "unk_token": "<unk>", "mask_token": "<mask>", "model_max_length": CONTEXT, "padding_side": "left",
-        "add_bos_token": False, "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE})
+    write(
+        "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<bos>",
+            "eos_token": END,
+            "pad_token": "<pad>",
+            "unk_token": "<unk>",
+            "mask_token": "<mask>",
+            "model_max_length": CONTEXT,
+            "padding_side": "left",
+            "add_bos_token": False,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": TEMPLATE,
+        },
+    )
     (output / "chat_template.jinja").write_text(TEMPLATE)
     tokenizer.save(str(output / "tokenizer.json"))
-    save_file({name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()},
-              output / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()},
+        output / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (output / "model.safetensors").chmod(0o644)  # safetensors writes it for its owner alone
 
 
