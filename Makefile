@@ -34,6 +34,7 @@ sandbox-down: setup ## Take the sandbox down; images and caches stay
 .PHONY: deploy
 deploy: sandbox-up ## Everything once: sandbox, deployment, gates, an answer
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1
+	@vllm-spark report
 
 .PHONY: test
 test: lint unit molecule ## Everything that CI runs

@@ -46,12 +46,13 @@ class ActionModule(ActionBase):
             "running_s": round(probe["running_s"], 1),
             "restarts": int(probe["unit"].get("NRestarts") or 0),
         }
-        document = report.verification(wanted, verdicts, run)
+        closing = report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host))
+        document = report.verification(wanted, verdicts, {**run, "closing": closing})
         name = f"{wanted['container']}-{self._host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self._task.args["report_dir"]), name, document)
         if not document["holds"]:
             raise AnsibleActionFail("\n".join(str(verdict) for verdict in verdicts if verdict.ok is False))
-        display.display(report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host)))
+        display.display(closing)
         return {"changed": False, "report": str(path), **run}
 
     def _wait(self, wanted: dict[str, Any], seen: watch.Watch) -> dict[str, Any]:

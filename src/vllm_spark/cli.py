@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_spark import launch, memory, paths, plan, recipe, spec
+from vllm_spark import launch, memory, paths, plan, recipe, report, spec
 from vllm_spark.refusal import Refusal, RefusedError
 
 # Any Spark: a launch for one does not depend on its name.
@@ -29,11 +29,13 @@ def main(words: Sequence[str] | None = None) -> int:
     render.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
     render.add_argument("--port", type=int, default=8000)
     commands.add_parser("recipes", help="list the recipes")
+    shown = commands.add_parser("report", help="print a report of a verification")
+    shown.add_argument("file", nargs="?", type=Path, help="default: the newest of reports/")
     check = commands.add_parser("check", help="check recipe files, every fault at once")
     check.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
     asked = parser.parse_args(words)
     try:
-        return {"render": _render, "recipes": _recipes, "check": _check}[asked.command](asked)
+        return {"render": _render, "recipes": _recipes, "report": _report, "check": _check}[asked.command](asked)
     except RefusedError as refused:
         print(refused, file=sys.stderr)
         return 1
@@ -75,6 +77,24 @@ def _recipes(asked: argparse.Namespace) -> int:
         shown = memory.gib(size) if size else "size unknown"
         print(f"{name}: {document['summary']} ({shown}, vLLM {document['engine']['version']}, {locked})")
     return 0
+
+
+def _report(asked: argparse.Namespace) -> int:
+    file = asked.file or report.newest(paths.REPORTS)
+    if file is None:
+        raise RefusedError([_no_report()])
+    print(report.readable(json.loads(file.read_text(encoding="utf-8"))))
+    return 0
+
+
+def _no_report() -> Refusal:
+    return Refusal(
+        id="no-report",
+        what=f"no report in {paths.REPORTS}",
+        expected="one, which deploy and verify write",
+        fix="ansible-playbook verify.yml.",
+        runbook="engine-failed-to-start",
+    )
 
 
 def _check(asked: argparse.Namespace) -> int:

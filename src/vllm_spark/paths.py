@@ -7,4 +7,5 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 TEMPLATES = ROOT / "templates"
+REPORTS = ROOT / "reports"
 RUNBOOKS = ROOT / "docs" / "runbooks"

@@ -37,6 +37,20 @@ def write(folder: Path, name: str, report: Mapping[str, Any]) -> Path:
     return path
 
 
+def newest(folder: Path) -> Path | None:
+    """The report written last, or None where there is none."""
+    return max(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def readable(report: Mapping[str, Any]) -> str:
+    """A report as a person reads it: one line a gate, then the closing words."""
+    marks = {True: "✓", False: "✗", None: "—"}
+    lines = [
+        f"{marks[verdict['ok']]} {verdict['gate']} {verdict['id']}: {verdict['said']}" for verdict in report["verdicts"]
+    ]
+    return "\n".join([f"{report['host']}, {report['expected']['served_name']}:", *lines, report["closing"]])
+
+
 def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str) -> str:
     """The last words of a good run: an answer, the address, and what to type next."""
     answer = next((verdict.said for verdict in verdicts if verdict.gate == gates.ANSWER and verdict.ok), "")

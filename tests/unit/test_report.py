@@ -1,0 +1,66 @@
+"""Reports, the closing words and the table of status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vllm_spark import gates, launch, report
+from vllm_spark.gates import Verdict
+from vllm_spark.spec import Spec
+
+HOLDS = [Verdict("ready", "token", True, "one token"), Verdict("answer", "0", True, "Capital? Paris")]
+
+
+def wanted(spec: Spec) -> dict[str, Any]:
+    return gates.request(spec, launch.fingerprint(spec))
+
+
+def test_a_report_is_written_and_read_back(resolve: Callable[..., Spec], tmp_path: Path) -> None:
+    asked = wanted(resolve())
+    closing = report.closing(asked, HOLDS, "10.0.0.1")
+    document = report.verification(asked, HOLDS, {"host": "spark1", "closing": closing})
+    assert report.newest(tmp_path) is None
+    path = report.write(tmp_path / "reports", "demo", document)
+    assert report.newest(path.parent) == path
+    read = json.loads(path.read_text())
+    assert read["holds"]
+    text = report.readable(read)
+    assert text.startswith("spark1, model:\n✓ ready token: one token\n")
+    assert "model answered: Capital? Paris" in text
+    assert "http://10.0.0.1:8000/v1/chat/completions" in text
+
+
+def test_the_closing_words_ask_for_a_key_only_where_there_is_one(resolve: Callable[..., Spec]) -> None:
+    assert "Authorization" not in report.closing(wanted(resolve()), HOLDS, "h")
+    keyed = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True})
+    assert '-H "Authorization: Bearer $VLLM_API_KEY"' in report.closing(wanted(keyed), HOLDS, "h")
+
+
+def test_a_miss_does_not_hold(resolve: Callable[..., Spec]) -> None:
+    miss = Verdict("answer", "0", False, "asked, got ''", "Paris", "look.", "wrong-answers")
+    document = report.verification(wanted(resolve()), [*HOLDS, miss], {})
+    assert not document["holds"]
+    assert str(miss) == "asked, got '' — expected Paris. Fix: look. See docs/runbooks/wrong-answers.md"
+
+
+def test_status_tells_drift(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
+    spec = resolve()
+    container = {"image": spec.image, "labels": {"vllm-spark.launch": launch.fingerprint(spec)}, "state": "running"}
+    facts["units"] = {spec.deployment.unit: {"ActiveState": "active", "SubState": "running", "active_s": 67.0}}
+
+    def drift(**changes: Any) -> str:
+        facts["docker"]["containers"] = {spec.deployment.container: container | changes} if changes is not None else {}
+        return report.status_rows({"spark1": spec.to_json()}, {"spark1": facts})[0]["drift"]
+
+    assert drift() == "none"
+    assert drift(image="other@sha256:1") == "another image"
+    assert drift(labels={"vllm-spark.launch": "0"}) == "another launch"
+    facts["docker"]["containers"] = {}
+    idle = report.status_rows({"spark1": spec.to_json(), "spark2": None}, {"spark1": facts, "spark2": facts})
+    assert [row["drift"] for row in idle] == ["not running", "—"]
+    assert idle[0]["up"] == "01:07"
+    facts["running_units"] = ["vllm@stranger.service"]
+    assert "also runs vllm@stranger.service" in report.table(report.status_rows({}, {"spark1": facts}))
