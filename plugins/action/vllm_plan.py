@@ -6,10 +6,14 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 from vllm_spark import plan, toolkit
 from vllm_spark.refusal import RefusedError
 from vllm_spark.spec import Spec
+
+
+display = Display()
 
 
 class ActionModule(ActionBase):
@@ -24,4 +28,7 @@ class ActionModule(ActionBase):
         refusals = list(plan.refusals(spec, facts))
         if refusals:
             raise AnsibleActionFail(str(RefusedError(refusals)))
-        return {"changed": False, "plan": plan.build(spec, facts, toolkit.version()).to_json()}
+        made = plan.build(spec, facts, toolkit.version())
+        for line in plan.summary(spec, made):
+            display.display(f"{spec.host}  {line}")
+        return {"changed": False, "plan": made.to_json(), "_ansible_verbose_override": True}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_spark import launch, memory, paths, plan, recipe, report, spec
-from vllm_spark.refusal import Refusal, RefusedError
+from vllm_spark.refusal import Refusal, RefusedError, message
 
 # Any Spark: a launch for one does not depend on its name.
 NOMINAL_HOST = "spark1"
@@ -38,7 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return {"render": _render, "recipes": _recipes, "report": _report, "check": _check}[asked.command](asked)
     except RefusedError as refused:
         print(refused, file=sys.stderr)
-        return 1
+    except (OSError, json.JSONDecodeError) as error:
+        unread = message(str(error), "a file that can be read", "name another file.", runbook="recipe-refused")
+        print(unread, file=sys.stderr)
+    return 1
 
 
 def _render(asked: argparse.Namespace) -> int:

@@ -16,6 +16,8 @@ from vllm_spark.spec import UNIT_FILE, Spec
 
 Facts = Mapping[str, Any]
 
+LOOPBACK = "127.0.0.1"
+
 # `uname -m` of a platform that an image is built for.
 MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 
@@ -111,6 +113,18 @@ def build(spec: Spec, facts: Facts, toolkit: str) -> Plan:
         reason=reason,
         gates=gates.request(spec, fingerprint),
     )
+
+
+def summary(spec: Spec, plan: Plan) -> list[str]:
+    """What an operator should know before anything happens: what runs here and why, and what stands open."""
+    act = "stays" if plan.settled else plan.state
+    lines = [f"{spec.recipe['name']} on port {spec.deployment.port}: {plan.unit} {act}, {plan.reason}"]
+    if plan.pull:
+        lines.append(f"image {plan.image} is not here yet")
+    lines += [f"{unit} stops: the inventory has made it inactive" for unit in plan.stop_units]
+    if spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
+        lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
+    return lines
 
 
 def _mounted_files(spec: Spec) -> Iterator[File]:

@@ -1,7 +1,7 @@
 """One driver over tests/cases/*.json: an inventory and facts in; argv, plan or refusals out.
 
 A case holds `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`,
-`facts` (merged over tests/data/facts/spark.json) and what it expects: `argv`, `plan` (fields of the plan) or
+`facts` (merged over tests/data/facts/spark.json) and what it expects: `argv`, `plan` (fields of the plan), `summary` or
 `refusals` (id -> a part of the message).
 """
 
@@ -58,6 +58,8 @@ def test_case(file: Path, facts: dict[str, Any]) -> None:
     made = plan.build(found, box, toolkit="test").to_json()
     if "argv" in expected:
         assert launch.argv(found) == filled(expected["argv"], launch.fingerprint(found))
+    if "summary" in expected:
+        assert plan.summary(found, plan.build(found, box, toolkit="test")) == expected["summary"]
     for name, value in expected.get("plan", {}).items():
         assert made[name] == value, name
 

@@ -1,0 +1,68 @@
+"""The command line: what can be asked without any host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DATA
+
+from vllm_spark import cli
+
+RECIPE = "gemma-4-26b-a4b-nvfp4"
+FACTS = str(DATA / "facts" / "spark.json")
+
+
+def test_render_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", RECIPE, "--port", "8002", "--facts", FACTS]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("#!/bin/sh\n")
+    assert "  --port 8002 \\\n" in shown
+
+
+def test_render_takes_a_file_and_its_secrets_for_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
+    assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out
+
+
+def test_render_with_facts_refuses_what_would_not_fit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: dict[str, Any]
+) -> None:
+    facts["memory"]["available"] = 1 << 30
+    small = tmp_path / "facts.json"
+    small.write_text(json.dumps(facts))
+    assert cli.main(["render", RECIPE, "--facts", str(small)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "spark1 has 1.0 GiB available" in shown.err
+
+
+def test_an_unlocked_recipe_needs_the_lock_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tiny = "sandbox/recipes/tiny-gemma4.yml"
+    assert cli.main(["render", tiny]) == 1
+    assert "has no digest" in capsys.readouterr().err
+    lock = tmp_path / "lock.yml"
+    lock.write_text(f'images: {{"registry:5000/vllm-spark/engine:0.32.0-cpu": {{digest: "sha256:{"5" * 64}"}}}}\n')
+    assert cli.main(["render", tiny, "--lock", str(lock)]) == 0
+    assert f"@sha256:{'5' * 64}" in capsys.readouterr().out
+
+
+def test_recipes_lists_and_check_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["recipes"]) == 0
+    assert f"{RECIPE}: " in capsys.readouterr().out
+    assert cli.main(["check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_unknown_names_are_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", "gemma-4-26b-a4b-nvfp"]) == 1
+    assert f"Fix: name '{RECIPE}'." in capsys.readouterr().err
+
+
+def test_a_missing_file_is_a_message_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "nowhere/none.yml"]) == 1
+    assert "none.yml" in capsys.readouterr().err
+    assert cli.main(["render", RECIPE, "--facts", "nowhere.json"]) == 1
+    assert "nowhere.json" in capsys.readouterr().err
