@@ -12,7 +12,6 @@ from vllm_spark import plan, toolkit
 from vllm_spark.refusal import RefusedError
 from vllm_spark.spec import Spec
 
-
 display = Display()
 
 

@@ -5,6 +5,7 @@ The spec is plain JSON, because Ansible carries it from this stage to the next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from vllm_spark.refusal import Refusal, RefusedError
 # Constant, because the unit, which is the same text everywhere, names it.
 CONFIG_DIR = "/etc/vllm-spark"
 UNIT_FILE = "/etc/systemd/system/vllm@.service"
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 DEFAULT_PLATFORMS = ("linux/arm64",)
 
@@ -101,7 +104,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     loaded = recipe.load(active.recipe, inventory.recipe_folders)
     document = recipe.merged(loaded, active.overrides)
     lock = read_lock(inventory.lock_file)
-    digest = document["image"].get("digest") or lock.get(locked_name(document), {}).get("digest", "")
+    digest = document["image"].get("digest") or str(lock.get(locked_name(document), {}).get("digest", ""))
     refusals = [
         *_pairing(active, document, inventory.limit),
         *_locking(document, digest),
@@ -133,8 +136,21 @@ def read_lock(file: Path | None) -> Mapping[str, Any]:
     """The images of a lock file: `repository:tag` -> {digest, …}. An absent file locks nothing."""
     if file is None or not file.is_file():
         return {}
-    document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    return document.get("images", {})  # type: ignore[no-any-return]
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        return {name: dict(entry) for name, entry in document.get("images", {}).items()}
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise RefusedError(
+            [
+                Refusal(
+                    id="bad-lock",
+                    what=f"{file}: {' '.join(str(error).split())}",
+                    expected='images: {"REPOSITORY:TAG": {digest: "sha256:…"}}',
+                    fix=f"correct {file}.",
+                    runbook="image-not-locked",
+                )
+            ]
+        ) from error
 
 
 def _placement(everything: Sequence[Deployment], inventory: Inventory) -> Iterator[Refusal]:
@@ -184,11 +200,12 @@ def _pairing(placed: Deployment, document: Mapping[str, Any], limit: Sequence[st
 
 
 def _locking(document: Mapping[str, Any], digest: str) -> Iterator[Refusal]:
-    if not digest:
+    if not DIGEST.fullmatch(digest):
+        has = f"has the digest {digest}" if digest else "has no digest"
         yield Refusal(
             id="not-locked",
-            what=f"recipe {document['name']}: image {locked_name(document)} has no digest",
-            expected="image.digest in the recipe, or the image in the inventory's lock file",
+            what=f"recipe {document['name']}: image {locked_name(document)} {has}",
+            expected="sha256: and 64 hex digits as image.digest of the recipe or in the inventory's lock file",
             fix="add the sha256 that the registry reports for this platform.",
             runbook="image-not-locked",
         )
