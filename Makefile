@@ -8,7 +8,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SANDBOX := -i inventories/sandbox
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-export ANSIBLE_FORCE_COLOR ?= $(if $(CI),0,1)
 
 .PHONY: help
 help: ## Show this help
@@ -35,6 +34,7 @@ sandbox-down: setup ## Take the sandbox down; images and caches stay
 deploy: sandbox-up ## Everything once: sandbox, deployment, gates, an answer
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1
 	@vllm-spark report
+	@echo "      (in this shell first: source .venv/bin/activate)"
 
 .PHONY: test
 test: lint unit molecule ## Everything that CI runs

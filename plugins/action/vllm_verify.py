@@ -3,6 +3,7 @@ means what vllm_spark.watch and vllm_spark.gates say."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ display = Display()
 LOOK_EVERY_S = 2.0
 # A line at least this often, so that silence means trouble and not patience.
 SAY_EVERY_S = 30.0
+
+# What ansible.cfg names.
+DEFAULT_INVENTORY = "inventories/site"
 
 MARKS = {True: "✓", False: "✗", None: "—"}
 
@@ -46,7 +50,7 @@ class ActionModule(ActionBase):
             "running_s": round(probe["running_s"], 1),
             "restarts": int(probe["unit"].get("NRestarts") or 0),
         }
-        closing = report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host))
+        closing = report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host), self._inventory())
         document = report.verification(wanted, verdicts, {**run, "closing": closing})
         name = f"{wanted['container']}-{self._host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self._task.args["report_dir"]), name, document)
@@ -91,6 +95,12 @@ class ActionModule(ActionBase):
         if not self._task.args["wait"]:
             seen.lines = result["probe"]["lines"]
         return result["probe"]
+
+    def _inventory(self) -> str:
+        """The -i that this run was given, as it is typed here; empty where ansible.cfg names it."""
+        sources = self._vars.get("ansible_inventory_sources") or []
+        shown = ",".join(os.path.relpath(source) for source in sources)
+        return "" if shown == DEFAULT_INVENTORY else shown
 
     def _say(self, text: str) -> None:
         display.display(f"{self._host}  {text}")

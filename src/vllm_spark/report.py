@@ -51,8 +51,8 @@ def readable(report: Mapping[str, Any]) -> str:
     return "\n".join([f"{report['host']}, {report['expected']['served_name']}:", *lines, report["closing"]])
 
 
-def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str) -> str:
-    """The last words of a good run: an answer, the address, and what to type next."""
+def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str, inventory: str = "") -> str:
+    """The last words of a good run: an answer, the address, and what to type next. `inventory` as -i takes it."""
     answer = next((verdict.said for verdict in verdicts if verdict.gate == gates.ANSWER and verdict.ok), "")
     base = f"http://{address}:{wanted['port']}/v1"
     body = json.dumps({"model": wanted["served_name"], "messages": [{"role": "user", "content": "Hello"}]})
@@ -63,7 +63,7 @@ def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str
             *said,
             f"It serves at {base}",
             f"Next: curl {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
-            "      ansible-playbook status.yml | verify.yml | stop.yml",
+            f"      ansible-playbook {f'-i {inventory} ' if inventory else ''}status.yml   (or verify.yml, stop.yml)",
         ]
     )
 

@@ -34,6 +34,7 @@ def test_a_report_is_written_and_read_back(resolve: Callable[..., Spec], tmp_pat
 
 
 def test_the_closing_words_ask_for_a_key_only_where_there_is_one(resolve: Callable[..., Spec]) -> None:
+    assert "ansible-playbook -i inv status.yml" in report.closing(wanted(resolve()), HOLDS, "h", "inv")
     assert "Authorization" not in report.closing(wanted(resolve()), HOLDS, "h")
     keyed = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True})
     assert '-H "Authorization: Bearer $VLLM_API_KEY"' in report.closing(wanted(keyed), HOLDS, "h")
