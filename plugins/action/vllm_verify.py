@@ -24,8 +24,6 @@ SAY_EVERY_S = 30.0
 # What ansible.cfg names.
 DEFAULT_INVENTORY = "inventories/site"
 
-MARKS = {True: "✓", False: "✗", None: "—"}
-
 
 class ActionModule(ActionBase):
     """Args: gates, env_path and reason of a plan; report_dir; wait (false: judge what is there)."""
@@ -42,7 +40,7 @@ class ActionModule(ActionBase):
         probe = self._wait(wanted, seen) if self._task.args["wait"] else self._look(wanted, seen)
         verdicts = gates.judge(wanted, probe, seen.lines)
         for verdict in verdicts:
-            self._say(f"{MARKS[verdict.ok]} {verdict.gate} {verdict.id}: {verdict}")
+            self._say(verdict.line())
         run = {
             "host": self._host,
             "deployed_because": self._task.args["reason"],

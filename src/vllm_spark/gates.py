@@ -19,6 +19,8 @@ from vllm_spark.spec import Spec
 
 READY, IDENTITY, LOG, ANSWER = "ready", "identity", "log", "answer"
 
+MARKS = {True: "✓", False: "✗", None: "—"}
+
 # Asked where a recipe names no questions of its own: any model that makes sense knows it.
 DEFAULT_ANSWERS = (
     {"ask": "What is the capital of France? Answer with one word.", "expect": "Paris"},
@@ -48,6 +50,10 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def line(self) -> str:
+        """One line of a run or a report: mark, gate, which, and what was seen."""
+        return f"{MARKS[self.ok]} {self.gate} {self.id}: {self}"
 
     def __str__(self) -> str:
         return message(self.said, self.expected, self.fix, runbook=self.runbook) if self.ok is False else self.said

@@ -44,10 +44,7 @@ def newest(folder: Path) -> Path | None:
 
 def readable(report: Mapping[str, Any]) -> str:
     """A report as a person reads it: one line a gate, then the closing words."""
-    marks = {True: "✓", False: "✗", None: "—"}
-    lines = [
-        f"{marks[verdict['ok']]} {verdict['gate']} {verdict['id']}: {verdict['said']}" for verdict in report["verdicts"]
-    ]
+    lines = [Verdict(**verdict).line() for verdict in report["verdicts"]]
     return "\n".join([f"{report['host']}, {report['expected']['served_name']}:", *lines, report["closing"]])
 
 
