@@ -1,14 +1,27 @@
 #!/bin/bash
 # start-dockerd.sh SOCKET LOG: start a Docker engine where no systemd does. Does nothing when one answers.
 set -euo pipefail
-socket=$1 log=$2 pid_file=/var/run/docker.pid
+socket=$1 log=$2 pid_file=/var/run/docker.pid containerd_pid_file=/var/run/docker/containerd/containerd.pid
 
 answers() { curl -fsS --max-time 2 --unix-socket "$socket" http://localhost/_ping >/dev/null 2>&1; }
-runs() { [ "$(basename "$(readlink "/proc/$1/exe" || true)")" = "$2" ]; }
+# No process of that number is an answer too, hence the default.
+runs() { [ "$(basename "$(readlink "/proc/$1/exe" || echo none)")" = "$2" ]; }
 
 answers && exit 0
 # A pid file outlives an engine that was killed, and dockerd refuses to start while the number belongs to anything.
 if [ -e "$pid_file" ] && ! runs "$(cat "$pid_file")" dockerd; then rm -f "$pid_file"; fi
+# The same for its containerd; one that outlived its dockerd makes the next wait for it in vain, so it ends first.
+if [ -e "$containerd_pid_file" ]; then
+  orphan=$(cat "$containerd_pid_file")
+  if runs "$orphan" containerd; then
+    kill "$orphan"
+    for _ in $(seq 100); do
+      [ -e "/proc/$orphan" ] || break
+      sleep 0.1
+    done
+  fi
+  rm -f "$containerd_pid_file"
+fi
 
 setsid nohup dockerd >"$log" 2>&1 </dev/null &
 dockerd=$!
