@@ -104,15 +104,17 @@ def place(path, content, mode):
 
 
 def keep(folder):
-    """Copy a deployment's current files to previous/ as one step: the folder is swapped in whole."""
+    """Copy a deployment's current files to previous/, whose folder is swapped in whole."""
     fresh = tempfile.mkdtemp(dir=folder, prefix=".previous-")
     for name in DEPLOYMENT_FILES:
         if os.path.exists(os.path.join(folder, name)):
             shutil.copy2(os.path.join(folder, name), fresh)
-    kept = os.path.join(folder, "previous")
-    shutil.rmtree(kept, ignore_errors=False) if os.path.isdir(kept) else None
+    kept, old = os.path.join(folder, "previous"), f"{fresh}-old"
+    # Moved aside, not removed first: a run that is cut off here must not cost the launch before.
+    if os.path.isdir(kept):
+        os.rename(kept, old)
     os.rename(fresh, kept)
-    return kept
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def main():
