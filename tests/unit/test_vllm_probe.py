@@ -28,7 +28,7 @@ class Server(BaseHTTPRequestHandler):
         if self.path == "/endless":
             self.send_response(200)
             self.end_headers()
-            end = time.monotonic() + 5
+            end = time.monotonic() + 6
             while time.monotonic() < end:
                 try:
                     self.wfile.write(b"data: x\n\n")
@@ -82,7 +82,8 @@ REPLIES = {
 def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
     begun = time.monotonic()
     reply = probe.ask(port, request(path, timeout_s=1), "")
-    assert time.monotonic() - begun < 2.5
+    # Far above the deadline of 1 s and below what the endless server takes, so that a loaded machine proves it too.
+    assert time.monotonic() - begun < 4.5
     status, error = REPLIES[path]
     assert reply.get("status") == status
     assert error in reply.get("error", "")
