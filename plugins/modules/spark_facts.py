@@ -126,14 +126,10 @@ def docker_facts(images):
 def checksum(path):
     if not os.path.isfile(path):
         return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else hashed(file)
-
-
-def hashed(file):
     digest = hashlib.sha256()
-    for block in iter(lambda: file.read(1 << 20), b""):
-        digest.update(block)
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
     return digest.hexdigest()
 
 

@@ -15,6 +15,9 @@ import pytest
 from vllm_spark import paths, spec
 
 DATA = Path(__file__).parents[1] / "data"
+# Where ansible.cfg lets a module find what it imports.
+ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
+
 RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
 
 
@@ -47,9 +50,6 @@ def resolve() -> Callable[..., spec.Spec]:
 
 def load_module(name: str) -> ModuleType:
     """A module of plugins/modules, imported as Ansible would find it."""
-    utils = str(paths.ROOT / "plugins" / "module_utils")
-    if utils not in ansible.module_utils.__path__:
-        ansible.module_utils.__path__.append(utils)
     spec_of_file = importlib.util.spec_from_file_location(name, paths.ROOT / "plugins" / "modules" / f"{name}.py")
     assert spec_of_file is not None
     assert spec_of_file.loader is not None

@@ -12,16 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 import pytest
+from ansible.module_utils import spark_fabric
 
 from vllm_spark import fabric, paths
 from vllm_spark.fabric import Choice
 from vllm_spark.refusal import Refusal, RefusedError
-
-ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
-
-from ansible.module_utils import spark_fabric  # noqa: E402  found through the line above
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "fabric").iterdir())
 HOSTS = ("spark1", "spark2")
