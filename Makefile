@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SANDBOX := -i inventories/sandbox
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Molecule's own place is under the home directory, by the name of this folder alone: two clones called the same
+# would share what it believes is up.
+export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule
 
 .PHONY: help
 help: ## Show this help
@@ -54,6 +57,7 @@ unit: setup ## Pure logic, seconds
 
 .PHONY: molecule
 molecule: setup ## Scenarios on the sandbox, minutes
+	molecule reset  # it trusts its notes of an earlier run more than the sandbox, and would not bring it up
 	molecule test --all
 
 .PHONY: bench-converge
