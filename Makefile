@@ -34,8 +34,9 @@ sandbox-down: setup ## Take the sandbox down; images and caches stay
 	ansible-playbook $(SANDBOX) sandbox/down.yml
 
 .PHONY: deploy
-deploy: sandbox-up ## Everything once: sandbox, deployment, gates, an answer
+deploy: sandbox-up ## Everything once: sandbox, one Spark, then two as one, gates, an answer of each
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1
+	ansible-playbook $(SANDBOX) deploy.yml -l spark1,spark2 -e sandbox_serves=pair-ray
 	@vllm-spark report
 	@echo "      (in this shell first: source .venv/bin/activate)"
 

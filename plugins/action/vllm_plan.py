@@ -1,4 +1,4 @@
-"""Stage 2 on the controller: spec and facts in, plan out, or every refusal at once. A shim over vllm_spark.plan."""
+"""Stage 2 on the controller: specs and facts in, plan out, or every refusal at once. A shim over vllm_spark.plan."""
 
 from __future__ import annotations
 
@@ -16,18 +16,27 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Returns the plan of one Spark."""
+    """Args: hosts, those of the deployment, none for an idle Spark, all of which spark_precheck has asked."""
 
     _requires_connection = False
     _supports_check_mode = True
 
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        spec, facts = Spec.from_json(self._task.args["spec"]), self._task.args["facts"]
-        refusals = list(plan.refusals(spec, facts))
-        if refusals:
-            raise AnsibleActionFail(str(RefusedError(refusals)))
-        made = plan.build(spec, facts, toolkit.version())
-        for line in plan.summary(spec, made):
-            display.display(f"{spec.host}  {line}")
-        return {"changed": False, "plan": made.to_json(), "_ansible_verbose_override": True}
+        known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
+        hosts = self._task.args["hosts"]
+        if not hosts:
+            idle, said = plan.idle(known[host]["spark_precheck_box"]["facts"])
+            return self._planned(host, idle, said)
+        specs = {name: Spec.from_json(known[name]["spark_precheck_resolved"]["spec"]) for name in hosts}
+        facts = {name: known[name]["spark_precheck_box"]["facts"] for name in hosts}
+        try:
+            made, said = plan.of_host(specs, facts, host, toolkit.version())
+        except RefusedError as refused:
+            raise AnsibleActionFail(str(refused)) from refused
+        return self._planned(host, made.to_json(), said)
+
+    def _planned(self, host: str, made: dict[str, Any], said: list[str]) -> dict[str, Any]:
+        for line in said:
+            display.display(f"{host}  {line}")
+        return {"changed": False, "plan": made, "_ansible_verbose_override": True}

@@ -13,7 +13,7 @@ from vllm_spark.refusal import RefusedError
 
 
 class ActionModule(ActionBase):
-    """Returns the spec and the questions that it puts to the box; a host that shall be idle has neither."""
+    """Returns the spec and the questions that it puts to the box; a host that shall be idle has no spec."""
 
     _requires_connection = False
     _supports_check_mode = True
@@ -32,10 +32,11 @@ class ActionModule(ActionBase):
         )
         try:
             found = spec.resolve(inventory, given["host"])
+            inactive = spec.inactive_units(inventory, given["host"])
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         if found is None:
-            return {"changed": False, "spec": None, "questions": None}
+            return {"changed": False, "spec": None, "questions": plan.idle_questions(inactive)}
         return {
             "changed": False,
             "spec": found.to_json(),

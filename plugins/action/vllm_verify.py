@@ -54,7 +54,8 @@ class ActionModule(ActionBase):
         path = report.write(Path(self._task.args["report_dir"]), name, document)
         if not document["holds"]:
             raise AnsibleActionFail("\n".join(str(verdict) for verdict in verdicts if verdict.ok is False))
-        display.display(closing)
+        if not wanted["rank"]:
+            display.display(closing)
         return {"changed": False, "report": str(path), **run}
 
     def _wait(self, wanted: dict[str, Any], seen: watch.Watch) -> dict[str, Any]:
@@ -81,7 +82,9 @@ class ActionModule(ActionBase):
             module_args={
                 "unit": wanted["unit"],
                 "container": wanted["container"],
+                "address": wanted["address"],
                 "port": wanted["port"],
+                "state_path": wanted["state_path"],
                 "env_path": self._task.args["env_path"],
                 "requests": wanted["requests"],
                 "cursor": cursor,

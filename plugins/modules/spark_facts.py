@@ -39,6 +39,10 @@ options:
     description: Deployment name to the path of its deployed.json.
     type: dict
     default: {}
+  fabric:
+    description: Read the RoCE fabric too (netdevs, HCAs, GIDs, routes), as RV(facts.fabric).
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -71,7 +75,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
+from ansible.module_utils.spark_fabric import fabric
 
+RUN_DIR = "/run/vllm-spark"
 UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestampMonotonic")
 TCP_LISTEN = "0A"
 
@@ -213,6 +219,18 @@ def records(paths):
     return found, times
 
 
+def rank_states(names):
+    """What the supervisor of a pair's rank says of itself, by deployment."""
+    found = {}
+    for name in names:
+        try:
+            with open(f"{RUN_DIR}/{name}/state.json", encoding="utf-8") as file:
+                found[name] = json.load(file)
+        except (OSError, ValueError):
+            continue  # a deployment of one Spark has none, nor has one that never ran
+    return found
+
+
 def main():
     spec = {
         "images": {"type": "list", "elements": "str", "default": []},
@@ -221,6 +239,7 @@ def main():
         "ports": {"type": "list", "elements": "int", "default": []},
         "units": {"type": "list", "elements": "str", "default": []},
         "records": {"type": "dict", "default": {}},
+        "fabric": {"type": "bool", "default": False},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     asked = module.params
@@ -244,7 +263,10 @@ def main():
         "running_units": running,
         "records": deployed,
         "env_mtimes": env_times,
+        "states": rank_states(asked["records"]),
     }
+    if asked["fabric"]:
+        facts["fabric"] = fabric()
     module.exit_json(changed=False, facts=facts)
 
 

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: vllm_probe
 short_description: Look at a model server from its own box, in one round trip
 description:
-  - Reads the unit's state, the container and the engine's log, and puts requests to the API on loopback. The first
+  - Reads the unit's state, the container and the engine's log, and puts requests to the API. The first
     request decides whether the others are put. Changes nothing.
 author: vllm-spark
 options:
@@ -19,10 +19,17 @@ options:
     description: The container to read.
     type: str
     required: true
+  address:
+    description: Where the API answers on its own box.
+    type: str
+    default: 127.0.0.1
   port:
-    description: Port of the API on loopback.
+    description: Port of the API.
     type: int
     required: true
+  state_path:
+    description: Where the supervisor of a pair's rank keeps its state.
+    type: path
   env_path:
     description: The env file, whose VLLM_API_KEY is sent and never returned.
     type: path
@@ -57,7 +64,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 probe:
-  description: unit, container, lines, cursor, running_s, memory_available, responses.
+  description: unit, container, state, lines, cursor, running_s, responses.
   returned: always
   type: dict
 """
@@ -122,6 +129,15 @@ def journal(unit, state, cursor, max_lines):
     return lines, cursor
 
 
+def rank_state(path):
+    """What the supervisor of a pair's rank says of itself; empty where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, TypeError, ValueError):
+        return {}
+
+
 def api_key(path):
     try:
         with open(path, encoding="utf-8") as file:
@@ -131,12 +147,12 @@ def api_key(path):
     return pairs.get("VLLM_API_KEY", "")
 
 
-def ask(port, request, key):
+def ask(server, request, key):
     """One request: status, json or the start of the text, seconds; or the error in words. Ends by its timeout."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     body = json.dumps(request["body"]) if request.get("body") else None
     begun = time.monotonic()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=request["timeout_s"])
+    connection = http.client.HTTPConnection(*server, timeout=request["timeout_s"])
     try:
         connection.request(request["method"], request["path"], body, headers)
         reply = connection.getresponse()
@@ -178,10 +194,10 @@ def read_reply(connection, reply, deadline):
     return b"".join(parts)
 
 
-def ask_all(port, requests, key):
+def ask_all(server, requests, key):
     responses = {}
     for request in requests:
-        responses[request["id"]] = response = ask(port, request, key)
+        responses[request["id"]] = response = ask(server, request, key)
         if request is requests[0] and response.get("status") != http.client.OK:
             break
     return responses
@@ -192,7 +208,9 @@ def main():
         argument_spec={
             "unit": {"type": "str", "required": True},
             "container": {"type": "str", "required": True},
+            "address": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "required": True},
+            "state_path": {"type": "path"},
             "env_path": {"type": "path", "required": True},
             "requests": {"type": "list", "elements": "dict", "default": []},
             "cursor": {"type": "str", "default": ""},
@@ -202,7 +220,7 @@ def main():
     )
     asked = module.params
     state = unit_state(asked["unit"])
-    responses = ask_all(asked["port"], asked["requests"], api_key(asked["env_path"]))
+    responses = ask_all((asked["address"], asked["port"]), asked["requests"], api_key(asked["env_path"]))
     lines, cursor = journal(asked["unit"], state, asked["cursor"], asked["max_lines"])
     try:
         container = Docker().container(asked["container"])
@@ -214,6 +232,7 @@ def main():
             "unit": state,
             "running_s": running_seconds(state),
             "container": container,
+            "state": rank_state(asked["state_path"]),
             "lines": lines,
             "cursor": cursor,
             "responses": responses,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_spark import launch, memory, paths, plan, recipe, report, spec
+from vllm_spark import contact, launch, memory, paths, plan, recipe, report, spec
 from vllm_spark.refusal import Refusal, RefusedError, message
 
 # Any Spark: a launch for one does not depend on its name.
@@ -33,9 +33,12 @@ def main(words: Sequence[str] | None = None) -> int:
     shown.add_argument("file", nargs="?", type=Path, help="default: the newest of reports/")
     check = commands.add_parser("check", help="check recipe files, every fault at once")
     check.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
+    contact.arguments(commands)
     asked = parser.parse_args(words)
     try:
-        return {"render": _render, "recipes": _recipes, "report": _report, "check": _check}[asked.command](asked)
+        return {"render": _render, "recipes": _recipes, "report": _report, "check": _check, "contact": contact.run}[
+            asked.command
+        ](asked)
     except RefusedError as refused:
         print(refused, file=sys.stderr)
     except (OSError, json.JSONDecodeError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vllm_spark import pair
 from vllm_spark import recipe as recipes
 from vllm_spark.refusal import Refusal, RefusedError
 
@@ -30,8 +31,18 @@ class Deployment:
         return f"vllm@{self.name}.service"
 
     @property
+    def timer(self) -> str:
+        """Asks for a token every quarter of a minute, on the head."""
+        return f"vllm-liveness@{self.name}.timer"
+
+    @property
     def container(self) -> str:
         return f"vllm-{self.name}"
+
+    @property
+    def local_address(self) -> str:
+        """Where the API answers on its own box."""
+        return "127.0.0.1" if self.bind == "0.0.0.0" else self.bind  # noqa: S104  compared, not bound
 
 
 def parse(raw: object) -> list[Deployment]:
@@ -56,6 +67,11 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[str]:
         if deployment.name in seen:
             yield f"vllm_deployments: two are named {deployment.name} — expected every name once"
         seen.add(deployment.name)
+        if len(deployment.hosts) > 1 and deployment.port in pair.PORTS:
+            yield (
+                f"vllm_deployments: {deployment.name}.port: {deployment.port} — expected one outside "
+                f"{pair.PORTS.start} to {pair.PORTS.stop - 1}, which the two ranks keep for each other"
+            )
         for fault in recipes.override_faults(deployment.overrides):
             yield f"vllm_deployments: {deployment.name}.overrides.{fault}"
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 from typing import Any
 
+from vllm_spark import engine
 from vllm_spark.refusal import Refusal, RefusedError, message
 
 Facts = Mapping[str, Any]
@@ -203,7 +204,7 @@ def env_refusals(
             what=f"the Ray executor of vLLM {engine_version} writes the head's NCCL_* and UCX_* over the worker's, and "
             f"{seen}",
             expected="the same names on both",
-            fix="name a recipe with executor mp, or plug the cable into the same socket of both, or set "
+            fix="set overrides.topology.executor: mp, or plug the cable into the same socket of both, or set "
             f'overrides.env.{RAY_V2_SWITCH}: "1" (0.20 and later).',
             runbook="fabric-names-differ",
         )
@@ -252,16 +253,10 @@ def _environment(choice: Choice, executor: str) -> dict[str, str]:
 
 def _keeps_node_env(engine_version: str, engine_env: Mapping[str, str]) -> bool:
     """Whether this engine's Ray executor leaves a worker the variables of its own node."""
-    release, switch = _release(engine_version), engine_env.get(RAY_V2_SWITCH)
+    release, switch = engine.release(engine_version), engine_env.get(RAY_V2_SWITCH)
     if release >= RAY_KEEPS_NODE_ENV_SINCE:
         return switch != "0"
     return release >= RAY_V2_SWITCH_SINCE and switch == "1"
-
-
-def _release(version: str) -> tuple[int, int]:
-    """(0, 20) of 0.20.2rc1.dev49+g9b4e83934."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 def _netdev(entry: Facts) -> Netdev:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
-from vllm_spark import launch
+from vllm_spark import launch, pair
 from vllm_spark.refusal import message
 from vllm_spark.spec import Spec
 
-READY, IDENTITY, LOG, ANSWER = "ready", "identity", "log", "answer"
+READY, IDENTITY, LOG, FABRIC, ANSWER = "ready", "identity", "log", "fabric", "answer"
 
 MARKS = {True: "✓", False: "✗", None: "—"}
 
@@ -60,16 +60,19 @@ class Verdict:
 
 
 def request(spec: Spec, fingerprint: str) -> dict[str, Any]:
-    """Everything that the gates of one rank need: what to ask, and what to expect."""
+    """Everything that the gates of one rank need: what to ask, and what to expect. A worker has no API to ask."""
     recipe = spec.recipe
     name = recipe["model"]["served_name"]
     answers = recipe["gates"].get("answer", DEFAULT_ANSWERS)
     return {
         "deadline_s": recipe["gates"]["ready"]["deadline_s"],
+        "rank": spec.rank,
+        "state_path": f"{pair.RUN_DIR}/{spec.deployment.name}/state.json",
         "unit": spec.deployment.unit,
         "container": spec.deployment.container,
         "image": spec.image,
         "launch": fingerprint,
+        "address": spec.deployment.local_address,
         "port": spec.deployment.port,
         "served_name": name,
         "api_key": "VLLM_API_KEY" in spec.secrets,
@@ -77,8 +80,9 @@ def request(spec: Spec, fingerprint: str) -> dict[str, Any]:
         "max_model_len": recipe["args"].get("max-model-len"),
         "engine_version": recipe["engine"]["version"],
         "log": recipe["gates"].get("log", []),
+        "fabric": recipe["gates"].get("fabric", {}).get("network"),
         "answers": answers,
-        "requests": list(_requests(name, answers)),
+        "requests": [] if spec.rank else list(_requests(name, answers)),
     }
 
 
@@ -103,7 +107,10 @@ def _post(name: str, path: str, body: Mapping[str, Any], timeout_s: int) -> dict
 
 
 def is_ready(probe: Mapping[str, Any]) -> bool:
-    """Did the engine give one token?"""
+    """Did the engine give one token? Where nothing was asked, on a worker: does its head say that it serves?"""
+    if not probe["responses"]:
+        running = (probe.get("container") or {}).get("state") == "running"
+        return running and probe.get("state", {}).get("state") == "serving"
     response = probe["responses"].get("ready", {})
     return response.get("status") == HTTPStatus.OK and bool((response.get("json") or {}).get("choices"))
 
@@ -111,15 +118,37 @@ def is_ready(probe: Mapping[str, Any]) -> bool:
 def judge(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> list[Verdict]:
     """All verdicts, cheap gates first, up to and with the first gate that does not hold.
 
-    `probe` is what vllm_probe returned; `log` the engine's lines since its start.
+    `probe` is what vllm_probe returned; `log` the engine's lines since its start. A worker is judged by its container:
+    what its engine says and answers comes through its head.
     """
     verdicts: list[Verdict] = []
-    for gate in (_ready, _identity, _log, _answers):
+    for gate in (_rank,) if wanted["rank"] else (_ready, _identity, _log, _fabric, _answers):
         found = list(gate(wanted, probe, log))
         verdicts += found
         if any(verdict.ok is False for verdict in found):
             break
     return verdicts
+
+
+def _rank(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
+    """A worker: it runs what it should, and its head serves."""
+    del log
+    container, state = probe.get("container") or {}, probe.get("state", {})
+    facts = (
+        ("state", state.get("state"), "serving"),
+        ("container", container.get("state"), "running"),
+        ("image", container.get("image"), wanted["image"]),
+        ("launch", container.get("labels", {}).get("vllm-spark.launch"), wanted["launch"]),
+    )
+    wrong = [(name, seen, expected) for name, seen, expected in facts if seen != expected]
+    for name, seen, expected in wrong:
+        why = f" ({state['why']})" if name == "state" and state.get("why") else ""
+        yield _miss(
+            READY, f"rank-{name}", f"{name} of rank {wanted['rank']} is {seen}{why}", f"{expected}",
+            f"journalctl -u {wanted['unit']} -e on both Sparks.", runbook="pair-does-not-start",
+        )  # fmt: skip
+    if not wrong:
+        yield Verdict(READY, "rank", True, f"rank {wanted['rank']} runs and its head serves")
 
 
 def _ready(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
@@ -171,6 +200,29 @@ def _log(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]
         return
     for gate in wanted["log"]:
         yield log_verdict(gate, log, wanted["unit"])
+
+
+# "Using network" is NCCL's own choice per communicator, "via NET/" what a channel then goes over (NCCL src/net.cc,
+# src/transport/net.cc; seen in 2.28.9).
+NETWORK = re.compile(r"NCCL INFO (?:Using network (\w+)|Channel .* via NET/(\w+))")
+
+
+def _fabric(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
+    """NCCL falls back to TCP without a word where a container lacks /dev/infiniband; only its own log tells. GPUDirect
+    RDMA is not asked for: a GB10 has none."""
+    del probe
+    if not wanted["fabric"] or not any(f"vllm-spark: launch {wanted['launch']}" in line for line in log):
+        return
+    seen = {first or second for line in log for first, second in NETWORK.findall(line)}
+    if seen == {wanted["fabric"]}:
+        yield Verdict(FABRIC, "network", True, f"NCCL uses NET/{wanted['fabric']}")
+        return
+    said = f"NCCL uses {', '.join(f'NET/{name}' for name in sorted(seen))}" if seen else "NCCL names no network"
+    yield _miss(
+        FABRIC, "network", said, f"NET/{wanted['fabric']} alone",
+        "see that the container has /dev/infiniband and IPC_LOCK (runtime of the recipe), and that the HCAs are up.",
+        runbook="fabric-nccl-socket",
+    )  # fmt: skip
 
 
 def log_verdict(gate: Mapping[str, Any], log: Sequence[str], unit: str = "vllm@NAME") -> Verdict:

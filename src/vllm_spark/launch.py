@@ -15,7 +15,7 @@ from typing import Any
 
 import jinja2
 
-from vllm_spark import paths
+from vllm_spark import pair, paths
 from vllm_spark.spec import Spec
 
 # vLLM gives up on its own engine after this long unless told otherwise (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
@@ -34,6 +34,9 @@ DEFAULT_RUNTIME: Mapping[str, Any] = {
     "devices": [],
     "capabilities": [],
 }
+
+# RDMA: without the devices NCCL takes TCP and says nothing; without IPC_LOCK it cannot register memory.
+PAIR_RUNTIME: Mapping[str, Any] = {"devices": ["/dev/infiniband"], "capabilities": ["IPC_LOCK"]}
 
 # One option and its values, kept together on one line of the script.
 Words = tuple[str, ...]
@@ -63,6 +66,8 @@ def environment(spec: Spec) -> dict[str, str]:
     deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
     if deadline_s > ENGINE_READY_TIMEOUT_S:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
+    if spec.pair:
+        env |= pair.environment(spec.pair)
     return {**env, **spec.recipe.get("env", {})}
 
 
@@ -84,6 +89,8 @@ def flags(spec: Spec) -> dict[str, Any]:
             "num_speculative_tokens": drafter["speculative_tokens"],
             **drafter.get("config", {}),
         }
+    if spec.pair:
+        planned |= pair.flags(spec.pair)
     return {**recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
 
 
@@ -111,6 +118,27 @@ def engine_command(spec: Spec) -> Iterator[Words]:
         yield flag_words(flag, value)
 
 
+def container_command(spec: Spec) -> Iterator[Words]:
+    """What follows the image's name: the engine; on the head of a Ray pair Ray and the engine in one container, so that
+    they end together; on its worker Ray alone, which starts the engine's second rank itself."""
+    if not spec.pair or spec.pair.executor != "ray":
+        yield from engine_command(spec)
+    elif spec.rank:
+        yield from ((word,) for word in pair.ray_words(spec.pair))
+    else:
+        yield ("-c", f'ray {" ".join(pair.ray_words(spec.pair))} && exec vllm "$@"')
+        # The name of the shell that -c runs, then its arguments.
+        yield ("vllm",)
+        yield from engine_command(spec)
+
+
+def entrypoint(spec: Spec) -> str:
+    """The program of the container."""
+    if not spec.pair or spec.pair.executor != "ray":
+        return "vllm"
+    return "ray" if spec.rank else "sh"
+
+
 def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
     """(source on the box, target in the container, read-only), sorted by target."""
     found = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
@@ -131,16 +159,18 @@ def mount_source(spec: Spec, mount: Mapping[str, Any]) -> str:
 
 
 def container_options(spec: Spec) -> Iterator[Words]:
-    """The options of `docker run` but for the labels, whose fingerprint is taken over these."""
-    runtime = {**DEFAULT_RUNTIME, **spec.recipe.get("runtime", {})}
+    """The options of `docker run` but for the labels."""
+    runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
     for capability in sorted(runtime["capabilities"]):
         yield ("--cap-add", capability)
     for device in sorted(runtime["devices"]):
         yield ("--device", device)
-    yield ("--entrypoint", "vllm")
+    yield ("--entrypoint", entrypoint(spec))
     for name, value in sorted(environment(spec).items()):
         yield ("--env", f"{name}={value}")
     yield ("--env-file", f"{spec.config_dir}/env")
+    if spec.pair and spec.pair.executor == "ray":
+        yield ("--env-file", pair.session_env(spec.deployment.name))
     yield ("--gpus", "all")
     yield ("--init",)
     # The journal has the engine's output through the unit; a second copy would fill the disk.
@@ -159,31 +189,44 @@ def container_options(spec: Spec) -> Iterator[Words]:
         yield ("--ulimit", f"{name}={limit}")
 
 
+def lines_hash(spec: Spec) -> str:
+    """A hash of every line of one rank's launch that the shell runs, so that comments do not count."""
+    lines = [line for line in _rendered(spec, "").splitlines() if line and not line.startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
 def fingerprint(spec: Spec) -> str:
-    """What a running container is compared by: a hash of every word, so that comments do not count."""
-    words = [*container_options(spec), (spec.image,), *engine_command(spec)]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    """What a running container is compared by; the ranks of a pair have one together."""
+    return spec.pair.launch if spec.pair else lines_hash(spec)
 
 
-def command(spec: Spec) -> list[Words]:
-    """The whole launch as groups of words: an option with its values is one group."""
+def supervisor(spec: Spec) -> Iterator[Words]:
+    """What holds a rank of a pair to its peer; a deployment of one Spark has none."""
+    if spec.pair:
+        placed = spec.deployment
+        yield from pair.supervisor_words(spec.pair, placed.name, spec.image, f"{placed.local_address}:{placed.port}")
+
+
+def command(spec: Spec, launch: str) -> list[Words]:
+    """The whole launch as groups of words: an option with its values is one group. `launch` is its fingerprint."""
     labels = {
         "vllm-spark.deployment": spec.deployment.name,
-        "vllm-spark.launch": fingerprint(spec),
+        "vllm-spark.launch": launch,
         "vllm-spark.rank": str(spec.rank),
     }
     return [
+        *supervisor(spec),
         ("docker", "run"),
         *container_options(spec),
         *(("--label", f"{name}={value}") for name, value in labels.items()),
         (spec.image,),
-        *engine_command(spec),
+        *container_command(spec),
     ]
 
 
 def argv(spec: Spec) -> list[str]:
     """The launch as one list of words."""
-    return [word for words in command(spec) for word in words]
+    return [word for words in command(spec, fingerprint(spec)) for word in words]
 
 
 @lru_cache
@@ -202,9 +245,12 @@ def templates() -> jinja2.Environment:
 
 def script(spec: Spec) -> str:
     """The launch script as it lies on the box."""
-    return (
-        templates().get_template("launch.sh.j2").render(spec=spec, command=command(spec), fingerprint=fingerprint(spec))
-    )
+    return _rendered(spec, fingerprint(spec))
+
+
+def _rendered(spec: Spec, launch: str) -> str:
+    template = templates().get_template("launch.sh.j2")
+    return template.render(spec=spec, command=command(spec, launch), fingerprint=launch, closed=pair.CLOSED_PORTS)
 
 
 def env_file(secrets: Mapping[str, str]) -> str:

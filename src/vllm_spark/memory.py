@@ -19,11 +19,12 @@ DEFAULT_FLOOR_BYTES = 8 * GIB
 
 
 def needed_bytes(recipe: Mapping[str, Any], total_bytes: int) -> int:
-    """The most that a start takes: the engine's reservation or the loading peak, whichever is larger."""
+    """The most that a start takes on one Spark: the engine's reservation or the loading peak, whichever is larger."""
     budget = recipe["memory"]
     reserved = budget.get("utilization", 0) * total_bytes
     if "kv_cache_bytes" in budget:
-        reserved = recipe["model"].get("size_bytes", 0) + budget["kv_cache_bytes"]
+        weights = recipe["model"].get("size_bytes", 0) / recipe["topology"]["tensor_parallel"]
+        reserved = weights + budget["kv_cache_bytes"]
     return max(int(reserved), int(budget.get("loading_peak_bytes", 0)))
 
 

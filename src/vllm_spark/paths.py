@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
+BOX = ROOT / "src" / "vllm_spark" / "box"
 TEMPLATES = ROOT / "templates"
 REPORTS = ROOT / "reports"
 RUNBOOKS = ROOT / "docs" / "runbooks"

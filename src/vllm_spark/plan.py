@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark import gates, launch, memory
-from vllm_spark.refusal import Refusal
+from vllm_spark import gates, launch, memory, paths, ranks
+from vllm_spark import pair as pairs
+from vllm_spark.refusal import Refusal, RefusedError
 from vllm_spark.spec import UNIT_FILE, Spec
 
 Facts = Mapping[str, Any]
 
 LOOPBACK = "127.0.0.1"
+
+UNIT_DIR = "/etc/systemd/system"
+PROGRAM_DIR = "/usr/local/lib/vllm-spark"
+LIVENESS = f"{PROGRAM_DIR}/liveness"
 
 # `uname -m` of a platform that an image is built for.
 MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
@@ -37,6 +42,7 @@ class Plan:
     """What `deploy` does to one Spark."""
 
     unit: str
+    timer: str  # empty on a worker, which has no API to ask
     container: str
     image: str
     platform: str
@@ -57,21 +63,71 @@ class Plan:
 
 def questions(spec: Spec) -> dict[str, Any]:
     """What the facts module is asked: everything in one round trip, nothing that no step needs."""
+    unit, timer = spec.deployment.unit, spec.deployment.timer
     checksums = [launch.mount_source(spec, m) for m in spec.recipe.get("mounts", []) if m["from"] == "model"]
     return {
         "images": [spec.image],
         "paths": model_folders(spec),
         "checksums": checksums,
-        "ports": [spec.deployment.port],
-        "units": [spec.deployment.unit],
+        "ports": [*_ports(spec)],
+        "units": [unit] if spec.rank else [unit, timer],
+        "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
     }
+
+
+def idle_questions(inactive: Sequence[str]) -> dict[str, Any] | None:
+    """What is asked of a Spark that shall be idle; nothing where it never had a deployment."""
+    return {"units": list(inactive)} if inactive else None
+
+
+def idle(facts: Facts) -> tuple[dict[str, Any], list[str]]:
+    """(the plan of a Spark that shall be idle, what an operator should know of it): what the inventory has made
+    inactive stops, what it does not know stays."""
+    stop = [unit for unit in facts.get("running_units", []) if unit in facts["units"]]
+    return {"idle": True, "stop_units": stop}, [f"{unit} stops: the inventory has made it inactive" for unit in stop]
+
+
+def _ports(spec: Spec) -> Iterator[int]:
+    """The ports that must be free here or ours."""
+    if spec.rank == 0:
+        yield spec.deployment.port
+    if len(spec.deployment.hosts) > 1:
+        yield from (pairs.SUPERVISOR_PORT, pairs.RAY_PORT, pairs.MASTER_PORT)
 
 
 def model_folders(spec: Spec) -> list[str]:
     """The snapshot folders that the engine will read: the model's, then the drafter's."""
     sources = [spec.recipe["model"], spec.recipe.get("drafter")]
     return [launch.snapshot(spec.site.hub_dir, source) for source in sources if source]
+
+
+def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str) -> tuple[Plan, list[str]]:
+    """(the plan of one host of a deployment, what an operator should know of it). `specs` and `facts` are by host, of
+    all hosts of the deployment. Raises RefusedError with every reason of this host; what is wrong with a pair as a pair
+    is said once, at its head."""
+    refused = list(refusals(specs[host], facts[host]))
+    try:
+        ranked = ranks.join(specs, facts)
+    except RefusedError as error:
+        head = specs[host].deployment.hosts[0]
+        refused += error.refusals if host == head else [_refused_with(head, specs[host])]
+        raise RefusedError(refused) from error
+    if refused:
+        raise RefusedError(refused)
+    peers = [facts[name] for name in specs if name != host]
+    made = build(ranked[host], facts[host], toolkit, peers)
+    return made, [*summary(ranked[host], made), *ranks.notes(specs, facts, host)]
+
+
+def _refused_with(head: str, spec: Spec) -> Refusal:
+    return Refusal(
+        id="refused-with-head",
+        what=f"{spec.deployment.name} is refused as a pair, at {head}",
+        expected="the two Sparks to be fit for each other",
+        fix=f"read what {head} says.",
+        runbook="pair-does-not-start",
+    )
 
 
 def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
@@ -84,32 +140,37 @@ def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
     yield from memory.refusals(spec, facts)
 
 
-def build(spec: Spec, facts: Facts, toolkit: str) -> Plan:
-    """The plan for a box that nothing refuses. `toolkit` is this checkout's version and commit."""
-    record = facts["records"].get(spec.deployment.name) or {}
+def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -> Plan:
+    """The plan for a box that nothing refuses. `toolkit` is this checkout's version and commit; `peers` are the facts
+    of the deployment's other hosts."""
+    record = _old_record(spec, facts)
     fingerprint = launch.fingerprint(spec)
     running = _running(facts, spec.deployment.container)
     state, reason = _state(spec, facts, fingerprint, running)
     config = spec.config_dir
     deployed = _record(spec, record, fingerprint, toolkit)
+    if any(_old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
+        # The supervisors of a pair that was deployed by two toolkits refuse to start it.
+        deployed["toolkit"] = toolkit
     return Plan(
         unit=spec.deployment.unit,
+        timer="" if spec.rank else spec.deployment.timer,
         container=spec.deployment.container,
         image=spec.image,
         platform=next(p for p in spec.platforms if MACHINES[p] == facts["machine"]),
         pull=facts["images"].get(spec.image) is None,
-        folders=[config, f"{config}/mounts", f"{spec.site.cache_dir}/{spec.deployment.name}"],
+        folders=[config, f"{config}/mounts", PROGRAM_DIR, f"{spec.site.cache_dir}/{spec.deployment.name}"],
         files=[
             *(_mounted_files(spec)),
             File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
             File(f"{config}/deployed.json", json.dumps(deployed, indent=2, sort_keys=True) + "\n"),
-            File(UNIT_FILE, launch.unit_file()),
+            *_programs(spec),
         ],
         env_path=f"{config}/env",
         keep_previous=bool(record) and record.get("launch") != fingerprint,
         stop_units=_to_stop(spec, facts),
         state=state,
-        settled=state == "started" and _settled(facts["units"].get(spec.deployment.unit, {})),
+        settled=state == "started" and _settled(spec, facts),
         reason=reason,
         gates=gates.request(spec, fingerprint),
     )
@@ -118,13 +179,37 @@ def build(spec: Spec, facts: Facts, toolkit: str) -> Plan:
 def summary(spec: Spec, plan: Plan) -> list[str]:
     """What an operator should know before anything happens: what runs here and why, and what stands open."""
     act = "stays" if plan.settled else plan.state
-    lines = [f"{spec.recipe['name']} on port {spec.deployment.port}: {plan.unit} {act}, {plan.reason}"]
+    where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
+    lines = [f"{spec.recipe['name']} {where}: {plan.unit} {act}, {plan.reason}"]
     if plan.pull:
         lines.append(f"image {plan.image} is not here yet")
     lines += [f"{unit} stops: the inventory has made it inactive" for unit in plan.stop_units]
-    if spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
+    if spec.rank == 0 and spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
         lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines
+
+
+def _old_record(spec: Spec, facts: Facts) -> Mapping[str, Any]:
+    return facts["records"].get(spec.deployment.name) or {}
+
+
+def _programs(spec: Spec) -> Iterator[File]:
+    """The units, and the programs that they run: the same text on every Spark. liveness.json comes last, because a
+    Spark that has one is asked for tokens."""
+    yield File(UNIT_FILE, launch.unit_file())
+    if spec.pair:
+        yield File(pairs.SUPERVISOR, (paths.BOX / "supervise.py").read_text(encoding="utf-8"), "0755")
+    if spec.rank == 0:
+        yield File(LIVENESS, (paths.BOX / "liveness.py").read_text(encoding="utf-8"), "0755")
+        for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
+            yield File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
+        asked = {
+            "address": spec.deployment.local_address,
+            "port": spec.deployment.port,
+            "model": spec.recipe["model"]["served_name"],
+            "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
+        }
+        yield File(f"{spec.config_dir}/liveness.json", json.dumps(asked, indent=2, sort_keys=True) + "\n")
 
 
 def _mounted_files(spec: Spec) -> Iterator[File]:
@@ -161,18 +246,22 @@ def _running(facts: Facts, container: str) -> Mapping[str, Any] | None:
 def _state(spec: Spec, facts: Facts, fingerprint: str, running: Mapping[str, Any] | None) -> tuple[str, str]:
     """restarted or started, and why. The running container's own label decides, so that a run which was cut
     off between the file and the restart is finished by the next."""
-    unit = facts["units"].get(spec.deployment.unit, {})
     if running is None:
-        return "started", "it is not running" if unit.get("ActiveState") != "active" else "it is starting"
+        if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
+            return "started", "it is not running"
+        waiting = facts.get("states", {}).get(spec.deployment.name, {}).get("state") == "waiting"
+        return ("restarted", "it waits for its peer") if waiting else ("started", "it is starting")
     if running["labels"].get("vllm-spark.launch") != fingerprint:
         return "restarted", "its launch changed"
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
-    return "started", "it runs as planned" if _settled(unit) else "its unit is not enabled"
+    return "started", "it runs as planned" if _settled(spec, facts) else "its unit is not enabled"
 
 
-def _settled(unit: Mapping[str, Any]) -> bool:
-    return unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
+def _settled(spec: Spec, facts: Facts) -> bool:
+    unit, timer = (facts["units"].get(name, {}) for name in (spec.deployment.unit, spec.deployment.timer))
+    enabled = unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
+    return enabled and (spec.rank > 0 or timer.get("ActiveState") == "active")
 
 
 def _to_stop(spec: Spec, facts: Facts) -> list[str]:
@@ -251,17 +340,19 @@ def _repository(spec: Spec, folder: str) -> str:
 
 
 def _port(spec: Spec, facts: Facts) -> Iterator[Refusal]:
-    port = spec.deployment.port
-    holder = facts["ports"].get(str(port))
-    ours = {spec.deployment.container, *(f"vllm-{name}" for name in spec.inactive)}
-    if holder and holder.get("container") not in ours and holder.get("unit") != spec.deployment.unit:
-        yield Refusal(
-            id="port-taken",
-            what=f"port {port} of {spec.host} is held by {_named(holder)}",
-            expected=f"it free for {spec.deployment.name}",
-            fix=f"stop that process, or give {spec.deployment.name} another `port`.",
-            runbook="port-taken",
-        )
+    containers = {spec.deployment.container, *(f"vllm-{name}" for name in spec.inactive)}
+    units = {spec.deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive)}
+    for port in _ports(spec):
+        holder = facts["ports"].get(str(port))
+        if holder and holder.get("container") not in containers and holder.get("unit") not in units:
+            other = "" if port in pairs.PORTS else f", or give {spec.deployment.name} another `port`"
+            yield Refusal(
+                id="port-taken",
+                what=f"port {port} of {spec.host} is held by {_named(holder)}",
+                expected=f"it free for {spec.deployment.name}",
+                fix=f"stop that process{other}.",
+                runbook="port-taken",
+            )
 
 
 def _named(holder: Mapping[str, Any]) -> str:

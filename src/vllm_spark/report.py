@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vllm_spark import gates, launch, memory, progress
+from vllm_spark import gates, launch, memory, progress, ranks
 from vllm_spark.gates import Verdict
+from vllm_spark.refusal import RefusedError
 from vllm_spark.spec import Spec
 
 STATUS_COLUMNS = ("host", "deployment", "state", "up", "restarts", "digest", "drift", "memory free")
@@ -67,12 +68,16 @@ def closing(wanted: Mapping[str, Any], verdicts: Iterable[Verdict], address: str
 
 def status_rows(specs: Mapping[str, Any], boxes: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per Spark: what the inventory wants, what runs, and how the two differ."""
+    found = {host: Spec.from_json(spec) for host, spec in specs.items() if spec}
+    joined, apart = _joined(found, boxes)
     rows = []
     for host, facts in boxes.items():
-        spec = Spec.from_json(specs[host]) if specs.get(host) else None
+        spec = joined.get(host)
         row = dict.fromkeys(STATUS_COLUMNS, "—") | {"host": host, "memory free": _memory(facts)}
         if spec:
             row |= _deployment_row(spec, facts)
+        if host in apart:
+            row["drift"] = apart[host]
         strangers = [unit for unit in facts["running_units"] if not spec or unit != spec.deployment.unit]
         if strangers:
             row["drift"] = f"also runs {', '.join(strangers)}"
@@ -80,17 +85,42 @@ def status_rows(specs: Mapping[str, Any], boxes: Mapping[str, Any]) -> list[dict
     return rows
 
 
+def _joined(specs: Mapping[str, Spec], boxes: Mapping[str, Any]) -> tuple[dict[str, Spec], dict[str, str]]:
+    """(every host's spec, that of a pair's rank with its fabric; by host why a pair's two cannot be one)."""
+    joined, apart = dict(specs), {}
+    for host, spec in specs.items():
+        hosts = spec.deployment.hosts
+        try:
+            joined[host] = ranks.join({h: specs[h] for h in hosts}, {h: boxes[h] for h in hosts})[host]
+        except RefusedError as error:
+            apart[host] = f"no pair: {', '.join(refusal.id for refusal in error.refusals)}"
+    return joined, apart
+
+
 def _deployment_row(spec: Spec, facts: Mapping[str, Any]) -> dict[str, str]:
     unit = facts["units"].get(spec.deployment.unit, {})
     container = facts["docker"]["containers"].get(spec.deployment.container)
     return {
-        "deployment": spec.deployment.name,
-        "state": f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')})",
+        "deployment": spec.deployment.name + (f", rank {spec.rank}" if len(spec.deployment.hosts) > 1 else ""),
+        "state": _state(spec, unit, facts, container),
         "up": progress.clock(unit["active_s"]) if unit.get("ActiveState") == "active" else "—",
         "restarts": unit.get("NRestarts", "—"),
         "digest": container["image"].rpartition("sha256:")[2][:12] if container else "—",
         "drift": _drift(spec, container),
     }
+
+
+def _state(spec: Spec, unit: Mapping[str, Any], facts: Mapping[str, Any], container: Mapping[str, Any] | None) -> str:
+    """The unit's state; of a rank that runs, what its supervisor knows: the unit of one that waits is active too."""
+    shown = f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')})"
+    told = facts.get("states", {}).get(spec.deployment.name)
+    if container and container["state"] != "running":
+        return f"container {container['state']}"
+    if not told or unit.get("ActiveState") != "active":
+        last = f"; {told['last_end']}" if told and told.get("last_end") else ""
+        return f"{shown}{last}"
+    last = f"; before that: {told['last_end']}" if told["state"] != "serving" and told.get("last_end") else ""
+    return f"{told['state']} {told['why']}".strip() + last
 
 
 def _drift(spec: Spec, container: Mapping[str, Any] | None) -> str:

@@ -16,6 +16,8 @@ import yaml
 from vllm_spark import deployment as deployments
 from vllm_spark import paths, recipe
 from vllm_spark.deployment import Deployment
+from vllm_spark.engine import release
+from vllm_spark.pair import Pair
 from vllm_spark.refusal import Refusal, RefusedError
 
 # Constant, because the unit, which is the same text everywhere, names it.
@@ -23,6 +25,10 @@ CONFIG_DIR = "/etc/vllm-spark"
 UNIT_FILE = "/etc/systemd/system/vllm@.service"
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+# The first release with --nnodes, and the first whose Marlin pads a half expert (vLLM marlin_utils_fp4.py).
+MP_NODES_SINCE = (0, 12)
+MARLIN_PADS_SINCE = (0, 24)
 
 DEFAULT_PLATFORMS = ("linux/arm64",)
 
@@ -49,6 +55,8 @@ class Spec:
     inactive: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     site: Site = Site()
+    # Set by ranks.join, which knows both boxes; no step before it has one.
+    pair: Pair | None = None
 
     @property
     def image(self) -> str:
@@ -75,6 +83,7 @@ class Spec:
             inactive=tuple(given.pop("inactive")),
             secrets=tuple(given.pop("secrets")),
             site=Site(**given.pop("site")),
+            pair=Pair(**joined) if (joined := given.pop("pair")) else None,
             **given,
         )
 
@@ -108,6 +117,8 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     refusals = [
         *_pairing(active, document, inventory.limit),
         *_locking(document, digest),
+        *_executor(document),
+        *_split_experts(document),
         *_secrets(document, inventory.secrets),
         *_not_built_yet(document),
     ]
@@ -125,6 +136,12 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         secrets=tuple(sorted(inventory.secrets)),
         site=inventory.site,
     )
+
+
+def inactive_units(inventory: Inventory, host: str) -> list[str]:
+    """The units that the inventory has made inactive on a Spark, for one that shall be idle."""
+    everything = deployments.parse(inventory.deployments)
+    return [placed.unit for placed in deployments.of_host(everything, host) if not placed.active]
 
 
 def locked_name(document: Mapping[str, Any]) -> str:
@@ -190,12 +207,58 @@ def _pairing(placed: Deployment, document: Mapping[str, Any], limit: Sequence[st
         )
     absent = [name for name in placed.hosts if name not in limit]
     if absent:
+        head = ", the head," if absent[0] == placed.hosts[0] else ""
         yield Refusal(
             id="half-a-pair",
-            what=f"the limit leaves out {', '.join(absent)} of deployment {placed.name}",
+            what=f"the limit leaves out {', '.join(absent)}{head} of deployment {placed.name}",
             expected="all of its hosts, because a pair is one service",
-            fix=f"-l {','.join(placed.hosts)}.",
+            fix=f"run the same command with -l {','.join(placed.hosts)}.",
             runbook="inventory-refused",
+        )
+
+
+def _executor(document: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Executors that this engine or its image cannot run on two Sparks."""
+    engine, topology = document["engine"], document["topology"]
+    if topology["nodes"] == 1 and topology["executor"] == "ray":
+        yield Refusal(
+            id="executor-of-one",
+            what=f"overrides give recipe {document['name']} executor ray, and it is for one Spark",
+            expected="the recipe's own",
+            fix="take topology.executor out of the overrides.",
+            runbook="pair-executor",
+        )
+    if topology["nodes"] > 1 and topology["executor"] == "ray" and "ray" not in engine:
+        yield Refusal(
+            id="no-ray",
+            what=f"recipe {document['name']} has executor ray, and its image {locked_name(document)} no engine.ray",
+            expected="the version of Ray that the image holds, because vLLM's own images have none",
+            fix="name an image with Ray and its version as engine.ray, or use executor mp.",
+            runbook="pair-executor",
+        )
+    if topology["nodes"] > 1 and topology["executor"] == "mp" and release(engine["version"]) < MP_NODES_SINCE:
+        yield Refusal(
+            id="no-mp-nodes",
+            what=f"vLLM {engine['version']} of recipe {document['name']} has no --nnodes",
+            expected=f"{'.'.join(map(str, MP_NODES_SINCE))} or later for executor mp on two Sparks",
+            fix="use executor ray, or a later engine.",
+            runbook="pair-executor",
+        )
+
+
+def _split_experts(document: Mapping[str, Any]) -> Iterator[Refusal]:
+    """vLLM #39595, #42516, #41947: half of an expert's 704 columns is 352, which no NVFP4 kernel but Marlin since 0.24
+    can pad to its scale tile."""
+    args, halves = document["args"], document["topology"]["tensor_parallel"] > 1
+    name = document["model"]["repository"].lower()
+    padded = args.get("moe-backend") == "marlin" and release(document["engine"]["version"]) >= MARLIN_PADS_SINCE
+    if halves and "26b-a4b" in name and "nvfp4" in name and not args.get("enable-expert-parallel") and not padded:
+        yield Refusal(
+            id="experts-split",
+            what=f"recipe {document['name']} splits {document['model']['repository']}'s experts in two: 704/2 is 352",
+            expected="whole experts on each Spark, because the scale tile of NVFP4 has 128 rows (vLLM #42516)",
+            fix="set args.enable-expert-parallel: true; or moe-backend: marlin with vLLM 0.24 or later.",
+            runbook="pair-executor",
         )
 
 
@@ -226,14 +289,6 @@ def _secrets(document: Mapping[str, Any], given: Mapping[str, bool]) -> Iterator
 
 def _not_built_yet(document: Mapping[str, Any]) -> Iterator[Refusal]:
     """Shapes that the schema already knows and the toolkit cannot place yet."""
-    if document["topology"]["nodes"] > 1:
-        yield Refusal(
-            id="pair-unsupported",
-            what=f"recipe {document['name']} is for {document['topology']['nodes']} Sparks",
-            expected="a recipe for one Spark, the only kind that this version deploys",
-            fix="name a recipe whose topology.nodes is 1.",
-            runbook="recipe-refused",
-        )
     if document.get("patches"):
         yield Refusal(
             id="patches-unsupported",

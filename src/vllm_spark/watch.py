@@ -14,6 +14,9 @@ from vllm_spark.refusal import message
 # a higher peak than the next. A known cause does not heal by itself.
 ATTEMPTS = 2
 
+# An unknown cause, and a rank that ended because of its peer: the peer's own log decides.
+UNDECIDED = (diagnose.UNRECOGNISED, "peer-ended")
+
 # Enough for any start-up log; a watch must not grow with a log that never ends.
 KEPT_LINES = 20_000
 
@@ -51,7 +54,7 @@ class Watch:
     def known_cause(self) -> bool:
         """Does the log so far show a cause that a restart will not heal?"""
         finding = diagnose.root_cause(self.lines)
-        return finding is not None and finding.signature != "unrecognised"
+        return finding is not None and finding.signature not in UNDECIDED
 
     def headline(self) -> str:
         """The one line that an operator sees."""

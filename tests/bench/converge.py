@@ -50,7 +50,8 @@ for name in ("ansible", "ansible.module_utils"):
 basic = types.ModuleType("ansible.module_utils.basic"); basic.AnsibleModule = AnsibleModule
 sys.modules["ansible.module_utils.basic"] = basic
 sources = json.loads(SOURCES)
-module("ansible.module_utils.spark_docker", sources["spark_docker"])
+for name in json.loads(UTILS):
+    module(f"ansible.module_utils.{name}", sources[name])
 for name, params in json.loads(CALLS):
     current["params"] = params
     try:
@@ -68,9 +69,10 @@ def source(folder: str, name: str) -> str:
 
 def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:
     """One Python script that makes the modules' calls one after the other."""
-    sources = {"spark_docker": source("module_utils", "spark_docker")}
+    utils = sorted(file.stem for file in (paths.ROOT / "plugins" / "module_utils").glob("spark_*.py"))
+    sources = {name: source("module_utils", name) for name in utils}
     sources |= {name: source("modules", name) for name, _ in calls}
-    return f"SOURCES = {json.dumps(sources)!r}\nCALLS = {json.dumps(calls)!r}\n{STUB}"
+    return f"SOURCES = {json.dumps(sources)!r}\nUTILS = {json.dumps(utils)!r}\nCALLS = {json.dumps(calls)!r}\n{STUB}"
 
 
 def ssh(script: str) -> list[dict[str, Any]]:
@@ -86,8 +88,10 @@ def ssh(script: str) -> list[dict[str, Any]]:
 def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
     """The calls that a deploy which changes nothing makes."""
     placed = yaml.safe_load((INVENTORY / "group_vars" / "all" / "vllm.yml").read_text(encoding="utf-8"))
+    # Which of them is active is a template there, and `tiny` is unless a run says otherwise.
+    tiny = next(entry for entry in placed["vllm_deployments"] if entry["name"] == "tiny") | {"active": True}
     inventory = spec.Inventory(
-        deployments=placed["vllm_deployments"],
+        deployments=[tiny],
         sparks=("spark1", "spark2"),
         limit=(HOST,),
         recipe_folders=(paths.ROOT / "sandbox" / "recipes",),
@@ -108,7 +112,9 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
         "env_content": launch.env_file({"VLLM_API_KEY": key}),
     }
     wanted = gates.request(found, launch.fingerprint(found))
-    probe = {name: wanted[name] for name in ("unit", "container", "port", "requests")} | {"env_path": made.env_path}
+    probe = {name: wanted[name] for name in ("unit", "container", "address", "port", "state_path", "requests")} | {
+        "env_path": made.env_path
+    }
     return [("spark_facts", asked), ("vllm_files", files), ("vllm_probe", probe)], found
 
 

@@ -1,24 +1,28 @@
 """One driver over tests/cases/*.json: an inventory and facts in; argv, plan or refusals out.
 
 A case holds `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`,
-`facts` (merged over tests/data/facts/spark.json) and what it expects: `argv`, `plan` (fields of the plan), `summary` or
-`refusals` (id -> a part of the message).
+`fabric` (of a pair: a folder of tests/data/fabric), `facts` (merged over tests/data/facts/spark.json), `host_facts` (of
+one host), and what it expects: `argv`, `plan` (fields of the plan), `files` (paths), `summary` or `refusals` (id -> a
+part of the message).
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RECIPE_FOLDERS
+from conftest import DATA, RECIPE_FOLDERS
+from recorded_boxes import load, record
 
-from vllm_spark import launch, plan, spec
-from vllm_spark.refusal import Refusal, RefusedError
+from vllm_spark import launch, plan, ranks, spec
+from vllm_spark.refusal import RefusedError
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.json"))
+FABRICS = DATA / "fabric"
 DEMO = {"name": "demo", "recipe": "everything", "hosts": ["spark1"]}
 
 
@@ -35,10 +39,35 @@ def merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
-def test_case(file: Path, facts: dict[str, Any]) -> None:
+def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
     case = json.loads(file.read_text())
     expected = case["expect"]
     assert expected, "a case that expects nothing proves nothing"
+    host = case.get("host", "spark1")
+    try:
+        specs = resolved(case, host)
+        boxes = boxes_of(case, specs, facts, tmp_path)
+        made, summary = plan.of_host(specs, boxes, host, "test")
+    except RefusedError as error:
+        said = {refusal.id: str(refusal) for refusal in error.refusals}
+        assert said.keys() == expected.get("refusals", {}).keys(), said
+        for name, part in expected["refusals"].items():
+            assert part in said[name]
+        return
+    assert "refusals" not in expected, "nothing was refused"
+    ranked = ranks.join(specs, boxes)[host]
+    if "argv" in expected:
+        assert launch.argv(ranked) == filled(expected["argv"], launch.fingerprint(ranked))
+    if "summary" in expected:
+        assert summary == expected["summary"]
+    if "files" in expected:
+        assert [made_file.path for made_file in made.files] == expected["files"]
+    for name, value in expected.get("plan", {}).items():
+        assert made.to_json()[name] == value, name
+
+
+def resolved(case: Mapping[str, Any], host: str) -> dict[str, spec.Spec]:
+    """The specs of a case's deployment by host. What Ansible carries from stage to stage is JSON, so here too."""
     inventory = spec.Inventory(
         deployments=case.get("deployments", [DEMO]),
         sparks=("spark1", "spark2"),
@@ -46,37 +75,28 @@ def test_case(file: Path, facts: dict[str, Any]) -> None:
         recipe_folders=RECIPE_FOLDERS,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
     )
-    found, box, refused = judged(inventory, case, facts)
-    if "refusals" in expected:
-        said = {refusal.id: str(refusal) for refusal in refused}
-        assert said.keys() == expected["refusals"].keys(), said
-        for name, part in expected["refusals"].items():
-            assert part in said[name]
-        return
-    assert not refused, refused
-    assert found is not None
-    made = plan.build(found, box, toolkit="test").to_json()
-    if "argv" in expected:
-        assert launch.argv(found) == filled(expected["argv"], launch.fingerprint(found))
-    if "summary" in expected:
-        assert plan.summary(found, plan.build(found, box, toolkit="test")) == expected["summary"]
-    for name, value in expected.get("plan", {}).items():
-        assert made[name] == value, name
+    first = spec.resolve(inventory, host)
+    assert first is not None
+    found = {name: spec.resolve(inventory, name) for name in first.deployment.hosts}
+    return {name: spec.Spec.from_json(json.loads(json.dumps(one.to_json()))) for name, one in found.items() if one}
 
 
-def judged(
-    inventory: spec.Inventory, case: Mapping[str, Any], facts: dict[str, Any]
-) -> tuple[spec.Spec | None, dict[str, Any], list[Refusal]]:
-    """The spec, the box's facts, and what either stage refused."""
+def boxes_of(
+    case: Mapping[str, Any], specs: Mapping[str, spec.Spec], facts: dict[str, Any], tmp_path: Path
+) -> dict[str, Any]:
+    """The facts of each host: a healthy Spark's, the recorded fabric, then the case's `facts` and `host_facts`."""
+    recording = FABRICS / case.get("fabric", "one-cable")
+    boxes = {host: {**copy.deepcopy(facts), "hostname": host} for host in specs}
+    for host, box in boxes.items() if len(specs) > 1 else ():
+        box["fabric"] = record(tmp_path / host, load(recording, host))
     try:
-        found = spec.resolve(inventory, case.get("host", "spark1"))
-    except RefusedError as error:
-        return None, {}, list(error.refusals)
-    assert found is not None
-    # What Ansible carries from stage to stage is JSON; a case goes the same way.
-    found = spec.Spec.from_json(json.loads(json.dumps(found.to_json())))
-    box = merge(facts, filled(case.get("facts", {}), launch.fingerprint(found)))
-    return found, box, list(plan.refusals(found, box))
+        fingerprint = launch.fingerprint(ranks.join(specs, boxes)[next(iter(specs))])
+    except RefusedError:
+        fingerprint = ""  # no launch, so no container of it
+    for host, box in boxes.items():
+        merge(box, filled(case.get("facts", {}), fingerprint))
+        merge(box, filled(case.get("host_facts", {}).get(host, {}), fingerprint))
+    return boxes
 
 
 def filled(value: Any, fingerprint: str) -> Any:

@@ -154,3 +154,67 @@ def test_every_request_has_a_timeout(wanted: dict[str, Any]) -> None:
 
 def test_logs_are_there() -> None:
     assert {Path(log).name for _, log, _, _ in ON_REAL_LOGS} <= {file.name for file in LOGS.iterdir()}
+
+
+# As NCCL prints it (src/transport/net_ib, src/transport/net.cc of 2.28); no log of a pair on InfiniBand is at hand.
+ON_IB = [
+    "spark1:1277:1277 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE [RO]; OOB enp1s0f1np1:192.168.100.10<0>",
+    "spark1:1277:1277 [0] NCCL INFO Using network IB",
+    "spark1:1277:1300 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0",
+]
+ON_BOTH = [*ON_IB, "(RayWorkerProc pid=7) spark2:7:7 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/Socket/0"]
+
+
+@pytest.mark.parametrize(
+    ("network", "printed", "holds", "says"),
+    [
+        ("IB", ON_IB, True, "NCCL uses NET/IB"),
+        ("IB", lines("31b-fp8-tp2-ray.two-nodes.log"), False, "NCCL uses NET/Socket"),
+        ("Socket", lines("31b-fp8-tp2-ray.two-nodes.log"), True, "NCCL uses NET/Socket"),
+        ("IB", ON_BOTH, False, "NCCL uses NET/IB, NET/Socket"),
+        ("IB", lines("31b-bf16.log"), False, "NCCL names no network"),
+    ],
+)
+def test_the_fabric_gate(network: str, printed: list[str], holds: bool, says: str, wanted: dict[str, Any]) -> None:
+    whole = [f"vllm-spark: launch {wanted['launch']}", *printed]
+    verdicts = list(gates._fabric({**wanted, "fabric": network}, {}, whole))
+    assert [(verdict.ok, verdict.said) for verdict in verdicts] == [(holds, says)]
+
+
+def test_the_fabric_gate_is_the_recipes_and_needs_a_whole_log(wanted: dict[str, Any], log: list[str]) -> None:
+    assert not list(gates._fabric({**wanted, "fabric": None}, {}, log))
+    assert not list(gates._fabric({**wanted, "fabric": "IB"}, {}, ON_IB))
+
+
+@pytest.fixture
+def worker(wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what is wanted of a worker, a probe of a good one)."""
+    labels = {"vllm-spark.launch": wanted["launch"]}
+    container = {"state": "running", "image": wanted["image"], "labels": labels}
+    return {**wanted, "rank": 1}, {"responses": {}, "container": container, "state": {"state": "serving"}}
+
+
+def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    rank, probe = worker
+    assert gates.is_ready(probe)
+    assert [verdict.line() for verdict in gates.judge(rank, probe, [])] == [
+        "✓ ready rank: rank 1 runs and its head serves"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"state": {"state": "waiting", "why": "for spark1"}}, "state of rank 1 is waiting (for spark1)"),
+        ({"state": {}}, "state of rank 1 is None"),
+        ({"container": None}, "container of rank 1 is None"),
+        ({"container": {"state": "paused", "image": "other"}}, "image of rank 1 is other"),
+    ],
+)
+def test_a_worker_that_does_not_serve(
+    change: dict[str, Any], says: str, worker: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    rank, probe = worker
+    changed = {**probe, **change}
+    assert not gates.is_ready(changed)
+    assert says in "\n".join(str(verdict) for verdict in gates.judge(rank, changed, []))

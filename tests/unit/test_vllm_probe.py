@@ -81,7 +81,7 @@ REPLIES = {
 @pytest.mark.parametrize("path", REPLIES)
 def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
     begun = time.monotonic()
-    reply = probe.ask(port, request(path, timeout_s=1), "")
+    reply = probe.ask(("127.0.0.1", port), request(path, timeout_s=1), "")
     # Far above the deadline of 1 s and below what the endless server takes, so that a loaded machine proves it too.
     assert time.monotonic() - begun < 4.5
     status, error = REPLIES[path]
@@ -91,19 +91,19 @@ def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
 
 
 def test_nobody_there() -> None:
-    assert "ConnectionRefusedError" in probe.ask(1, request("/good"), "")["error"]
+    assert "ConnectionRefusedError" in probe.ask(("127.0.0.1", 1), request("/good"), "")["error"]
 
 
 def test_the_rest_is_left_out_if_the_first_fails(port: int) -> None:
-    replies = probe.ask_all(port, [request("/error"), request("/good")], "")
+    replies = probe.ask_all(("127.0.0.1", port), [request("/error"), request("/good")], "")
     assert list(replies) == ["/error"]
-    assert list(probe.ask_all(port, [request("/good"), request("/error")], "")) == ["/good", "/error"]
+    assert list(probe.ask_all(("127.0.0.1", port), [request("/good"), request("/error")], "")) == ["/good", "/error"]
 
 
 def test_the_key_is_sent_and_not_returned(port: int, tmp_path: Path) -> None:
     env = tmp_path / "env"
     env.write_text("# comment with VLLM_API_KEY=wrong\nHF_TOKEN=t\nVLLM_API_KEY=a=b\n")
-    replies = probe.ask_all(port, [request("/good")], probe.api_key(str(env)))
+    replies = probe.ask_all(("127.0.0.1", port), [request("/good")], probe.api_key(str(env)))
     assert Server.asked == [("/good", "Bearer a=b")]
     assert "a=b" not in json.dumps(replies)
     assert probe.api_key(str(tmp_path / "none")) == ""

@@ -2,7 +2,7 @@
 # Search everything on a box that a deployment leaves, but for the env file, for the secret in that file.
 # Exit 1 and name each place that has it. The secret itself is never printed and never an argument.
 set -euo pipefail
-secret=$(sed -n 's/^VLLM_API_KEY=//p' "$SECRET_FILE")
+secret=$(sed -n "s/^${SECRET_NAME:-VLLM_API_KEY}=//p" "$SECRET_FILE")
 [ "${#secret}" -ge 16 ] || { echo "no secret in $SECRET_FILE to search for"; exit 2; }
 places=0 found=0
 look() { # the text on stdin, its place in $place

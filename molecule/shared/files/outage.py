@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Break something, and measure what a client sees: how long until the next good answer, and whether any was wrong.
+
+    outage.py --url URL --break COMMAND [--mend COMMAND --after S]    (the API key is in VLLM_API_KEY)
+
+Prints one JSON object, times in seconds since the break began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
+# An answer that stops in the middle is as wrong as another one.
+ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
+# A server that is about to go down still answers once.
+GOOD_IN_A_ROW = 3
+ASK_S = 10
+EVERY_S = 0.5
+
+
+def ask(url: str) -> str:
+    """good, wrong (a 200 with another answer) or down."""
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions",
+        json.dumps({"model": "tiny-gemma4", **QUESTION}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ['VLLM_API_KEY']}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=ASK_S) as reply:
+            said = json.load(reply)["choices"][0]["message"]["content"]
+    except (OSError, ValueError):
+        return "down"
+    return "good" if said and said.strip() == ANSWER else "wrong"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--break", dest="breaking", required=True)
+    parser.add_argument("--mend", default="")
+    parser.add_argument("--after", type=float, default=0.0)
+    parser.add_argument("--deadline", type=float, default=300.0)
+    asked = parser.parse_args()
+    if ask(asked.url) != "good":
+        print(json.dumps({"error": "no good answer before the break"}))
+        return 1
+    begun = time.monotonic()
+    subprocess.run(asked.breaking, shell=True, check=True)
+    seen = {"down_after": None, "good_after": None, "wrong": 0}
+    mended, good, first_good = not asked.mend, 0, 0.0
+    while (at := time.monotonic() - begun) < asked.deadline:
+        if not mended and at >= asked.after:
+            subprocess.run(asked.mend, shell=True, check=True)
+            mended = True
+        said = ask(asked.url)
+        seen["wrong"] += said == "wrong"
+        if said == "down" and seen["down_after"] is None:
+            seen["down_after"] = round(at, 1)
+        first_good = first_good if good else round(time.monotonic() - begun, 1)
+        good = good + 1 if said == "good" else 0
+        if mended and seen["down_after"] is not None and good == GOOD_IN_A_ROW:
+            seen["good_after"] = first_good
+            break
+        time.sleep(EVERY_S)
+    print(json.dumps(seen))
+    return 0 if seen["good_after"] is not None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,298 @@
+"""The direct link of a pair: what the inventory may ask, what a box allows, the file, and what the pings mean."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils import spark_netplan
+
+from vllm_spark import netplan
+from vllm_spark.refusal import RefusedError
+
+SPARKS = ("spark1", "spark2", "spark3")
+ONE, TWO = "enp1s0f1np1", "enP2p1s0f1np1"
+Change = dict[str, Any]
+
+
+def fabrics() -> dict[str, Any]:
+    """vllm_fabric of a good pair."""
+    return {
+        f"spark{n}": {
+            "peer": f"spark{3 - n}",
+            "addresses": {ONE: f"192.168.177.1{n}/24", TWO: f"192.168.178.1{n}/24"},
+        }
+        for n in (1, 2)
+    }
+
+
+def netdev(name: str, *addresses: str, **more: Any) -> dict[str, Any]:
+    found = [dict(zip(("address", "prefix"), text.split("/"), strict=True)) for text in addresses]
+    found = [{"address": entry["address"], "prefix": int(entry["prefix"])} for entry in found]
+    return {"name": name, "addresses": found, "mtu": 1500, "carrier": True, "wireless": False, **more}
+
+
+def box() -> tuple[dict[str, Any], dict[str, Any]]:
+    """(fabric facts, netplan facts) of spark1 as DGX OS leaves it."""
+    others = [netdev("enP7s7", "10.0.0.5/24"), netdev("wlP9s9", wireless=True), netdev("docker0", "172.17.0.1/16")]
+    twins = [netdev(ONE), netdev(TWO)]
+    hcas = [{"netdev": name} for name in (ONE, TWO, "enp1s0f0np0", "enP2p1s0f0np0")]
+    fabric = {"netdevs": others + twins, "hcas": hcas, "default_route": "enP7s7", "error": ""}
+    return fabric, {"netplan": "/usr/sbin/netplan", "reached_by": "enP7s7", "files": [file("01-network-manager-all")]}
+
+
+def file(name: str, *netdevs: str, **more: Any) -> dict[str, Any]:
+    return {"path": f"/etc/netplan/{name}.yaml", "netdevs": list(netdevs), "more": [], "error": "", **more}
+
+
+def put(document: Any, path: str, value: Any) -> None:
+    """Set what a dotted path names; None takes it away."""
+    *way, last = path.split("/")
+    for step in way:
+        document = document[step]
+    if value is None:
+        del document[last]
+    else:
+        document[last] = value
+
+
+def said(error: pytest.ExceptionInfo[RefusedError]) -> str:
+    text = str(error.value)
+    assert all(" Fix: " in line and " — expected " in line for line in text.splitlines())
+    return text
+
+
+# What is changed in the good pair (path to value), and what must be said.
+INVENTORY: list[tuple[Change, list[str]]] = [
+    ({"spark1/adresses": {}}, ["spark1 has vllm_fabric with peer, addresses, adresses"]),
+    ({"spark1/peer": None}, ["spark1 has vllm_fabric with addresses"]),
+    ({"spark1": "enp1s0f1np1"}, ["vllm_fabric with 'enp1s0f1np1'"]),
+    ({"spark1/peer": "spark1"}, ["spark1 has the peer spark1"]),
+    ({"spark1/peer": "spark9"}, ["spark1 has the peer spark9", "another of spark1, spark2, spark3"]),
+    ({"spark1/peer": "spark3"}, ["spark3, the peer of spark1, has no vllm_fabric"]),
+    ({"spark2/peer": "spark3"}, ["spark1 has the peer spark2, and spark2 has spark3"]),
+    ({"spark2": None}, ["spark2, the peer of spark1, has no vllm_fabric"]),
+    ({f"spark1/addresses/{TWO}": None}, [f"addresses for {ONE}", "the two netdevs of one socket"]),
+    ({"spark1/addresses/enp1s0f0np0": "192.168.179.1/24"}, ["the two netdevs of one socket"]),
+    ({"spark1/addresses": []}, ["addresses for []"]),
+    ({"spark1/addresses": {"a b": "192.168.177.1/24", TWO: "192.168.178.1/24"}}, ["names a b"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.300/24"}, ["192.168.177.300/24 is no IPv4 address"]),
+    ({f"spark1/addresses/{ONE}": "fd00::1/64"}, ["fd00::1/64 is no IPv4 address"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.11"}, ["192.168.177.11 has no prefix"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.0/24"}, ["is the network address of 192.168.177.0/24"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.255/24"}, ["is the broadcast address of 192.168.177.0/24"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.11/32"}, ["has no room for the peer"]),
+    ({f"spark1/addresses/{ONE}": "169.254.3.4/16"}, ["cannot be a host's of its own"]),
+    ({f"spark1/addresses/{ONE}": "127.0.0.2/8"}, ["cannot be a host's of its own"]),
+    ({f"spark1/addresses/{TWO}": "192.168.177.12/24"}, [f"{TWO} 192.168.177.12/24 in one subnet"]),
+    ({f"spark1/addresses/{TWO}": "192.168.0.9/16"}, ["in one subnet"]),
+    ({"spark1/mtu": "9000"}, ["spark1 has mtu '9000'"]),
+    ({"spark1/mtu": True}, ["spark1 has mtu True"]),
+    ({"spark1/mtu": 500}, ["spark1 has mtu 500", "a number from 1280 to 9978"]),
+    ({"spark1/mtu": 1500}, ["spark1 has mtu 1500 and spark2 9000"]),
+    (
+        {f"spark2/addresses/{TWO}": "192.168.179.12/24"},
+        ["subnets 192.168.177.0/24, 192.168.178.0/24 and spark2 192.168.177.0/24, 192.168.179.0/24"],
+    ),
+    ({f"spark2/addresses/{ONE}": "192.168.177.12/25"}, ["192.168.177.0/25"]),
+    ({f"spark2/addresses/{ONE}": "192.168.177.11/24"}, ["spark1 and spark2 both have 192.168.177.11"]),
+    (
+        {"spark1/mtu": 1500, f"spark2/addresses/{ONE}": "192.168.177.11/24"},
+        ["spark1 has mtu 1500 and spark2 9000", "both have 192.168.177.11"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), INVENTORY, ids=[says[0] for _, says in INVENTORY])
+def test_an_inventory_that_cannot_be_is_refused(change: Change, says: list[str]) -> None:
+    asked = fabrics()
+    for path, value in change.items():
+        put(asked, path, value)
+    with pytest.raises(RefusedError) as refused:
+        netplan.pair("spark1", asked, SPARKS, SPARKS)
+    assert [part for part in says if part not in said(refused)] == []
+
+
+def test_half_a_pair_is_refused() -> None:
+    with pytest.raises(RefusedError, match="Fix: -l spark1,spark2"):
+        netplan.pair("spark1", fabrics(), SPARKS, ["spark1"])
+
+
+BOXES: list[tuple[Change, Change, list[str]]] = [
+    ({}, {"netplan": ""}, ["spark1 has no netplan"]),
+    ({"netdevs": [netdev(ONE)]}, {}, [f"{TWO} is not on spark1, which has {ONE}", "ibdev2netdev"]),
+    ({"netdevs": [], "error": "ip: not found"}, {}, ["which has no netdev (ip: not found)"]),
+    ({"netdevs": [netdev(ONE, wireless=True), netdev(TWO)]}, {}, [f"{ONE} is a WiFi card on spark1"]),
+    ({"default_route": ONE}, {}, [f"{ONE} of spark1 has the default route"]),
+    ({}, {"reached_by": TWO}, [f"{TWO} of spark1 carries this connection"]),
+    ({"default_route": ONE}, {"reached_by": ONE}, ["has the default route and carries this connection"]),
+    (
+        {"netdevs": [netdev(ONE), netdev(TWO), netdev("br0", "192.168.0.7/16")]},
+        {},
+        ["spark1 has 192.168.0.0/16 on br0 already", f"{TWO} is to get 192.168.178.11/24"],
+    ),
+    ({}, {"files": [file("50-broken", error="not a netplan file: ScannerError")]}, ["50-broken.yaml", "ScannerError"]),
+    (
+        {},
+        {"files": [file("40-cx7", ONE, TWO, "enp1s0f0np0")]},
+        [f"/etc/netplan/40-cx7.yaml on spark1 configures {TWO}, {ONE} already", "Fix: vllm_fabric_replace: true"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("fabric", "told", "says"), BOXES, ids=[says[0] for *_, says in BOXES])
+def test_a_box_that_does_not_allow_it_refuses(fabric: Change, told: Change, says: list[str]) -> None:
+    has, tells = box()
+    ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
+    with pytest.raises(RefusedError) as refused:
+        netplan.plan(ends, has | fabric, tells | told, replace=False)
+    assert [part for part in says if part not in said(refused)] == []
+
+
+# Files that nobody may move for the owner: what else they say would be lost.
+KEEP: list[tuple[dict[str, Any], str]] = [
+    (file("00-all", ONE, "enP7s7"), "and also enP7s7"),
+    (file("00-all", ONE, more=["renderer"]), "and also renderer"),
+    (file("00-all", ONE, more=["bonds"]), "and also bonds"),
+    (file("x", ONE) | {"path": "/usr/lib/netplan/00-x.yaml"}, "take enp1s0f1np1 out of /usr/lib/netplan/00-x.yaml"),
+]
+
+
+@pytest.mark.parametrize(("other", "says"), KEEP, ids=[says for _, says in KEEP])
+def test_a_file_that_says_more_is_not_moved(other: dict[str, Any], says: str) -> None:
+    has, tells = box()
+    ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
+    with pytest.raises(RefusedError) as refused:
+        netplan.plan(ends, has, tells | {"files": [other]}, replace=True)
+    assert says in said(refused)
+    assert "vllm_fabric_replace" not in said(refused)
+
+
+def planned(fabric: Change | None = None, told: Change | None = None, *, replace: bool = False) -> netplan.Plan:
+    has, tells = box()
+    ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
+    return netplan.plan(ends, has | (fabric or {}), tells | (told or {}), replace=replace)
+
+
+def test_the_file() -> None:
+    made = planned()
+    assert made.path == "/etc/netplan/60-vllm-spark-fabric.yaml"
+    link = {"mtu": 9000, "dhcp4": False, "dhcp6": False, "link-local": [], "optional": True}
+    assert yaml.safe_load(made.content) == {
+        "network": {
+            "version": 2,
+            "ethernets": {
+                ONE: {"addresses": ["192.168.177.11/24"], **link},
+                TWO: {"addresses": ["192.168.178.11/24"], **link},
+            },
+        }
+    }
+    assert made.known_as == "spark2,192.168.177.12,192.168.178.12"
+    assert made.move == ()
+
+
+def test_the_ends_may_be_named_otherwise_and_in_any_order() -> None:
+    asked = fabrics()
+    asked["spark2"]["addresses"] = {"enP2p1s0f0np0": "192.168.178.12/24", "enp1s0f0np0": "192.168.177.12/24"}
+    has, tells = box()
+    made = netplan.plan(netplan.pair("spark1", asked, SPARKS, SPARKS), has, tells, replace=False)
+    assert [(ping["netdev"], ping["peer"], ping["size"]) for ping in made.pings] == [
+        (ONE, "192.168.177.12", 8972),
+        (ONE, "192.168.177.12", 56),
+        (TWO, "192.168.178.12", 8972),
+        (TWO, "192.168.178.12", 56),
+    ]
+
+
+def test_our_own_file_and_others_are_no_conflict() -> None:
+    own = file("60-vllm-spark-fabric", ONE, TWO)
+    assert planned(told={"files": [own, file("90-NM-1", "enP7s7")]}, replace=True).move == ()
+
+
+def test_a_replaced_file_is_moved() -> None:
+    old = file("40-cx7", ONE, TWO, "enp1s0f0np0", "enP2p1s0f0np0")
+    assert planned(told={"files": [old]}, replace=True).move == ("/etc/netplan/40-cx7.yaml",)
+
+
+@pytest.mark.parametrize(
+    ("twins", "live"),
+    [
+        ([netdev(ONE), netdev(TWO)], False),
+        ([netdev(ONE, "192.168.177.11/24", mtu=9000), netdev(TWO, "192.168.178.11/24", mtu=9000)], True),
+        ([netdev(ONE, "192.168.177.11/24", mtu=9000), netdev(TWO, "192.168.178.11/24")], False),
+        ([netdev(ONE, "192.168.177.11/16", mtu=9000), netdev(TWO, "192.168.178.11/24", mtu=9000)], False),
+        # Without a cable there is no address to wait for, and every run would be a change.
+        ([netdev(ONE, carrier=False), netdev(TWO, carrier=False)], True),
+    ],
+)
+def test_what_is_live_is_not_applied_again(twins: list[dict[str, Any]], live: bool) -> None:
+    assert planned({"netdevs": twins}).live is live
+
+
+ANSWER = "3 packets transmitted, 3 received, 0% packet loss, time 402ms\nrtt min/avg/max/mdev = 0.112/0.144/0.2/0.01 ms"
+NOTHING = "49 packets transmitted, 0 received, 100% packet loss, time 9848ms"
+TOO_LONG = f"ping: local error: message too long, mtu=1500\n{NOTHING}"
+
+
+def judged(*answers: tuple[int, str], carrier: bool = True) -> tuple[list[str], list[str]]:
+    made = planned()
+    pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(made.pings, answers, strict=True)]
+    lines, refusals = netplan.judge(made.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
+    return lines, [str(refusal) for refusal in refusals]
+
+
+def test_both_subnets_answer() -> None:
+    lines, refusals = judged(*[(0, ANSWER)] * 4)
+    assert lines[0] == f"✓ 192.168.177.0/24 {ONE} → 192.168.177.12: 3 of 3 with 8972 bytes undivided, 0.144 ms"
+    assert len(lines) == 2
+    assert refusals == []
+
+
+def test_one_subnet_carries_only_small_packets_and_the_other_nothing() -> None:
+    lines, refusals = judged((1, TOO_LONG), (0, ANSWER), (1, NOTHING), (1, NOTHING), carrier=False)
+    assert lines == []
+    assert "56 bytes come back and 8972 undivided do not (ping: local error: message too long, mtu=1500)" in refusals[0]
+    assert "expected MTU 9000 on both ends" in refusals[0]
+    assert refusals[0].endswith("fabric-mtu.md")
+    assert f"192.168.178.0/24 {TWO} → 192.168.178.12: no answer (49 packets" in refusals[1]
+    assert f"{TWO} has no cable" in refusals[1]
+
+
+def test_a_lost_way_says_what_the_box_does_now() -> None:
+    text = str(netplan.lost("spark1", 60, "timed out"))
+    assert "spark1 does not answer over a new connection since netplan was applied (timed out)" in text
+    assert "puts its old files back by itself, 60 s after" in text
+
+
+PRESENT = {
+    "enp1s0f1np1": {"mac": "aa:00:00:00:00:01", "driver": "mlx5_core"},
+    "enP2p1s0f1np1": {"mac": "aa:00:00:00:00:02", "driver": "mlx5_core"},
+    "enP7s7": {"mac": "aa:00:00:00:00:07", "driver": "r8127"},
+}
+DEFINITIONS = [
+    ("{network: {version: 2, renderer: NetworkManager}}", [], ["renderer"]),
+    (
+        "{network: {version: 2, ethernets: {enp1s0f1np1: {link-local: [ipv4]}, gone0: {}}}}",
+        ["enp1s0f1np1", "gone0"],
+        [],
+    ),
+    ("{network: {ethernets: {NM-1: {match: {name: 'enp1*'}}}}}", ["enp1s0f1np1"], []),
+    ("{network: {ethernets: {all: {match: {driver: [mlx5_core]}}}}}", ["enP2p1s0f1np1", "enp1s0f1np1"], []),
+    ("{network: {ethernets: {a: {match: {macaddress: 'AA:00:00:00:00:07'}, set-name: lan}}}}", ["enP7s7", "lan"], []),
+    ("{network: {ethernets: {every: {match: {}}}}}", sorted(PRESENT), []),
+    (
+        "{network: {ethernets: {a: {match: {name: enP7s7}}}, bonds: {bond0: {interfaces: [a, enp1s0f1np1]}}}}",
+        ["enP7s7", "enp1s0f1np1"],
+        ["bonds"],
+    ),
+    ("{network: {vlans: {v7: {id: 7, link: enp1s0f1np1}}}}", ["enp1s0f1np1"], ["vlans"]),
+    ("", [], []),
+]
+
+
+@pytest.mark.parametrize(("text", "netdevs", "more"), DEFINITIONS)
+def test_what_a_netplan_file_configures(text: str, netdevs: list[str], more: list[str]) -> None:
+    present = copy.deepcopy(PRESENT)
+    assert spark_netplan.definitions(yaml.safe_load(text), present) == (netdevs, more)

@@ -1,0 +1,228 @@
+"""The supervisor of a rank: what two of them say to each other over a real connection, and what they make of silence.
+
+That a pair starts, ends and comes back as one is molecule/faults' to show, with real containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_spark import pair
+from vllm_spark.box import supervise
+from vllm_spark.box.supervise import Link, LostError, Rank, Supervisor
+
+HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
+Talk = Callable[[Link, Link], Awaitable[Any]]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervise, "SILENCE_S", 0.3)
+    monkeypatch.setattr(supervise, "BEAT_S", 0.05)
+    monkeypatch.setattr(supervise, "RETRY_S", 0.05)
+    monkeypatch.setattr(supervise, "RUN_DIR", tmp_path)
+
+
+def rank(number: int = 0, port: int = 0, peer: str = "127.0.0.1", **fields: Any) -> Rank:
+    given = {"name": "demo", "launch": "1f", "image": "i", "address": "127.0.0.1", "peer_host": "other", "api": ""}
+    return Rank(**{**given, "rank": number, "peer": peer, "port": port, "first": "", "command": ("true",), **fields})
+
+
+def connected(talk: Talk) -> Any:
+    """Run `talk` with both ends of a real connection."""
+
+    async def scene() -> Any:
+        met: asyncio.Queue[Link] = asyncio.Queue()
+        server = await asyncio.start_server(lambda r, w: met.put_nowait(Link(r, w)), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        worker = Link(*await asyncio.open_connection("127.0.0.1", port))
+        head = await met.get()
+        try:
+            return await asyncio.wait_for(talk(head, worker), 10)
+        finally:
+            head.close()
+            worker.close()
+            server.close()
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "names"),
+    [
+        (HELLO, []),
+        ({**HELLO, "launch": "2f"}, ["launch is 1f here and 2f there"]),
+        ({**HELLO, "image": "sha256:4", "toolkit": None}, ["image is", "toolkit is"]),
+        ({}, ["launch is", "image is", "toolkit is"]),
+    ],
+)
+def test_unlike_ranks_are_told_apart(theirs: dict[str, Any], names: list[str]) -> None:
+    found = supervise.differences(HELLO, theirs)
+    assert len(found) == len(names)
+    assert all(name in line for name, line in zip(names, found, strict=True))
+
+
+def test_a_message_arrives_between_beats() -> None:
+    async def talk(head: Link, worker: Link) -> Any:
+        beating = asyncio.ensure_future(head.beat())
+        await asyncio.sleep(0.4)  # longer than the silence that would end it
+        await head.send({"start": "token"})
+        found = await worker.expect("start")
+        beating.cancel()
+        return found
+
+    assert connected(talk) == {"start": "token"}
+
+
+async def _silent(head: Link, worker: Link) -> None:
+    await worker.expect("start")
+
+
+async def _closed(head: Link, worker: Link) -> None:
+    head.close()
+    await worker.expect("start")
+
+
+async def _bye(head: Link, worker: Link) -> None:
+    await head.send({"bye": "its container ended with status 1 (rank 0)"})
+    await worker.expect("start")
+
+
+async def _noise(head: Link, worker: Link) -> None:
+    head._writer.write(b"GET / HTTP/1.1\n")
+    await worker.expect("start")
+
+
+@pytest.mark.parametrize(
+    ("talk", "says"),
+    [
+        (_silent, "silent for 0 s"),
+        (_closed, "closed"),
+        (_bye, "its container ended with status 1"),
+        (_noise, "which is no message"),
+    ],
+)
+def test_a_lost_peer_says_how(talk: Talk, says: str) -> None:
+    with pytest.raises(LostError, match=says):
+        connected(talk)
+
+
+def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
+    """(the link that a head took, its state) after a worker has said hello."""
+
+    async def scene() -> Link | None:
+        head = Supervisor(rank(peer=peer))
+        head._hello = HELLO
+        server = await asyncio.start_server(head._greet, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        worker = Link(reader, writer)
+        await worker.send(theirs)
+        try:
+            await asyncio.sleep(0.2)
+            return head._met.get_nowait() if not head._met.empty() else None
+        finally:
+            worker.close()
+            server.close()
+
+    head = Supervisor(rank())
+    link = asyncio.run(scene())
+    return link, head._state._read()
+
+
+def test_a_head_takes_a_worker_that_runs_the_same() -> None:
+    assert greeted(HELLO)[0] is not None
+
+
+def test_a_head_refuses_a_worker_that_runs_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    link, state = greeted({**HELLO, "toolkit": "0.2.0 (def)"})
+    assert link is None
+    assert state["state"] == "refused"
+    assert "toolkit is 0.1.0 (abc) here and 0.2.0 (def) there" in state["why"]
+    assert "Fix: deploy with both hosts in -l." in capsys.readouterr().out
+
+
+def test_a_head_refuses_a_stranger(capsys: pytest.CaptureFixture[str]) -> None:
+    assert greeted(HELLO, peer="127.0.0.9")[0] is None
+    assert "127.0.0.1 connected, which is not other (127.0.0.9)" in capsys.readouterr().out
+
+
+def outlasted(command: tuple[str, ...], talk: Talk) -> tuple[str, int]:
+    """How a rank with this command ends while its peer does `talk`."""
+
+    async def scene(head: Link, worker: Link) -> tuple[str, int]:
+        one = Supervisor(rank(1))
+        child = await asyncio.create_subprocess_exec(*command)
+        acting = asyncio.ensure_future(talk(head, worker))
+        try:
+            return await one._outlast(worker, child)
+        finally:
+            acting.cancel()
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+
+    return connected(scene)
+
+
+async def _beats(head: Link, worker: Link) -> None:
+    await head.beat()
+
+
+async def _nothing(head: Link, worker: Link) -> None:
+    await asyncio.sleep(5)
+
+
+def test_a_container_that_ends_ends_the_rank_even_with_status_0() -> None:
+    assert outlasted(("true",), _beats) == ("its container ended with status 0", 1)
+    assert outlasted(("false",), _beats) == ("its container ended with status 1", 1)
+
+
+def test_a_silent_peer_ends_the_rank() -> None:
+    assert outlasted(("sleep", "60"), _nothing) == ("other is lost: silent for 0 s", 1)
+
+
+def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
+    first = supervise.State(rank())
+    first.ended("other is lost")
+    supervise.State(rank()).write("waiting", "for other")
+    assert first._read() | {"since": 0} == {
+        "state": "waiting",
+        "why": "for other",
+        "since": 0,
+        "last_end": "other is lost",
+    }
+
+
+def test_a_broken_state_file_keeps_no_rank_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "state.json").write_text("{")
+    state = supervise.State(rank())
+    state.write("waiting")
+    assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "waiting"
+
+
+def test_the_token_of_a_session_is_for_root_alone(tmp_path: Path) -> None:
+    file = tmp_path / "session.env"
+    file.write_text("old")
+    file.chmod(0o644)
+    supervise.write_secret(file, "RAY_AUTH_TOKEN=1\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text() == "RAY_AUTH_TOKEN=1\n"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("executor", ["ray", "mp"])
+def test_the_supervisor_takes_the_words_of_a_launch(number: int, executor: str) -> None:
+    one = pair.Pair(number, executor, "10.0.0.1", "eth1", "10.0.0.2", "spark2", {}, "1f")
+    words = [word for group in pair.supervisor_words(one, "demo", "image@sha256:1", "127.0.0.1:8000") for word in group]
+    parsed = supervise.parse([*words[1:], "docker", "run", "--name", "vllm-demo"])
+    assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", pair.SUPERVISOR_PORT)
+    assert parsed.command == ("docker", "run", "--name", "vllm-demo")
+    assert bool(parsed.api) == (number == 0)
+    assert bool(parsed.first) == (number == 0 and executor == "ray")
