@@ -7,12 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from vllm_spark import contact, launch, memory, paths, plan, recipe, report, spec
+from vllm_spark import contact, launch, memory, nominal, paths, plan, ranks, recipe, report, spec
 from vllm_spark.refusal import Refusal, RefusedError, message
-
-# Any Spark: a launch for one does not depend on its name.
-NOMINAL_HOST = "spark1"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -23,9 +21,12 @@ def main(words: Sequence[str] | None = None) -> int:
     render.add_argument("recipe", help="a name of recipes/, or a file")
     render.add_argument(
         "--facts",
+        nargs="+",
         type=Path,
-        help="facts of a box (JSON, as spark_facts gives them): refuse what would not fit",
+        default=[],
+        help="facts of each box, the head's first (JSON, as spark_facts gives them): refuse what would not fit",
     )
+    render.add_argument("--rank", type=int, default=0, choices=(0, 1), help="of a recipe for two Sparks; 0 is the head")
     render.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
     render.add_argument("--port", type=int, default=8000)
     commands.add_parser("recipes", help="list the recipes")
@@ -52,7 +53,10 @@ def _render(asked: argparse.Namespace) -> int:
     folders = (file.parent,) if file.suffix == ".yml" else (paths.RECIPES,)
     loaded = recipe.load(file.stem if file.suffix == ".yml" else asked.recipe, folders)
     nodes = loaded.document["topology"]["nodes"]
-    hosts = tuple(f"spark{number + 1}" for number in range(nodes))
+    hosts = nominal.HOSTS[:nodes]
+    given = [json.loads(file.read_text(encoding="utf-8")) for file in asked.facts]
+    if (given and len(given) != nodes) or asked.rank >= nodes:
+        raise RefusedError([_wrong_count(loaded.name, nodes, len(given), asked.rank)])
     placed = {"name": loaded.name, "recipe": loaded.name, "hosts": list(hosts), "port": asked.port}
     secrets = dict.fromkeys(loaded.document.get("secrets", []), True)
     inventory = spec.Inventory(
@@ -63,15 +67,28 @@ def _render(asked: argparse.Namespace) -> int:
         lock_file=asked.lock,
         secrets=secrets,
     )
-    found = spec.resolve(inventory, NOMINAL_HOST)
-    assert found is not None  # noqa: S101  the one deployment names the one host
-    if asked.facts:
-        facts = json.loads(asked.facts.read_text(encoding="utf-8"))
-        refusals = list(plan.refusals(found, facts))
-        if refusals:
-            raise RefusedError(refusals)
-    print(launch.script(found), end="")
+    specs = {host: found for host in hosts if (found := spec.resolve(inventory, host))}
+    facts = dict(zip(hosts, given, strict=True)) if given else {host: _nominal(host) for host in hosts}
+    refusals = [refusal for host in hosts for refusal in plan.refusals(specs[host], facts[host])] if given else []
+    if refusals:
+        raise RefusedError(refusals)
+    print(launch.script(ranks.join(specs, facts)[hosts[asked.rank]]), end="")
     return 0
+
+
+def _nominal(host: str) -> dict[str, Any]:
+    """Facts of a box that nobody was asked about: what a launch takes from them."""
+    return {"fabric": nominal.fabric(host), "images": {}}
+
+
+def _wrong_count(name: str, nodes: int, files: int, rank: int) -> Refusal:
+    return Refusal(
+        id="wrong-count",
+        what=f"recipe {name} is for {nodes} Sparks, and this call has {files} files of facts and rank {rank}",
+        expected="facts of each or of none, the head's first, and a rank below the number of Sparks",
+        fix=f"--facts {' '.join(f'{host}.json' for host in nominal.HOSTS[:nodes])}.",
+        runbook="recipe-refused",
+    )
 
 
 def _recipes(asked: argparse.Namespace) -> int:

@@ -325,7 +325,7 @@ def _unready(boxes: Sequence[Box]) -> Iterator[Refusal]:
                 what=f"{box.host} has a cable on {', '.join(f'{hca.name}/{netdev.name}' for hca, netdev in box.up)} "
                 f"and no IPv4 address there{f' ({box.error})' if box.error else ''}",
                 expected="an address on each, each in its own subnet",
-                fix="give them addresses with netplan, as the runbook shows.",
+                fix="vllm_fabric in the inventory and ansible-playbook fabric.yml, or netplan as the runbook shows.",
                 runbook="fabric-no-address",
             )
 

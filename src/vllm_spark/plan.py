@@ -249,8 +249,9 @@ def _state(spec: Spec, facts: Facts, fingerprint: str, running: Mapping[str, Any
     if running is None:
         if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
             return "started", "it is not running"
-        waiting = facts.get("states", {}).get(spec.deployment.name, {}).get("state") == "waiting"
-        return ("restarted", "it waits for its peer") if waiting else ("started", "it is starting")
+        # A supervisor that waits or refuses has read what it compares at its start, and may have read the old.
+        told = facts.get("states", {}).get(spec.deployment.name, {}).get("state")
+        return ("restarted", f"it is {told}") if told in {"waiting", "refused"} else ("started", "it is starting")
     if running["labels"].get("vllm-spark.launch") != fingerprint:
         return "restarted", "its launch changed"
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:

@@ -66,3 +66,28 @@ def test_a_missing_file_is_a_message_and_no_traceback(capsys: pytest.CaptureFixt
     assert "none.yml" in capsys.readouterr().err
     assert cli.main(["render", RECIPE, "--facts", "nowhere.json"]) == 1
     assert "nowhere.json" in capsys.readouterr().err
+
+
+PAIR = str(DATA / "recipes" / "two-sparks.yml")
+
+
+@pytest.mark.parametrize(
+    ("rank", "address", "runs"), [("0", "192.168.177.10", "ray start --head"), ("1", "192.168.177.11", "ray")]
+)
+def test_render_a_pair_without_any_host(rank: str, address: str, runs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", PAIR, "--rank", rank]) == 0
+    said = capsys.readouterr().out
+    assert f"--address {address}" in said
+    assert f"--env VLLM_HOST_IP={address}" in said
+    assert runs in said
+
+
+@pytest.mark.parametrize("words", [["--facts", FACTS], ["--facts", FACTS, FACTS, FACTS]])
+def test_render_a_pair_needs_the_facts_of_both(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", PAIR, *words]) == 1
+    assert "Fix: --facts spark1.json spark2.json." in capsys.readouterr().err
+
+
+def test_one_spark_has_no_rank_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", RECIPE, "--rank", "1"]) == 1
+    assert "is for 1 Sparks" in capsys.readouterr().err

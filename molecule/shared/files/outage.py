@@ -52,12 +52,12 @@ def main() -> int:
         print(json.dumps({"error": "no good answer before the break"}))
         return 1
     begun = time.monotonic()
-    subprocess.run(asked.breaking, shell=True, check=True)
+    subprocess.run(asked.breaking, shell=True, check=True, stdout=subprocess.DEVNULL)
     seen = {"down_after": None, "good_after": None, "wrong": 0}
     mended, good, first_good = not asked.mend, 0, 0.0
     while (at := time.monotonic() - begun) < asked.deadline:
         if not mended and at >= asked.after:
-            subprocess.run(asked.mend, shell=True, check=True)
+            subprocess.run(asked.mend, shell=True, check=True, stdout=subprocess.DEVNULL)
             mended = True
         said = ask(asked.url)
         seen["wrong"] += said == "wrong"

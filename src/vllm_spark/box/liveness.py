@@ -70,7 +70,8 @@ def main() -> int:
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
     if why:
-        print(f"{unit} hangs: {why}; restarting it. See docs/runbooks/engine-hangs.md", flush=True)
+        # <4>: a warning, which is what the unit's journal keeps.
+        print(f"<4>{unit} hangs: {why}; restarting it. See docs/runbooks/engine-hangs.md", flush=True)
         subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
     return 0
 

@@ -1,0 +1,48 @@
+"""A pair of Sparks as NVIDIA's instructions cable them, for what can be asked without any host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HOSTS = ("spark1", "spark2")
+
+# Names and twins as in NVIDIA's connect-two-sparks playbook; a subnet for each twin.
+TWINS = (
+    ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
+    ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
+)
+
+
+def fabric(host: str) -> dict[str, Any]:
+    """The fabric facts of one of HOSTS, as plugins/module_utils/spark_fabric.py would give them."""
+    number = 10 + HOSTS.index(host)
+    return {
+        "netdevs": [
+            {
+                "name": netdev,
+                "addresses": [{"address": f"{subnet}.{number}", "prefix": 24}],
+                "mtu": 9000,
+                "carrier": True,
+                "wireless": False,
+            }
+            for netdev, _, _, subnet in TWINS
+        ],
+        "hcas": [
+            {
+                "name": hca,
+                "netdev": netdev,
+                "state": "ACTIVE",
+                "rate": "200 Gb/sec (4X HDR)",
+                "pci": pci,
+                **dict.fromkeys(("pci_width", "pci_max_width"), 4),
+                **dict.fromkeys(("pci_speed", "pci_max_speed"), "32.0 GT/s PCIe"),
+                "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
+                "gids_from": "sysfs",
+            }
+            for netdev, hca, pci, subnet in TWINS
+        ],
+        "devices": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"],
+        "ib_core": True,
+        "default_route": None,
+        "error": "",
+    }
