@@ -15,7 +15,7 @@ import pytest
 
 from vllm_spark import pair
 from vllm_spark.box import supervise
-from vllm_spark.box.supervise import Link, LostError, Rank, Supervisor
+from vllm_spark.box.supervise import GaveUpError, Link, LostError, Rank, Supervisor
 
 HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
 Talk = Callable[[Link, Link], Awaitable[Any]]
@@ -132,7 +132,7 @@ def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | Non
 
     head = Supervisor(rank())
     link = asyncio.run(scene())
-    return link, head._state._read()
+    return link, supervise.read(head._state._path)
 
 
 def test_a_head_takes_a_worker_that_runs_the_same() -> None:
@@ -152,10 +152,10 @@ def test_a_head_refuses_a_stranger(capsys: pytest.CaptureFixture[str]) -> None:
     assert "127.0.0.1 connected, which is not other (127.0.0.9)" in capsys.readouterr().out
 
 
-def outlasted(command: tuple[str, ...], talk: Talk) -> tuple[str, int]:
+def outlasted(command: tuple[str, ...], talk: Talk) -> tuple[str, int, LostError | None]:
     """How a rank with this command ends while its peer does `talk`."""
 
-    async def scene(head: Link, worker: Link) -> tuple[str, int]:
+    async def scene(head: Link, worker: Link) -> tuple[str, int, LostError | None]:
         one = Supervisor(rank(1))
         child = await asyncio.create_subprocess_exec(*command)
         acting = asyncio.ensure_future(talk(head, worker))
@@ -179,19 +179,46 @@ async def _nothing(head: Link, worker: Link) -> None:
 
 
 def test_a_container_that_ends_ends_the_rank_even_with_status_0() -> None:
-    assert outlasted(("true",), _beats) == ("its container ended with status 0", 1)
-    assert outlasted(("false",), _beats) == ("its container ended with status 1", 1)
+    assert outlasted(("true",), _beats) == ("its container ended with status 0", 1, None)
+    assert outlasted(("sh", "-c", "exit 78"), _beats) == ("its container ended with status 78", 1, None)
 
 
 def test_a_silent_peer_ends_the_rank() -> None:
-    assert outlasted(("sleep", "60"), _nothing) == ("other is lost: silent for 0 s", 1)
+    assert outlasted(("sleep", "60"), _nothing)[:2] == ("other is lost: silent for 0 s", 1)
+
+
+def test_a_head_that_gives_up_takes_its_worker_along() -> None:
+    async def gives_up(head: Link, worker: Link) -> None:
+        await head.send({"bye": "its container ended with status 1 (rank 0)", "gave_up": True})
+
+    reason, _, lost = outlasted(("sleep", "60"), gives_up)
+    assert isinstance(lost, GaveUpError)
+    assert reason == "its container ended with status 1 (rank 0)"
+
+
+HOUR = supervise.WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("past", "restarts", "times"),
+    [
+        ({}, 0, [HOUR]),  # a deploy has started it
+        ({"restarts": 0, "times": [10]}, 1, [10, HOUR]),  # systemd has restarted it
+        ({"restarts": 3, "times": [-1, 10, 20]}, 4, [10, 20, HOUR]),  # the oldest is over an hour ago
+        ({"restarts": 4, "times": [10, 20, 30, 40]}, 0, [HOUR]),  # a person has begun anew
+        ({"restarts": 4, "times": [10, 20]}, 1, [HOUR]),  # reset-failed in between
+        ({"restarts": 4, "times": [10, 20]}, 4, [HOUR]),  # run by hand
+    ],
+)
+def test_the_lives_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
+    assert supervise.lives(past, restarts, HOUR) == {"restarts": restarts, "times": times}
 
 
 def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
     first = supervise.State(rank())
     first.ended("other is lost")
     supervise.State(rank()).write("waiting", "for other")
-    assert first._read() | {"since": 0} == {
+    assert supervise.read(first._path) | {"since": 0} == {
         "state": "waiting",
         "why": "for other",
         "since": 0,

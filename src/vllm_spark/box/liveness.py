@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Asks a model server for one token, and restarts its unit when it hangs. Run by a timer, on the rank that has the API.
+"""Asks a model server for one token, and ends its container when it hangs. Run by a timer, where the API is.
 
 /health does not reach the workers, so only a token proves that the engine lives. A full queue or a long prompt in front
 of it is no hang: while the engine's own counters move between two looks, it works. A start is given the recipe's
-deadline. A restart is systemd's, whose start limit is the breaker: after the fifth start in an hour the unit stays
-down, and the journal says so.
+deadline. The unit starts the container anew, and its limit of starts is the breaker: after the fifth in an hour it
+stays down, and the journal says so.
 
     liveness NAME
 """
@@ -71,8 +71,9 @@ def main() -> int:
     kept.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
     if why:
         # <4>: a warning, which is what the unit's journal keeps.
-        print(f"<4>{unit} hangs: {why}; restarting it. See docs/runbooks/engine-hangs.md", flush=True)
-        subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
+        print(f"<4>{unit} hangs: {why}; ending its container. See docs/runbooks/engine-hangs.md", flush=True)
+        # Not `systemctl restart`: that is what a person does, and begins the count of starts anew.
+        subprocess.run(["docker", "rm", "--force", f"vllm-{name}"], check=True, stdout=subprocess.DEVNULL)
     return 0
 
 

@@ -4,8 +4,9 @@
 vLLM does not do that: /health stays 200 for minutes after the other node died, and a headless rank outlives its head.
 So the two supervisors hold one TCP connection over the fabric, from the worker to the head. While it stands and both
 containers run, the pair runs. When it breaks, falls silent, or either container ends, both containers are removed and
-both supervisors end; systemd starts them again, and its start limit is the pair's. A rank without its peer waits here,
-with no container and no memory taken, for as long as it takes.
+both supervisors end; systemd starts them again. After five lives in an hour the head gives up, and tells the worker, so
+that both units stay down. A rank without its peer waits here, with no container and no memory taken, for as long as it
+takes.
 
     supervise --name N --rank 0 --launch H --image I --address OWN --peer OTHER … -- docker run …
 
@@ -37,6 +38,14 @@ SILENCE_S = 10.0
 RETRY_S = 2.0
 SAY_EVERY_S = 60.0
 STOP_S = 30
+
+# The unit's own start limit, which a solo server has, counted for two.
+LIVES = 5
+WITHIN_S = 3600
+# The unit does not restart after this status (RestartPreventExitStatus).
+GAVE_UP = 78
+# A worker that was lost when its head gave up comes back to hear of it.
+TELL_S = 120
 
 Message = dict[str, Any]
 
@@ -70,6 +79,18 @@ class LostError(Exception):
     """The other rank is gone. Its text says how that was seen."""
 
 
+class GaveUpError(LostError):
+    """The head has given up."""
+
+
+def lives(past: Message, restarts: int, now: float) -> Message:
+    """lives.json of this start: when the starts of the last hour were. `restarts` is systemd's count of its own
+    restarts of the unit; where it did not go up by one, a person or a deploy has begun anew."""
+    again = restarts == past.get("restarts", -1) + 1
+    times = [at for at in past.get("times", []) if now - at < WITHIN_S] if again else []
+    return {"restarts": restarts, "times": [*times, now]}
+
+
 def differences(mine: Message, theirs: Message) -> list[str]:
     """Why two supervisors that met must not start: one line per thing in which they differ."""
     return [
@@ -84,20 +105,22 @@ def say(text: str) -> None:
     print(f"vllm-spark: {text}", flush=True)
 
 
+def read(path: Path) -> Message:
+    """The object in a JSON file; an absent or a broken one is empty, because no rank may stay down for it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class State:
     """state.json of the run folder, which `status` reads: waiting, starting, serving or refused, and why."""
 
     def __init__(self, rank: Rank) -> None:
         rank.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = rank.run_dir / "state.json"
-        self._last_end = self._read().get("last_end", "")
-
-    def _read(self) -> Message:
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        self._last_end = read(self._path).get("last_end", "")
 
     def write(self, state: str, why: str = "") -> None:
         self._put({"state": state, "why": why, "since": time.time(), "last_end": self._last_end})
@@ -149,7 +172,7 @@ class Link:
         while True:
             message = await self.receive()
             if "bye" in message:
-                raise LostError(str(message["bye"]))
+                raise (GaveUpError if message.get("gave_up") else LostError)(str(message["bye"]))
             if name in message:
                 return message
 
@@ -172,13 +195,16 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hello: Message = {}
         self._said = ("", 0.0)
+        self._last_life = False
+        self._told = asyncio.Event()
 
     async def run(self) -> int:
-        """The exit status: the container's own, or 1 for a rank that was ended because of its peer."""
+        """The exit status: the container's own, 1 for a rank that was ended because of its peer, GAVE_UP."""
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
         self._hello = await hello(self._rank)
+        self._last_life = self._rank.rank == 0 and await last_life(self._rank)
         server = await self._listen() if self._rank.rank == 0 else None
         try:
             return await self._live()
@@ -188,15 +214,18 @@ class Supervisor:
 
     async def _live(self) -> int:
         while True:
-            link = await self._or_stop(self._meet())
-            if link is None:
-                return 0
-            beat = asyncio.ensure_future(link.beat())
             try:
-                status = await self._session(link)
-            finally:
-                beat.cancel()
-                link.close()
+                link = await self._or_stop(self._meet())
+                if link is None:
+                    return 0
+                beat = asyncio.ensure_future(link.beat())
+                try:
+                    status = await self._session(link)
+                finally:
+                    beat.cancel()
+                    link.close()
+            except GaveUpError as gave_up:
+                return self._give_up(str(gave_up))
             if status is not None:
                 return status
 
@@ -208,25 +237,47 @@ class Supervisor:
         if rank.rank:
             try:
                 started = await self._or_stop(link.expect("start"))
-            except LostError as lost:
-                say(f"{rank.peer_host} is lost before the start: {lost}")
+            except GaveUpError:
+                raise
+            except LostError as early:
+                say(f"{rank.peer_host} is lost before the start: {early}")
                 return None
             if started is None:
                 return 0
             token = str(started["start"])
         else:
             token = secrets.token_hex(32)
-        write_secret(rank.run_dir / "session.env", f"RAY_AUTH_TOKEN={token}\n")
+        session = rank.run_dir / "session.env"
+        write_secret(session, f"RAY_AUTH_TOKEN={token}\n")
         child = await asyncio.create_subprocess_exec(*rank.command, start_new_session=True)
         helper = asyncio.ensure_future(self._lead(link, token)) if rank.rank == 0 else None
-        reason, status = await self._outlast(link, child)
+        reason, status, lost = await self._outlast(link, child)
         if helper:
             helper.cancel()
+        gave_up = self._last_life and not self._stop.is_set()
         self._state.ended(reason)
         say(f"ending rank {rank.rank}: {reason}")
-        await link.send({"bye": f"{reason} (rank {rank.rank})"})
+        await link.send({"bye": f"{reason} (rank {rank.rank})", "gave_up": gave_up})
         await end(rank.container, child, gently=self._stop.is_set())
+        session.unlink(missing_ok=True)
+        if isinstance(lost, GaveUpError):
+            raise lost
+        if gave_up:
+            self._hello["gave_up"] = reason
+            if lost:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await self._or_stop(asyncio.wait_for(self._told.wait(), TELL_S))
+            return self._give_up(reason)
         return status
+
+    def _give_up(self, reason: str) -> int:
+        self._state.ended(f"{reason}; gave up after {LIVES} starts in an hour")
+        say(
+            f"giving up: {LIVES} starts within {WITHIN_S // 60} min, the last ended because {reason} — expected it to "
+            "serve. Fix: find the cause in the lines above, on both Sparks, then deploy again. "
+            "See docs/runbooks/pair-does-not-start.md"
+        )
+        return GAVE_UP
 
     async def _lead(self, link: Link, token: str) -> None:
         """What the head does beside waiting: let the worker start in its turn, and tell when the API answers."""
@@ -238,8 +289,8 @@ class Supervisor:
         self._state.write("serving")
         await link.send({"serving": 1})
 
-    async def _outlast(self, link: Link, child: asyncio.subprocess.Process) -> tuple[str, int]:
-        """(why this life of the rank ends, exit status)."""
+    async def _outlast(self, link: Link, child: asyncio.subprocess.Process) -> tuple[str, int, LostError | None]:
+        """(why this life of the rank ends, exit status, how the peer was lost if it was)."""
         ending = asyncio.ensure_future(child.wait())
         losing = asyncio.ensure_future(self._watch(link))
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -249,14 +300,15 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         if stopping.done() and not stopping.cancelled():
-            return "it was told to stop", 143
+            return "it was told to stop", 143, None
         if ending.done() and not ending.cancelled():
-            return f"its container ended with status {ending.result()}", ending.result() or 1
+            return f"its container ended with status {ending.result()}", 1, None
         if losing.done() and not losing.cancelled():
-            return f"{self._rank.peer_host} is lost: {losing.result()}", 1
-        return f"{self._rank.peer_host} started anew", 1
+            lost = losing.result()
+            return (str(lost) if isinstance(lost, GaveUpError) else f"{self._rank.peer_host} is lost: {lost}"), 1, lost
+        return f"{self._rank.peer_host} started anew", 1, LostError()
 
-    async def _watch(self, link: Link) -> str:
+    async def _watch(self, link: Link) -> LostError:
         """Listen until the peer is lost; returns how that was seen."""
         try:
             while True:
@@ -264,7 +316,7 @@ class Supervisor:
                 say(f"{self._rank.peer_host} serves")
                 self._state.write("serving")
         except LostError as lost:
-            return str(lost)
+            return lost
 
     async def _meet(self) -> Link:
         self._state.write("waiting", f"for {self._rank.peer_host}")
@@ -299,7 +351,10 @@ class Supervisor:
             link.close()
             return
         await link.send(self._hello)
-        if self._agree(theirs):
+        if "gave_up" in self._hello:
+            self._told.set()
+            link.close()
+        elif self._agree(theirs):
             self._met.put_nowait(link)
         else:
             link.close()
@@ -312,12 +367,16 @@ class Supervisor:
                 link = Link(*await asyncio.wait_for(opening, SILENCE_S))
                 await link.send(self._hello)
                 theirs = await link.receive()
+                if "gave_up" in theirs:
+                    raise GaveUpError(str(theirs["gave_up"]))
                 if self._agree(theirs):
                     return link
                 link.close()
             except (TimeoutError, OSError) as error:
                 why = getattr(error, "strerror", None) or "no answer"
                 self._complain(f"waiting for {rank.peer_host} at {rank.peer}:{rank.port}: {why}")
+            except GaveUpError:
+                raise
             except LostError as lost:
                 self._complain(f"waiting for {rank.peer_host}: {lost}")
             await asyncio.sleep(RETRY_S)
@@ -351,12 +410,21 @@ class Supervisor:
         return None
 
 
+async def last_life(rank: Rank) -> bool:
+    """Whether the pair gives up if this life ends too. Writes lives.json."""
+    asking = await asyncio.create_subprocess_exec(
+        "systemctl", "show", "--property", "NRestarts", "--value", f"vllm@{rank.name}", stdout=asyncio.subprocess.PIPE
+    )
+    shown, _ = await asking.communicate()
+    kept = rank.run_dir / "lives.json"
+    found = lives(read(kept), int(shown.decode().strip() or 0), time.time())
+    kept.write_text(json.dumps(found), encoding="utf-8")
+    return len(found["times"]) >= LIVES
+
+
 async def hello(rank: Rank) -> Message:
     """What a supervisor says first. Nothing in it is secret."""
-    try:
-        record = json.loads((CONFIG_DIR / rank.name / "deployed.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = {}
+    record = read(CONFIG_DIR / rank.name / "deployed.json")
     asking = await asyncio.create_subprocess_exec(
         "docker", "image", "inspect", "--format", "{{.Id}}", rank.image, stdout=asyncio.subprocess.PIPE
     )
