@@ -189,11 +189,18 @@ def test_a_silent_peer_ends_the_rank() -> None:
 
 def test_a_head_that_gives_up_takes_its_worker_along() -> None:
     async def gives_up(head: Link, worker: Link) -> None:
-        await head.send({"bye": "its container ended with status 1 (rank 0)", "gave_up": True})
+        await head.send({"bye": "its container ended with status 1 (rank 0)", "kind": "gave_up"})
 
     reason, _, lost = outlasted(("sleep", "60"), gives_up)
     assert isinstance(lost, GaveUpError)
     assert reason == "its container ended with status 1 (rank 0)"
+
+
+def test_a_stopped_peer_is_no_failure() -> None:
+    async def stops(head: Link, worker: Link) -> None:
+        await head.send({"bye": "it was told to stop (rank 0)", "kind": "stopped"})
+
+    assert outlasted(("sleep", "60"), stops)[:2] == ("other is lost: it was told to stop (rank 0)", supervise.STOPPED)
 
 
 HOUR = supervise.WITHIN_S

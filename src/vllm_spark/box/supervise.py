@@ -42,7 +42,9 @@ STOP_S = 30
 # The unit's own start limit, which a solo server has, counted for two.
 LIVES = 5
 WITHIN_S = 3600
-# The unit does not restart after this status (RestartPreventExitStatus).
+# What a unit takes for an orderly end (SuccessExitStatus), and what it does not restart after
+# (RestartPreventExitStatus).
+STOPPED = 143
 GAVE_UP = 78
 # A worker that was lost when its head gave up comes back to hear of it.
 TELL_S = 120
@@ -81,6 +83,10 @@ class LostError(Exception):
 
 class GaveUpError(LostError):
     """The head has given up."""
+
+
+class StoppedError(LostError):
+    """Somebody has stopped the other rank, which is no failure of this one."""
 
 
 def lives(past: Message, restarts: int, now: float) -> Message:
@@ -172,7 +178,8 @@ class Link:
         while True:
             message = await self.receive()
             if "bye" in message:
-                raise (GaveUpError if message.get("gave_up") else LostError)(str(message["bye"]))
+                kinds = {"gave_up": GaveUpError, "stopped": StoppedError}
+                raise kinds.get(str(message.get("kind")), LostError)(str(message["bye"]))
             if name in message:
                 return message
 
@@ -254,11 +261,13 @@ class Supervisor:
         reason, status, lost = await self._outlast(link, child)
         if helper:
             helper.cancel()
-        gave_up = self._last_life and not self._stop.is_set()
+        stopped = self._stop.is_set()
+        gave_up = self._last_life and not stopped
         self._state.ended(reason)
         say(f"ending rank {rank.rank}: {reason}")
-        await link.send({"bye": f"{reason} (rank {rank.rank})", "gave_up": gave_up})
-        await end(rank.container, child, gently=self._stop.is_set())
+        kind = "gave_up" if gave_up else "stopped" if stopped else "ended"
+        await link.send({"bye": f"{reason} (rank {rank.rank})", "kind": kind})
+        await end(rank.container, child, gently=stopped)
         session.unlink(missing_ok=True)
         if isinstance(lost, GaveUpError):
             raise lost
@@ -300,12 +309,13 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         if stopping.done() and not stopping.cancelled():
-            return "it was told to stop", 143, None
+            return "it was told to stop", STOPPED, None
         if ending.done() and not ending.cancelled():
             return f"its container ended with status {ending.result()}", 1, None
         if losing.done() and not losing.cancelled():
             lost = losing.result()
-            return (str(lost) if isinstance(lost, GaveUpError) else f"{self._rank.peer_host} is lost: {lost}"), 1, lost
+            reason = str(lost) if isinstance(lost, GaveUpError) else f"{self._rank.peer_host} is lost: {lost}"
+            return reason, STOPPED if isinstance(lost, StoppedError) else 1, lost
         return f"{self._rank.peer_host} started anew", 1, LostError()
 
     async def _watch(self, link: Link) -> LostError:
