@@ -61,6 +61,11 @@ molecule: setup ## Scenarios on the sandbox, minutes
 	molecule reset  # it trusts its notes of an earlier run more than the sandbox, and would not bring it up
 	molecule test --all
 
+.PHONY: molecule-%
+molecule-%: setup
+	molecule reset
+	molecule test --scenario-name $*
+
 .PHONY: bench-converge
 bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null

@@ -1,9 +1,9 @@
 """One driver over tests/cases/*.json: an inventory and facts in; argv, plan or refusals out.
 
-A case holds `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`,
-`fabric` (of a pair: a folder of tests/data/fabric), `facts` (merged over tests/data/facts/spark.json), `host_facts` (of
-one host), and what it expects: `argv`, `plan` (fields of the plan), `files` (paths), `summary` or `refusals` (id -> a
-part of the message).
+A case holds `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`, `lock`
+(images of a lock file), `fabric` (of a pair: a folder of tests/data/fabric), `facts` (merged over
+tests/data/facts/spark.json), `host_facts` (of one host), and what it expects: `argv`, `plan` (fields of the plan),
+`files` (paths), `summary` or `refusals` (id -> a part of the message).
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
     assert expected, "a case that expects nothing proves nothing"
     host = case.get("host", "spark1")
     try:
-        specs = resolved(case, host)
+        lock = tmp_path / "lock.yml"
+        lock.write_text(json.dumps({"images": case.get("lock", {})}))
+        specs = resolved(case, host, lock)
         boxes = boxes_of(case, specs, facts, tmp_path)
         made, summary = plan.of_host(specs, boxes, host, "test")
     except RefusedError as error:
@@ -66,13 +68,14 @@ def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
         assert made.to_json()[name] == value, name
 
 
-def resolved(case: Mapping[str, Any], host: str) -> dict[str, spec.Spec]:
+def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> dict[str, spec.Spec]:
     """The specs of a case's deployment by host. What Ansible carries from stage to stage is JSON, so here too."""
     inventory = spec.Inventory(
         deployments=case.get("deployments", [DEMO]),
         sparks=("spark1", "spark2"),
         limit=tuple(case.get("limit", ["spark1"])),
         recipe_folders=RECIPE_FOLDERS,
+        lock_file=lock,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
     )
     first = spec.resolve(inventory, host)

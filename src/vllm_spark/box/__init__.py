@@ -1,1 +1,1 @@
-"""Programs that run on a Spark by themselves: the standard library alone, Python 3.10 and later."""
+"""Programs that run on a Spark by themselves: the standard library alone, Python 3.11 and later."""

@@ -206,18 +206,21 @@ class Supervisor:
         self._told = asyncio.Event()
 
     async def run(self) -> int:
-        """The exit status: the container's own, 1 for a rank that was ended because of its peer, GAVE_UP."""
+        """The exit status: 1 for a rank that ended, whoever of the two was the cause; STOPPED, GAVE_UP, or 0."""
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
         self._hello = await hello(self._rank)
         self._last_life = self._rank.rank == 0 and await last_life(self._rank)
-        server = await self._listen() if self._rank.rank == 0 else None
+        if self._rank.rank:
+            return await self._live()
+        server = await self._or_stop(self._listen())
+        if server is None:
+            return 0
         try:
             return await self._live()
         finally:
-            if server:
-                server.close()
+            server.close()
 
     async def _live(self) -> int:
         while True:
