@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
         path = report.write(Path(self._task.args["report_dir"]), name, document)
         if not document["holds"]:
             raise AnsibleActionFail("\n".join(str(verdict) for verdict in verdicts if verdict.ok is False))
-        if not wanted["rank"]:
+        if closing:
             display.display(closing)
         return {"changed": False, "report": str(path), **run}
 

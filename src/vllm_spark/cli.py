@@ -103,10 +103,12 @@ def _recipes(asked: argparse.Namespace) -> int:
 
 
 def _report(asked: argparse.Namespace) -> int:
-    file = asked.file or report.newest(paths.REPORTS)
-    if file is None:
+    found = [json.loads(asked.file.read_text(encoding="utf-8"))] if asked.file else report.latest(paths.REPORTS)
+    if not found:
         raise RefusedError([_no_report()])
-    print(report.readable(json.loads(file.read_text(encoding="utf-8"))))
+    # The head's last, because it ends with what to type next.
+    for document in reversed(found):
+        print(report.readable(document))
     return 0
 
 
