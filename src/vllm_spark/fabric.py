@@ -167,7 +167,7 @@ def choose(facts_by_host: Mapping[str, Facts]) -> dict[str, Choice]:
         *_unready(boxes),
         *_crowded(boxes, crowded),
         *_mtu(boxes, rails),
-        *_same_address(boxes, rails),
+        *_same_address(boxes),
         *_no_gid(boxes, rails),
     ]
     # A box that cannot have a fabric has said so; "no common subnet" on top of it would hide the cause.
@@ -365,14 +365,16 @@ def _mtu(boxes: Sequence[Box], rails: Sequence[Rail]) -> Iterator[Refusal]:
         )
 
 
-def _same_address(boxes: Sequence[Box], rails: Sequence[Rail]) -> Iterator[Refusal]:
-    same = [(mine, other) for mine, other in rails if mine.address.ip == other.address.ip]
+def _same_address(boxes: Sequence[Box]) -> Iterator[Refusal]:
+    """Also where it is a second address: which one an engine takes is the kernel's choice."""
+    first, second = ({link.address.ip: link.netdev.name for link in _links(box)} for box in boxes)
+    same = sorted(first.keys() & second.keys())
     if same:
-        first, second = boxes
-        seen = ", ".join(f"{mine.address.ip} on {mine.netdev.name} and {other.netdev.name}" for mine, other in same)
+        mine, other = boxes
+        seen = ", ".join(f"{address} on {first[address]} and {second[address]}" for address in same)
         yield Refusal(
             id="fabric-same-address",
-            what=f"{first.host} and {second.host} have the same fabric address: {seen}",
+            what=f"{mine.host} and {other.host} have the same fabric address: {seen}",
             expected="every host its own, because it becomes VLLM_HOST_IP and names the node",
             fix="change one host's netplan, then sudo netplan apply there; or correct ansible_host, where both names "
             "are one box.",
