@@ -23,9 +23,9 @@ def lines(name: str) -> list[str]:
 
 # gate, a log of the real engine, whether it holds, a part of what it says
 ON_REAL_LOGS = [
-    ("moe-backend", "26b-a4b-nvfp4-marlin.serve.log", True, "MARLIN"),
-    ("moe-backend", "31b-nvfp4-marlin.log", False, "no line matches"),
-    ("attention-backend", "31b-nvfp4.not-enough-free-memory.serve.log", True, "TRITON_ATTN"),
+    ("nvfp4-moe", "26b-a4b-nvfp4-marlin.serve.log", True, "MARLIN"),
+    ("nvfp4-moe", "31b-nvfp4-marlin.log", False, "no line matches"),
+    ("attention", "31b-nvfp4.not-enough-free-memory.serve.log", True, "TRITON_ATTN"),
     ("no-unknown-variable", "31b-nvfp4.not-enough-free-memory.serve.log", False, "VLLM_ATTENTION_BACKEND"),
     ("no-unknown-variable", "26b-a4b-nvfp4-marlin.serve.log", True, "not in the log"),
 ]
@@ -39,7 +39,7 @@ def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> 
 
 def test_marlin_among_the_candidates_is_not_enough() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
-    verdict = gates.log_verdict(LOG_GATES["moe-backend"], [line])
+    verdict = gates.log_verdict(LOG_GATES["nvfp4-moe"], [line])
     assert str(verdict).startswith("the log says VLLM_CUTLASS — expected MARLIN. Fix: ")
 
 
@@ -142,7 +142,7 @@ def test_a_container_of_another_launch_is_caught(
 
 
 def test_a_rotated_journal_is_unknown_and_not_a_miss(wanted: dict[str, Any], healthy: dict[str, Any]) -> None:
-    wanted["log"] = [LOG_GATES["moe-backend"]]
+    wanted["log"] = [LOG_GATES["nvfp4-moe"]]
     verdicts = gates.judge(wanted, healthy, ["a line of today"])
     assert [verdict.ok for verdict in verdicts if verdict.gate == "log"] == [None]
     assert not [verdict for verdict in verdicts if verdict.ok is False]

@@ -1,0 +1,70 @@
+"""The shared log gates: each pattern meets the line that its versions print, and nothing but its own value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from conftest import DATA
+
+from vllm_spark import gates, log_gates, paths, recipe
+from vllm_spark.refusal import RefusedError
+
+LIBRARY = log_gates.load()
+LINES = [(name, line) for name, gate in LIBRARY.items() for line in gate["lines"]]
+
+# (gate, a real engine's log, what it must say)
+REAL = [
+    ("attention", "31b-fp8.log", "TRITON_ATTN"),
+    ("attention", "31b-fp8-tp2-ray.two-nodes.log", "TRITON_ATTN"),
+    ("nvfp4-moe", "26b-a4b-nvfp4-marlin.log", "MARLIN"),
+    ("nvfp4-linear", "31b-nvfp4-marlin.log", "Marlin"),
+]
+
+
+@pytest.mark.parametrize(("name", "printed"), LINES, ids=lambda given: given if isinstance(given, str) else "")
+def test_the_pattern_meets_its_line(name: str, printed: dict[str, Any]) -> None:
+    found = re.search(LIBRARY[name]["pattern"], printed["line"])
+    assert found is not None
+    assert ("value" in printed) == ("value" in found.groupdict())
+    assert found.groupdict().get("value") == printed.get("value")
+
+
+@pytest.mark.parametrize(("name", "file", "value"), REAL)
+def test_the_pattern_meets_a_real_log(name: str, file: str, value: str) -> None:
+    log = (DATA / "engine-logs" / file).read_text().splitlines()
+    document = log_gates.expanded({"gates": {"use": {name: value}}})
+    assert gates.log_verdict(document["gates"]["log"][0], log).ok is True
+
+
+def test_a_name_among_the_candidates_is_no_choice() -> None:
+    line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
+    document = log_gates.expanded({"gates": {"use": {"nvfp4-moe": "MARLIN"}}})
+    verdict = gates.log_verdict(document["gates"]["log"][0], [line])
+    assert verdict.ok is False
+    assert "VLLM_CUTLASS" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("used", "part"),
+    [
+        ({"atention": True}, "gates.use.atention: unknown — expected attention"),
+        ({"no-unknown-variable": "MARLIN"}, "expected true, because this gate has no value"),
+    ],
+)
+def test_a_wrong_use_is_refused(used: dict[str, Any], part: str, tmp_path: Any) -> None:
+    document = yaml.safe_load((paths.RECIPES / "gemma-4-31b-awq.yml").read_text())
+    document["gates"]["use"] = used
+    (tmp_path / "gemma-4-31b-awq.yml").write_text(yaml.safe_dump(document))
+    with pytest.raises(RefusedError) as refused:
+        recipe.read(tmp_path / "gemma-4-31b-awq.yml")
+    assert part in str(refused.value)
+
+
+def test_a_number_is_a_bound() -> None:
+    document = log_gates.expanded({"gates": {"use": {"kv-tokens": 200000}}})
+    gate = document["gates"]["log"][0]
+    assert gates.log_verdict(gate, ["GPU KV cache size: 146,240 tokens"]).ok is False
+    assert gates.log_verdict(gate, ["GPU KV cache size: 714,768 tokens"]).ok is True
