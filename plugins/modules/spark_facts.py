@@ -43,6 +43,16 @@ options:
     description: Read the RoCE fabric too (netdevs, HCAs, GIDs, routes), as RV(facts.fabric).
     type: bool
     default: false
+  weights:
+    description: Model folders whose safetensors headers are read, as RV(facts.weights).
+    type: list
+    elements: path
+    default: []
+  disks:
+    description: Folders, which need not exist, whose disk is measured, as RV(facts.disks).
+    type: list
+    elements: path
+    default: []
 attributes:
   check_mode:
     support: full
@@ -76,6 +86,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
 from ansible.module_utils.spark_fabric import fabric
+from ansible.module_utils.spark_safetensors import summary
 
 RUN_DIR = "/run/vllm-spark"
 UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestampMonotonic")
@@ -231,6 +242,14 @@ def rank_states(names):
     return found
 
 
+def disk(path):
+    """Bytes of the disk that a folder is on, or will be."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    found = os.statvfs(path)
+    return {"total": found.f_frsize * found.f_blocks, "free": found.f_frsize * found.f_bavail}
+
+
 def main():
     spec = {
         "images": {"type": "list", "elements": "str", "default": []},
@@ -240,6 +259,8 @@ def main():
         "units": {"type": "list", "elements": "str", "default": []},
         "records": {"type": "dict", "default": {}},
         "fabric": {"type": "bool", "default": False},
+        "weights": {"type": "list", "elements": "path", "default": []},
+        "disks": {"type": "list", "elements": "path", "default": []},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     asked = module.params
@@ -264,6 +285,8 @@ def main():
         "records": deployed,
         "env_mtimes": env_times,
         "states": rank_states(asked["records"]),
+        "weights": {path: summary(path) for path in asked["weights"]},
+        "disks": {path: disk(path) for path in asked["disks"]},
     }
     if asked["fabric"]:
         facts["fabric"] = fabric()

@@ -1,10 +1,13 @@
-"""A pair of Sparks as NVIDIA's instructions cable them, for what can be asked without any host."""
+"""Sparks that nothing else uses, cabled as NVIDIA's instructions do it, for what can be asked without any host."""
 
 from __future__ import annotations
 
 from typing import Any
 
 HOSTS = ("spark1", "spark2")
+
+# What CUDA reports as a Spark's whole memory (121.7 GiB), and what of it a box without a desktop has available.
+MEMORY = {"total": 130663706624, "available": 120259084288}
 
 # Names and twins as in NVIDIA's connect-two-sparks playbook; a subnet for each twin.
 TWINS = (

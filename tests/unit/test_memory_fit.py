@@ -1,0 +1,142 @@
+"""The memory that is foreseen against what engines were seen to take, and what does not fit."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from vllm_spark import architecture, kv_cache, memory, memory_seen, nominal, paths, recipe, roofline
+from vllm_spark.memory import GIB
+
+TOTAL = nominal.MEMORY["total"]
+
+
+def of(name: str, **changes: Any) -> dict[str, Any]:
+    """A recipe's document, with changes to its blocks."""
+    document = copy.deepcopy(dict(recipe.load(name).document))
+    for block, change in changes.items():
+        document[block] = {**document[block], **change}
+    return document
+
+
+def identity(entry: Mapping[str, Any]) -> str:
+    return str(entry["id"])
+
+
+@pytest.mark.parametrize("entry", memory_seen.of("loaded"), ids=identity)
+def test_weights_take_what_was_seen(entry: Mapping[str, Any]) -> None:
+    held = memory_seen.model(entry).held_bytes(entry.get("tensor_parallel", 1))
+    assert sum(held.values()) / GIB == pytest.approx(entry["seen"], rel=0.01)
+
+
+@pytest.mark.parametrize("entry", memory_seen.of("cache"), ids=identity)
+def test_the_cache_holds_what_the_engine_logged(entry: Mapping[str, Any]) -> None:
+    cache = kv_cache.of(
+        architecture.load(entry["architecture"]), roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1)
+    )
+    room, context, batched = entry["room"] * GIB, entry["context"], entry["batched"]
+    logged = cache.logged_tokens(room, context, batched, entry.get("before_0_20", False))
+    # The engine logs the room with two digits after the point.
+    assert logged == pytest.approx(entry["tokens"], rel=1e-4)
+    if "requests" in entry:
+        assert cache.requests(room, context, batched) == pytest.approx(entry["requests"], abs=0.01)
+
+
+@pytest.mark.parametrize("entry", [e for group in ("loaded", "cache") for e in memory_seen.of(group)], ids=identity)
+def test_what_is_said_to_be_in_a_log_is_there(entry: Mapping[str, Any]) -> None:
+    file = paths.ROOT / entry["source"]
+    if not file.is_file():
+        assert not entry["source"].startswith("tests/"), "a source that is a file must exist"
+        return
+    wanted = r"Model loading took ([\d.]+) GiB" if "seen" in entry else r"Available KV cache memory: ([\d.]+) GiB"
+    assert float(entry.get("seen", entry.get("room"))) in {float(n) for n in re.findall(wanted, file.read_text())}
+
+
+@pytest.mark.parametrize("entry", memory_seen.of("reserved"), ids=identity)
+def test_the_share_of_the_whole_is_what_an_engine_takes(entry: Mapping[str, Any]) -> None:
+    reserved = entry["utilization"] * TOTAL / GIB
+    if "cache" in entry:
+        rest = reserved - entry["weights"] - entry["cache"]
+        assert rest == pytest.approx(memory.WORKSPACE_BYTES / GIB, abs=0.25)
+    else:
+        # A worker has no API server; a desktop comes on top where the report counts the whole box.
+        assert -3 <= entry["seen"] - reserved <= 8
+
+
+# field report -> recipe that is it, GiB of cache that it saw
+REPORTED = [
+    ("gemma-4-31b-nvfp4-fp8kv", 0.85, 66.95),
+    ("gemma-4-26b-a4b-nvfp4-patched", 0.85, 81.8),
+]
+
+
+@pytest.mark.parametrize(("name", "utilization", "seen"), REPORTED)
+def test_a_report_s_cache_is_foreseen(name: str, utilization: float, seen: float) -> None:
+    document = of(name, memory={"utilization": utilization})
+    model = memory.model_of(document)
+    assert model is not None
+    found = memory.fit(document, model, nominal.MEMORY, document["args"]["max-model-len"])
+    assert found.room / GIB == pytest.approx(seen, abs=1.0)
+
+
+def test_quantising_at_load_needs_the_files_width_first() -> None:
+    document = of("gemma-4-31b-fp8", memory={"utilization": 0.2})
+    assert memory.loading_peak_bytes(document) == document["model"]["size_bytes"]
+    assert memory.needed_bytes(document, TOTAL) == document["model"]["size_bytes"]
+    measured = of("gemma-4-31b-fp8", memory={"utilization": 0.2, "loading_peak_bytes": 80 * GIB})
+    assert memory.needed_bytes(measured, TOTAL) == 80 * GIB
+    assert memory.loading_peak_bytes(of("gemma-4-31b-fp8-tp2")) == pytest.approx(31.29e9, rel=0.01)
+    assert memory.loading_peak_bytes(of("gemma-4-26b-a4b-nvfp4")) == 0
+
+
+# args, layout -> bytes of a number in the cache
+CACHES = [
+    ({"kv-cache-dtype": "fp8"}, "bf16", 1.0),
+    ({"kv-cache-dtype": "fp8_e4m3"}, "bf16", 1.0),
+    ({"kv-cache-dtype": "bfloat16"}, "nvfp4", 2.0),
+    ({}, "nvfp4", 1.0),
+    ({}, "fp8", 2.0),
+    ({"kv-cache-dtype": "auto"}, "bf16", 2.0),
+]
+
+
+@pytest.mark.parametrize(("args", "experts", "width"), CACHES)
+def test_auto_means_fp8_for_an_nvfp4_checkpoint(args: dict[str, str], experts: str, width: float) -> None:
+    assert memory.kv_width({"args": args, "model": {"layout": {"experts": experts}}}) == width
+
+
+def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
+    document = of("gemma-4-26b-a4b-nvfp4", memory={"kv_cache_bytes": 10 * GIB})
+    model = memory.model_of(document)
+    assert model is not None
+    weights = sum(model.held_bytes(1).values())
+    assert memory.reserved_bytes(document, TOTAL) == weights + memory.WORKSPACE_BYTES + 10 * GIB
+    assert memory.fit(document, model, nominal.MEMORY, 1024).room == 10 * GIB
+
+
+def test_vision_is_left_out_where_the_engine_leaves_it_out() -> None:
+    with_vision = of("gemma-4-26b-a4b-nvfp4", args={"language-model-only": False})
+    sizes = [
+        sum(m.held_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
+    ]
+    assert sizes[0] - sizes[1] == 2 * architecture.load("gemma-4-26b-a4b").vision
+
+
+def test_a_drafter_without_an_architecture_takes_its_files_size() -> None:
+    document = of("gemma-4-26b-a4b-nvfp4")
+    document["drafter"] = {"repository": "owner/drafter", "speculative_tokens": 8, "size_bytes": 3_000_000_000}
+    model = memory.model_of(document)
+    assert model is not None
+    assert model.held_bytes(2)["drafter"] == 1_500_000_000
+
+
+def test_a_linear_layer_keeps_a_state_and_no_tokens() -> None:
+    model = architecture.load("qwen3.6-35b-a3b")
+    cache = kv_cache.of(model, 2.0)
+    longer = cache.request_bytes(32768, 2048) - cache.request_bytes(16384, 2048)
+    assert longer == 16384 * 20480
+    assert cache.state_bytes == 30 * 2146304

@@ -1,0 +1,197 @@
+"""The real layout from safetensors headers: read as the box reads it, judged as the controller judges it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import load_module
+
+from vllm_spark import architecture, weights
+
+
+@pytest.fixture
+def reader() -> ModuleType:
+    """The box's module, found as ansible.cfg lets it be found (conftest)."""
+    from ansible.module_utils import spark_safetensors  # noqa: PLC0415
+
+    return spark_safetensors
+
+
+ITEM_BYTES = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4}
+TINY = architecture.load("tiny-gemma4")
+
+
+def encoded(tensors: Mapping[str, tuple[str, int]]) -> bytes:
+    """A safetensors file: name -> (dtype, number of items)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, items) in tensors.items():
+        begin, end = end, end + items * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": [items], "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
+
+
+def tiny(experts: str = "BF16", attention: str = "BF16", head: bool = True) -> dict[str, tuple[str, int]]:
+    """The tensors of a model of the tiny architecture; `experts` may be NVFP4: packed, with a scale per 16."""
+    filed = TINY.filed()
+    found: dict[str, tuple[str, int]] = {"model.embed_tokens.weight": ("BF16", filed["embedding"])}
+    for layer in range(4):
+        base = f"model.layers.{layer}"
+        found[f"{base}.self_attn.q_proj.weight"] = (attention, filed["attention"] // 4)
+        found[f"{base}.self_attn.q_norm.weight"] = ("BF16", 64)
+        found[f"{base}.mlp.gate_proj.weight"] = ("BF16", filed["mlp"] // 4)
+        found[f"{base}.router.proj.weight"] = ("BF16", filed["router"] // 4)
+        found[f"{base}.input_layernorm.weight"] = ("BF16", 256)
+        for expert in range(8):
+            count = filed["experts"] // 32
+            name = f"{base}.experts.{expert}.down_proj.weight"
+            if experts == "NVFP4":
+                found |= {
+                    name: ("U8", count // 2),
+                    f"{name}_scale": ("F8_E4M3", count // 16),
+                    f"{name}_scale_2": ("F32", 1),
+                }
+            else:
+                found[name] = (experts, count)
+    if head:
+        found["lm_head.weight"] = ("BF16", filed["head"])
+    return found
+
+
+# what the files hold -> the layout that is found
+LAYOUTS = [
+    (tiny(), {"attention": "bf16", "mlp": "bf16", "experts": "bf16", "head": "bf16"}),
+    (tiny(experts="NVFP4"), {"attention": "bf16", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"}),
+    (
+        tiny(experts="F8_E4M3", attention="F8_E4M3"),
+        {"attention": "fp8", "mlp": "bf16", "experts": "fp8", "head": "bf16"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("tensors", "layout"), LAYOUTS)
+def test_the_layout_is_what_the_files_hold(
+    tensors: dict[str, tuple[str, int]], layout: dict[str, str], tmp_path: Path, reader: ModuleType
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(encoded(tensors))
+    answer = reader.summary(str(tmp_path))
+    assert answer["error"] == ""
+    assert answer["bytes"] == (tmp_path / "model.safetensors").stat().st_size
+    found = weights.read(TINY, answer)
+    assert found.doubts == ()
+    assert {part: weights.width_name(width) for part, width in found.layout.items()} == layout
+    assert weights.differences(found, layout) == []
+
+
+def test_a_recipe_that_says_otherwise_is_told(tmp_path: Path, reader: ModuleType) -> None:
+    (tmp_path / "model.safetensors").write_bytes(encoded(tiny(experts="NVFP4")))
+    found = weights.read(TINY, reader.summary(str(tmp_path)))
+    said = weights.differences(found, {"attention": "nvfp4", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"})
+    assert said == ["attention is bf16 in the files and nvfp4 in the recipe"]
+
+
+def test_a_head_that_is_the_embedding_is_found_under_its_name(tmp_path: Path, reader: ModuleType) -> None:
+    (tmp_path / "model.safetensors").write_bytes(encoded(tiny(head=False)))
+    found = weights.read(TINY, reader.summary(str(tmp_path)))
+    assert found.architecture.tied
+    assert weights.width_name(found.layout["head"]) == "bf16"
+
+
+def test_another_model_in_the_folder_is_doubted(tmp_path: Path, reader: ModuleType) -> None:
+    dense = {name: shape for name, shape in tiny().items() if ".experts." not in name}
+    (tmp_path / "model.safetensors").write_bytes(encoded(dense))
+    found = weights.read(TINY, reader.summary(str(tmp_path)))
+    assert [doubt.partition(":")[0] for doubt in found.doubts] == ["experts"]
+
+
+def test_the_index_says_which_files_count(tmp_path: Path, reader: ModuleType) -> None:
+    tensors = tiny()
+    names = sorted(tensors)
+    halves = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, part in halves.items():
+        (tmp_path / file).write_bytes(encoded({name: tensors[name] for name in part}))
+    (tmp_path / "consolidated.safetensors").write_bytes(encoded(tensors))
+    index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
+    (tmp_path / reader.INDEX).write_text(json.dumps(index))
+    answer = reader.summary(str(tmp_path))
+    assert (answer["files"], answer["error"]) == (2, "")
+    assert weights.read(TINY, answer).layout["mlp"] == 2
+    (tmp_path / "model-2.safetensors").unlink()
+    assert "names 2 files, of which model-2.safetensors is missing" in reader.summary(str(tmp_path))["error"]
+    (tmp_path / reader.INDEX).write_text("{")
+    assert "is no index of weights" in reader.summary(str(tmp_path))["error"]
+
+
+def test_a_folder_that_is_not_there_has_no_answer(tmp_path: Path, reader: ModuleType) -> None:
+    assert reader.summary(str(tmp_path / "none")) is None
+    assert reader.summary(str(tmp_path)) == {"files": 0, "bytes": 0, "tensors": {}, "error": ""}
+
+
+def test_the_disk_of_a_folder_that_is_not_there_yet_is_its_parent_s(tmp_path: Path) -> None:
+    facts = load_module("spark_facts")
+    found = facts.disk(str(tmp_path / "not" / "yet"))
+    assert found["total"] == facts.disk(str(tmp_path))["total"]
+    assert 0 < found["free"] <= found["total"]
+
+
+GOOD = encoded({"lm_head.weight": ("BF16", 100)})
+BROKEN = {
+    "empty": (b"", "has 0 bytes and a header of 0: cut off, or not safetensors"),
+    "cut in the length": (GOOD[:5], "has 5 bytes and a header of"),
+    "cut in the header": (GOOD[:40], "has 40 bytes and a header of"),
+    "cut in the tensors": (GOOD[:-1], f"has {len(GOOD) - 1} bytes, and its tensors need {len(GOOD)}"),
+    "too long": (GOOD + b"x", f"has {len(GOOD) + 1} bytes, and its tensors need {len(GOOD)}"),
+    "a page of HTML": (b"<!DOCTYPE html><html></html>", "cut off, or not safetensors"),
+    "no JSON": ((4).to_bytes(8, "little") + b"{{{{", "has a header that cannot be read"),
+    "no text": ((4).to_bytes(8, "little") + b"\xff\xfe\xfd\xfc", "has a header that cannot be read"),
+    "a list": ((2).to_bytes(8, "little") + b"[]", "has a header that cannot be read"),
+    "no offsets": ((13).to_bytes(8, "little") + b'{"a": {"b":1}', "has a header that cannot be read"),
+    "offsets of text": (
+        (51).to_bytes(8, "little") + b'{"a":{"dtype":"BF16","data_offsets":["zero","one"]}}'[:51],
+        "has a header that cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=BROKEN.keys())
+def test_a_file_that_is_not_whole_is_named(content: str, tmp_path: Path, reader: ModuleType) -> None:
+    data, said = BROKEN[content]
+    (tmp_path / "model.safetensors").write_bytes(data)
+    answer = reader.summary(str(tmp_path))
+    assert answer["error"].startswith(str(tmp_path / "model.safetensors"))
+    assert said in answer["error"]
+
+
+# tensor -> its part
+NAMES = {
+    "model.language_model.layers.3.self_attn.q_proj.weight_scale": "attention",
+    "model.layers.3.linear_attn.in_proj_qkvz.weight": "attention",
+    "model.layers.3.mlp.gate_proj.weight": "mlp",
+    "model.layers.3.mlp.gate.weight": "router",
+    "model.layers.3.router.proj.weight": "router",
+    "model.layers.3.mlp.experts.17.up_proj.weight": "experts",
+    "model.layers.3.moe.experts.17.up_proj.weight_scale_2": "experts",
+    "model.layers.3.mlp.shared_expert.up_proj.weight": "mlp",
+    "model.layers.3.mlp.shared_expert_gate.weight": "router",
+    "model.vision_tower.encoder.layers.3.self_attn.q_proj.weight": "vision",
+    "model.embed_vision.embedding_projection.weight": "vision",
+    "model.visual.blocks.3.mlp.linear_fc1.weight": "vision",
+    "mtp.layers.0.mlp.experts.3.up_proj.weight": "drafter",
+    "lm_head.weight": "head",
+    "model.language_model.embed_tokens.weight": "embedding",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tensor_belongs_to_its_part(name: str) -> None:
+    assert weights.part_bytes({name: {"BF16": 7}}) == {NAMES[name]: 7}
+
+
+def test_a_norm_belongs_to_no_part() -> None:
+    assert weights.part_bytes({"model.layers.3.input_layernorm.weight": {"BF16": 7}}) == {}
