@@ -27,6 +27,7 @@ class ActionModule(ActionBase):
             limit=tuple(given["limit"]),
             recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
             lock_file=Path(given["lock_file"]),
+            accepted=tuple(given["accepted"]),
             secrets={name: bool(value) for name, value in given["secrets"].items()},
             site=spec.Site(**given["site"]),
         )

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Make the shelf of the sandbox: what a derived image is built from and the internet would otherwise hold.
+
+    make_shelf.py FOLDER WHEEL...
+
+FOLDER/simple is a package index as pip reads it (PEP 503), FOLDER/overlay/tiny-overlay.tar.gz an archive with the same
+bytes on every machine: its checksum is in sandbox/recipes/tiny-gemma4-derived.yml. Prints that checksum.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import shutil
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+SOURCES = {
+    "tiny-overlay-1/vllm/spark_overlay.py": (
+        '"""A source that the engine does not have."""\n\nNAME = "tiny-overlay-1"\n'  # what the patches know
+    ),
+    # Neither is taken: it is no source of the folder.
+    "tiny-overlay-1/vllm/notes.txt": "not copied\n",
+    "tiny-overlay-1/setup.py": "raise SystemExit(1)\n",
+}
+
+# Packages of no use: one wishes for another version of a package that the engine's image has, and the index has it.
+WISHES = {("tiny_wish", "1"): "shellingham==99", ("shellingham", "99"): ""}
+
+
+def wheel(folder: Path, name: str, version: str, requires: str) -> Path:
+    """An empty package that pip installs."""
+    made = folder / f"{name}-{version}-py3-none-any.whl"
+    about = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    with zipfile.ZipFile(made, "w") as packed:
+        packed.writestr(f"{about}/METADATA", metadata + (f"Requires-Dist: {requires}\n" if requires else ""))
+        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr(f"{about}/RECORD", "")
+    return made
+
+
+def archive() -> bytes:
+    """No times, no owners, no compression: all three differ between machines."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, text in SOURCES.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    zipped = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=0, fileobj=zipped, mtime=0) as stream:
+        stream.write(packed.getvalue())
+    return zipped.getvalue()
+
+
+def main(folder: Path, wheels: list[Path]) -> None:
+    overlay = folder / "overlay" / "tiny-overlay.tar.gz"
+    overlay.parent.mkdir(parents=True, exist_ok=True)
+    overlay.write_bytes(archive())
+    wished = folder / "wheels"
+    wished.mkdir(exist_ok=True)
+    made = [wheel(wished, name, version, requires) for (name, version), requires in WISHES.items()]
+    for package in (*wheels, *made):
+        project = folder / "simple" / package.name.partition("-")[0].lower().replace("_", "-")
+        project.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package, project)
+        (project / "index.html").write_text(f'<a href="{package.name}">{package.name}</a>\n')
+    print(hashlib.sha256(overlay.read_bytes()).hexdigest())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [Path(word) for word in sys.argv[2:]])

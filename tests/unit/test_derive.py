@@ -1,0 +1,341 @@
+"""Derived images: what their name depends on, what is built, and who builds, gives and takes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import DATA
+from recorded_boxes import load, record
+
+from vllm_spark import derive, images, launch, plan, ranks, recipe, spec
+from vllm_spark.refusal import RefusedError
+from vllm_spark.spec import Site, Spec
+
+PATCH = "--- a/vllm/x.py\n+++ b/vllm/x.py\n@@ -1,2 +1,2 @@\n-a\n+b\n c\n"
+FILES = {"patches/x.patch": PATCH}
+DIGEST = f"sha256:{'1' * 64}"
+OVERLAY = {"url": "https://example.org/o.tar.gz", "sha256": "3" * 64, "folder": "o-1/vllm", "why": "because of tests"}
+DOCUMENT: dict[str, Any] = {
+    "name": "demo",
+    "image": {
+        "repository": "ghcr.io/owner/engine",
+        "tag": "v1",
+        "digest": DIGEST,
+        "derive": {"pip": ["ray[cgraph]==2.55.1", "transformers==5.14.1"], "overlay": OVERLAY},
+    },
+    "patches": [{"path": "patches/x.patch", "sha256": "2" * 64, "why": "because of tests"}],
+}
+
+
+def made(document: Mapping[str, Any] = DOCUMENT, files: Mapping[str, str] = FILES) -> derive.Derived:
+    found = derive.derived(document, files)
+    assert found is not None
+    return found
+
+
+def put(place: str, value: Any) -> dict[str, Any]:
+    """DOCUMENT with one value changed, or taken away where it is None."""
+    document: Any = copy.deepcopy(DOCUMENT)
+    *folders, key = place.split(".")
+    inner = document
+    for folder in folders:
+        inner = inner[folder]
+    if value is None:
+        del inner[key]
+    else:
+        inner[key] = value
+    return document  # type: ignore[no-any-return]
+
+
+def test_a_recipe_that_adds_nothing_has_no_derived_image() -> None:
+    plain = {**DOCUMENT, "image": {key: value for key, value in DOCUMENT["image"].items() if key != "derive"}}
+    assert derive.derived({**plain, "patches": []}, {}) is None
+    assert derive.derived({key: value for key, value in plain.items() if key != "patches"}, {}) is None
+    assert derive.derived(plain, FILES) is not None, "patches alone make one"
+
+
+def test_the_name_has_the_recipe_and_the_hash_of_the_inputs() -> None:
+    image = made()
+    assert image.image == f"vllm-spark/demo:{image.inputs[:12]}"
+    assert len(image.inputs) == 64
+    assert made(copy.deepcopy(DOCUMENT)).inputs == image.inputs
+
+
+CHANGES: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {
+    "base": (put("image.digest", f"sha256:{'9' * 64}"), FILES),
+    "pin": (put("image.derive.pip", ["ray[cgraph]==2.55.0", "transformers==5.14.1"]), FILES),
+    "one pin less": (put("image.derive.pip", ["transformers==5.14.1"]), FILES),
+    "no pin": (put("image.derive.pip", None), FILES),
+    "overlay's checksum": (put("image.derive.overlay", {**OVERLAY, "sha256": "4" * 64}), FILES),
+    "overlay's url": (put("image.derive.overlay", {**OVERLAY, "url": "https://example.org/p.tar.gz"}), FILES),
+    "overlay's folder": (put("image.derive.overlay", {**OVERLAY, "folder": "o-2/vllm"}), FILES),
+    "no overlay": (put("image.derive.overlay", None), FILES),
+    "patch's text": (DOCUMENT, {"patches/x.patch": PATCH.replace("+b", "+B")}),
+    "order of patches": (
+        put("patches", [{"path": "patches/y.patch"}, {"path": "patches/x.patch"}]),
+        {**FILES, "patches/y.patch": PATCH},
+    ),
+    "no patch": (put("patches", None), {}),
+}
+
+
+def test_every_input_makes_another_image() -> None:
+    names = {name: made(*change).image for name, change in CHANGES.items()}
+    assert len({*names.values(), made().image}) == len(CHANGES) + 1, names
+
+
+SAME = {
+    "tag": put("image.tag", "v2"),
+    "why of the overlay": put("image.derive.overlay", {**OVERLAY, "why": "another reason"}),
+    "why of a patch": put("patches", [{**DOCUMENT["patches"][0], "why": "another reason"}]),
+    "arguments": {**DOCUMENT, "args": {"max-model-len": 1}},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_decides_nothing_makes_the_same_image(name: str) -> None:
+    assert made(SAME[name]).image == made().image
+
+
+def test_the_program_and_the_template_are_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = made().inputs
+    (tmp_path / "image_steps.py").write_text("another program\n")
+    monkeypatch.setattr("vllm_spark.paths.BOX", tmp_path)
+    assert made().inputs != before
+
+
+def test_the_build_context_holds_everything_but_the_overlay() -> None:
+    image = made()
+    assert set(image.files) == {"Dockerfile", "image_steps.py", "pins.txt", "patches/01-x.patch"}
+    assert image.files["patches/01-x.patch"] == PATCH
+    assert image.files["pins.txt"] == "ray[cgraph]==2.55.1\ntransformers==5.14.1\n"
+    assert image.overlay == {key: value for key, value in OVERLAY.items() if key != "why"}
+
+
+def instructions(image: derive.Derived) -> list[str]:
+    return [line for line in image.files["Dockerfile"].splitlines() if line and line[0] != "#"]
+
+
+def test_the_dockerfile_starts_from_the_digest_and_adds_before_it_patches() -> None:
+    steps = "/usr/local/lib/vllm-spark"
+    assert instructions(made()) == [
+        f"FROM ghcr.io/owner/engine@{DIGEST}",
+        f"COPY image_steps.py {steps}/",
+        "ARG PIP_INDEX_URL",
+        "ARG PIP_TRUSTED_HOST",
+        f"COPY pins.txt {steps}/",
+        f"RUN python3 {steps}/image_steps.py pip {steps}/pins.txt",
+        "COPY overlay.tar.gz /tmp/",
+        f"RUN python3 {steps}/image_steps.py overlay /tmp/overlay.tar.gz o-1/vllm && rm /tmp/overlay.tar.gz",
+        f"COPY patches/ {steps}/patches/",
+        f"RUN cd {steps}/patches && python3 ../image_steps.py patch 01-x.patch",
+    ]
+
+
+def test_a_step_that_the_recipe_does_not_want_is_not_in_the_dockerfile() -> None:
+    only_pins = made({**put("patches", None), "image": put("image.derive.overlay", None)["image"]}, {})
+    assert [line.split()[0] for line in instructions(only_pins)] == ["FROM", "COPY", "ARG", "ARG", "COPY", "RUN"]
+
+
+# index -> the build's arguments
+INDEXES = {
+    "": [],
+    "https://example.org/simple": ["PIP_INDEX_URL=https://example.org/simple"],
+    "http://10.0.0.1:8900/simple": ["PIP_INDEX_URL=http://10.0.0.1:8900/simple", "PIP_TRUSTED_HOST=10.0.0.1"],
+}
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_the_command_labels_the_image_and_names_the_index(index: str) -> None:
+    image = made()
+    words = derive.command(image, "0.1.0 (abc)", index)
+    labels = [value for name, value in itertools.pairwise(words) if name == "--label"]
+    assert labels == [
+        f"vllm-spark.base=ghcr.io/owner/engine@{DIGEST}",
+        f"vllm-spark.inputs={image.inputs}",
+        "vllm-spark.recipe=demo",
+        "vllm-spark.toolkit=0.1.0 (abc)",
+    ]
+    assert [value for name, value in itertools.pairwise(words) if name == "--build-arg"] == INDEXES[index]
+    assert words[words.index("--tag") + 1] == image.image
+    assert words[-1] == image.folder
+
+
+def test_an_index_with_a_login_is_refused() -> None:
+    (refusal,) = derive.index_refusals("https://me:secret@example.org/simple")
+    assert "secret" not in str(refusal)
+    assert "holds a login for example.org" in str(refusal)
+    assert list(derive.index_refusals("https://example.org/simple")) == []
+
+
+# the end of a build's log -> (a part of the message, the runbook)
+FAILURES = {
+    "patch, classic builder": (
+        ["\x1b[91mvllm-spark refuses: patch 01-x.patch does not apply: vllm/x.py, hunk 1 (line 1): …\x1b[0m",
+         "The command '/bin/sh -c …' returned a non-zero code: 1"],
+        "stopped: patch 01-x.patch does not apply: vllm/x.py, hunk 1 (line 1): …", "patch-does-not-apply",
+    ),
+    "patch, BuildKit": (
+        ["#9 0.31 vllm-spark refuses: patch 01-x.patch does not apply: vllm/x.py, hunk 2 (line 8): …",
+         "ERROR: process \"/bin/sh -c …\" did not complete successfully: exit code: 1"],
+        "hunk 2 (line 8)", "patch-does-not-apply",
+    ),
+    "pip": (["ERROR: ResolutionImpossible", "vllm-spark refuses: pip cannot add ray==2 (above)"],
+            "stopped: pip cannot add ray==2 (above)", "image-build"),
+    "the builder itself": (["/var/lib/docker: no space left on device"], "no space left on device", "image-build"),
+    "nothing": ([], "the builder ended without a word", "image-build"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failed_build_says_why_and_where_its_log_is(name: str) -> None:
+    lines, says, runbook = FAILURES[name]
+    said = derive.failure("vllm-spark/demo:abc", lines, "/var/lib/x/build.log")
+    assert says in said
+    assert "\x1b" not in said
+    assert "the whole log is /var/lib/x/build.log" in said
+    assert said.endswith(f"See docs/runbooks/{runbook}.md")
+
+
+def test_the_other_words_of_a_build() -> None:
+    assert derive.headline("\x1b[91mStep 2/9 : COPY x y\x1b[0m", 61, 3600) == (
+        "building (Step 2/9 : COPY x y)  01:01 of 1:00:00"
+    )
+    said = derive.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
+    assert said.startswith("the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match")
+    assert f"expected an archive with sha256 {'3' * 64}" in said
+
+
+def test_a_transfer_that_failed_names_both_ends() -> None:
+    ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
+    said = derive.transfer_failure(ends, "Connection\n refused")
+    assert said.startswith("vllm-spark/demo:abc did not go from spark1 to its worker: Connection refused — expected")
+    assert "10.0.0.1 port 25090" in said
+
+
+# --- recipes with patches
+
+
+def recipe_folder(folder: Path, nodes: int = 1) -> Path:
+    """A recipe `derived` in a folder of its own, for one Spark or two."""
+    name = "two-sparks" if nodes > 1 else "everything"
+    document = yaml.safe_load((DATA / "recipes" / f"{name}.yml").read_text())
+    document |= {"name": "derived", "mounts": [], "secrets": []}
+    document["image"]["derive"] = {"pip": ["iniconfig==2.3.1"]}
+    document["patches"] = [
+        {"path": "patches/x.patch", "sha256": hashlib.sha256(PATCH.encode()).hexdigest(), "why": "because of tests"}
+    ]
+    (folder / "patches").mkdir()
+    (folder / "patches" / "x.patch").write_text(PATCH)
+    (folder / "derived.yml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda file: file.write_text(PATCH + "\n"), "patches: patches/x.patch has sha256 "),
+        (Path.unlink, "patches: patches/x.patch is not a file beside the recipe"),
+    ],
+    ids=["changed", "absent"],
+)
+def test_a_patch_is_checked_when_the_recipe_is_read(
+    damage: Callable[[Path], object], says: str, tmp_path: Path
+) -> None:
+    file = recipe_folder(tmp_path) / "patches" / "x.patch"
+    assert recipe.load("derived", (tmp_path,)).files == {"patches/x.patch": PATCH}
+    damage(file)
+    with pytest.raises(RefusedError, match=r"derived\.yml: ") as refused:
+        recipe.load("derived", (tmp_path,))
+    assert says in str(refused.value)
+
+
+def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
+    file = recipe_folder(tmp_path) / "derived.yml"
+    document = yaml.safe_load(file.read_text())
+    document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected one"):
+        recipe.load("derived", (tmp_path,))
+
+
+# --- who does what
+
+
+def specs_of(folder: Path, hosts: tuple[str, ...]) -> dict[str, Spec]:
+    inventory = spec.Inventory(
+        deployments=[{"name": "demo", "recipe": "derived", "hosts": list(hosts)}],
+        sparks=hosts,
+        limit=hosts,
+        recipe_folders=(recipe_folder(folder, len(hosts)),),
+        site=Site(pip_index="https://example.org/simple"),
+    )
+    found = {host: spec.resolve(inventory, host) for host in hosts}
+    return {host: Spec.from_json(json.loads(json.dumps(one.to_json()))) for host, one in found.items() if one}
+
+
+def test_the_launch_runs_the_derived_image_and_the_record_tells_of_both(tmp_path: Path, facts: dict[str, Any]) -> None:
+    specs = specs_of(tmp_path, ("spark1",))
+    one = specs["spark1"]
+    assert one.derived is not None
+    assert one.image in launch.argv(one)
+    assert one.base not in launch.argv(one)
+    facts["paths"] = dict.fromkeys(plan.model_folders(one), True)
+    planned, said = plan.of_host(specs, {"spark1": facts}, "spark1", "test")
+    deployed = json.loads(next(file.content for file in planned.files if file.path.endswith("deployed.json")))
+    assert (deployed["digest"], deployed["derived"]) == (
+        DIGEST,
+        {"image": one.image, "inputs": one.derived.inputs},
+    )
+    assert f"image {one.image} is built here from {one.base}" in said
+    assert planned.pull
+    assert planned.gates["image"] == one.image
+    assert "https://example.org/simple" in shlex.join(planned.build["command"])
+    assert {file["path"].rpartition("/")[0] for file in planned.build["files"]} == set(planned.build["folders"])
+
+
+# (head's id, worker's id, has the head the base) -> what each does: pull, build, transfer
+DUTIES = {
+    (None, None, False): {"spark1": "pull build transfer", "spark2": "transfer"},
+    (None, None, True): {"spark1": "build transfer", "spark2": "transfer"},
+    (None, "sha256:old", True): {"spark1": "build transfer", "spark2": "transfer"},
+    ("sha256:a", None, False): {"spark1": "transfer", "spark2": "transfer"},
+    ("sha256:a", "sha256:b", False): {"spark1": "transfer", "spark2": "transfer"},
+    ("sha256:a", "sha256:a", False): {"spark1": "", "spark2": ""},
+}
+
+
+@pytest.mark.parametrize("here", DUTIES)
+def test_the_head_builds_and_the_worker_takes(
+    here: tuple[str | None, str | None, bool], tmp_path: Path, facts: dict[str, Any]
+) -> None:
+    specs = specs_of(tmp_path, ("spark1", "spark2"))
+    boxes = {}
+    for host, identity in zip(specs, here[:2], strict=True):
+        images_here = {specs[host].image: identity, specs[host].base: "sha256:base" if here[2] else None}
+        fabric = record(tmp_path / host, load(DATA / "fabric" / "one-cable", host))
+        boxes[host] = {**facts, "hostname": host, "images": images_here, "fabric": fabric}
+    ranked = ranks.join(specs, boxes)
+    for host, one in ranked.items():
+        peers = [box for name, box in boxes.items() if name != host]
+        steps = images.steps(one, boxes[host], peers, "test")
+        done = {"pull": steps.pull, "build": steps.build, "transfer": steps.transfer}
+        assert " ".join(name for name, wanted in done.items() if wanted) == DUTIES[here][host]
+        if steps.transfer:
+            assert steps.transfer["head"] == ranked["spark1"].pair.address  # type: ignore[union-attr]
+            assert steps.transfer["through"] == f"127.0.0.1:{images.REGISTRY_PORT}/{one.image}"
+
+
+def test_the_registrys_port_is_of_the_range_that_a_pair_keeps() -> None:
+    from vllm_spark import pair  # noqa: PLC0415  its name is a local one above
+
+    assert images.REGISTRY_PORT in pair.PORTS

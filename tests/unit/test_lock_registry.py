@@ -1,0 +1,195 @@
+"""A registry's answers, of a stand-in for one: index and manifest, tokens and logins, and everything that goes wrong.
+The real one is asked in molecule/images."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_in import Reply, serving
+
+from vllm_spark import registry
+from vllm_spark.refusal import RefusedError
+from vllm_spark.registry import Registry
+
+ARM, AMD = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+CONFIG = f"sha256:{'c' * 64}"
+IMAGE = "images.test/owner/engine"
+
+
+def entry(digest: str, os: str, architecture: str) -> dict[str, Any]:
+    return {"digest": digest, "platform": {"os": os, "architecture": architecture}}
+
+
+INDEX = {
+    "mediaType": registry.INDEXES[0],
+    "manifests": [
+        entry(AMD, "linux", "amd64"),
+        entry(ARM, "linux", "arm64"),
+        entry(CONFIG, "unknown", "unknown"),  # what BuildKit adds: where the image comes from
+    ],
+}
+MANIFEST = {"mediaType": registry.MANIFESTS[1], "config": {"digest": CONFIG}, "layers": []}
+MANIFEST_DIGEST = f"sha256:{hashlib.sha256(json.dumps(MANIFEST).encode()).hexdigest()}"
+ANSWERS: dict[str, Reply] = {
+    "/v2/owner/engine/manifests/index": Reply(INDEX),
+    "/v2/owner/engine/manifests/untyped": Reply({"manifests": INDEX["manifests"]}),
+    "/v2/owner/engine/manifests/one": Reply(MANIFEST),
+    f"/v2/owner/engine/blobs/{CONFIG}": Reply({"os": "linux", "architecture": "arm64"}),
+    "/v2/owner/engine/manifests/only-amd": Reply({**INDEX, "manifests": INDEX["manifests"][:1]}),
+    "/v2/owner/engine/manifests/old": Reply({"schemaVersion": 1, "fsLayers": []}),
+    "/v2/owner/engine/manifests/html": Reply("<html>captive portal</html>"),
+    "/v2/owner/engine/manifests/list": Reply([1]),
+    "/v2/owner/engine/manifests/busy": Reply("too many requests", status=429),
+    "/v2/owner/engine/manifests/secret": Reply("", status=403),
+    "/v2/owner/engine/manifests/big": Reply("x" * (registry.MAX_BYTES + 1)),
+}
+
+
+def table(path: str, headers: Mapping[str, str]) -> Reply:
+    del headers
+    return ANSWERS.get(path, Reply("not found", status=404))
+
+
+# (tag, platforms) -> (digest, platform)
+FOUND = {
+    ("index", ("linux/arm64",)): (ARM, "linux/arm64"),
+    ("index", ("linux/amd64", "linux/arm64")): (AMD, "linux/amd64"),
+    ("untyped", ("linux/arm64",)): (ARM, "linux/arm64"),
+    ("one", ("linux/arm64",)): (MANIFEST_DIGEST, "linux/arm64"),
+    ("only-amd", ("linux/arm64", "linux/amd64")): (AMD, "linux/amd64"),
+}
+
+
+@pytest.mark.parametrize(("tag", "platforms"), FOUND)
+def test_a_tag_becomes_the_digest_of_a_platform(tag: str, platforms: tuple[str, ...]) -> None:
+    with serving(table) as (url, asked):
+        answer = Registry({"images.test": url}).resolve(IMAGE, tag, platforms)
+    assert (answer.value, answer.platform) == FOUND[tag, platforms]
+    assert answer.seen == "images.test"
+    assert registry.INDEXES[0] in asked[0][1]["Accept"]
+
+
+# tag -> (id of the refusal, a part of its message)
+REFUSED = {
+    "none": ("unknown-tag", "images.test/owner/engine:none is not in its registry (status 404)"),
+    "only-amd": ("wrong-platform", "is for linux/amd64 — expected linux/arm64"),
+    "old": ("registry-answer", "is no image"),
+    "html": ("registry-answer", "captive portal"),
+    "list": ("registry-answer", "expected an index or a manifest"),
+    "busy": ("registry-down", "answers status 429: too many requests"),
+    "secret": ("registry-login", "wants a login"),
+    "big": ("registry-down", "no whole answer"),
+}
+
+
+@pytest.mark.parametrize("tag", REFUSED)
+def test_everything_else_is_refused_with_its_reason(tag: str) -> None:
+    with serving(table) as (url, _), pytest.raises(RefusedError) as refused:
+        Registry({"images.test": url}).resolve(IMAGE, tag, ("linux/arm64",))
+    (refusal,) = refused.value.refusals
+    assert (refusal.id, REFUSED[tag][1] in str(refusal)) == (REFUSED[tag][0], True), str(refusal)
+
+
+def test_a_registry_that_is_down() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(RefusedError, match=r"does not answer at http://127.*[Cc]onnection refused.* Fix: "):
+            Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
+
+
+def test_a_registry_that_never_ends_its_answer_meets_the_deadline() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()  # accepts and says nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RefusedError, match="does not answer"):
+            Registry({"images.test": url}, deadline_s=0.3).resolve(IMAGE, "index", ("linux/arm64",))
+
+
+@pytest.fixture
+def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `docker login images.test` leaves on this machine."""
+    word = base64.b64encode(b"me:secret").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {"images.test": {"auth": word}}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine where nobody has logged in."""
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+def tokens(path: str, headers: Mapping[str, str]) -> Reply:
+    """As Docker Hub: a token for whoever asks, another for who has a password."""
+    if path.startswith("/token"):
+        assert "service=hub" in path
+        assert "scope=repository%3Aowner%2Fengine%3Apull" in path
+        return Reply({"token": "for-me" if headers.get("Authorization", "").startswith("Basic ") else "for-all"})
+    if headers.get("Authorization") not in {"Bearer for-all", "Bearer for-me"}:
+        realm = f'Bearer realm="http://{headers["Host"]}/token",service="hub",scope="repository:owner/engine:pull"'
+        return Reply("", status=401, headers={"WWW-Authenticate": realm})
+    return table(path, headers)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_token_is_fetched_where_the_registry_asks_for_one() -> None:
+    with serving(tokens) as (url, asked):
+        assert Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",)).value == ARM
+    assert asked[-1][1]["Authorization"] == "Bearer for-all"
+
+
+@pytest.mark.usefixtures("login")
+def test_the_login_of_this_machine_is_used() -> None:
+    with serving(tokens) as (url, asked):
+        assert Registry({"images.test": url}).resolve(IMAGE, "one", ("linux/arm64",)).value == MANIFEST_DIGEST
+    assert asked[-1][1]["Authorization"] == "Bearer for-me"
+    assert not any("secret" in path for path, _ in asked)
+
+
+def passwords(path: str, headers: Mapping[str, str]) -> Reply:
+    """As a registry behind a plain password file."""
+    if headers.get("Authorization") != f"Basic {base64.b64encode(b'me:secret').decode()}":
+        return Reply("", status=401, headers={"WWW-Authenticate": 'Basic realm="home"'})
+    return table(path, headers)
+
+
+@pytest.mark.usefixtures("login")
+def test_a_password_is_sent_where_the_registry_wants_it() -> None:
+    with serving(passwords) as (url, _):
+        assert Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",)).value == ARM
+
+
+@pytest.mark.usefixtures("nobody")
+def test_without_a_login_it_says_how_to_get_one() -> None:
+    with serving(passwords) as (url, _), pytest.raises(RefusedError, match=r"wants a login.* Fix: docker login"):
+        Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
+
+
+# image -> (host, repository)
+NAMES = {
+    "vllm/vllm-openai": "docker.io/vllm/vllm-openai:v1",
+    "registry": "docker.io/library/registry:v1",
+    "registry:5000/vllm-spark/engine": "registry:5000/vllm-spark/engine:v1",
+    "ghcr.io/owner/deep/name": "ghcr.io/owner/deep/name:v1",
+}
+
+
+@pytest.mark.parametrize("image", NAMES)
+def test_names_are_read_as_docker_reads_them(image: str) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        hosts = dict.fromkeys(("docker.io", "registry:5000", "ghcr.io"), url)
+        with pytest.raises(RefusedError) as refused:
+            Registry(hosts).resolve(image, "v1", ("linux/arm64",))
+    assert f"the registry of {NAMES[image]} does not answer" in str(refused.value)

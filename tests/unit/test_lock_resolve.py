@@ -1,0 +1,241 @@
+"""What a recipe leaves to the lock file, what `lock` writes there, and what it does not take."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vllm_spark import lock
+from vllm_spark.lock import Answer, Lock, Open
+from vllm_spark.refusal import Refusal, RefusedError
+
+OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+COMMIT, LATER = "a" * 40, "b" * 40
+FILE = "c" * 64
+
+DOCUMENT: dict[str, Any] = {
+    "name": "demo",
+    "image": {"repository": "ghcr.io/owner/engine", "tag": "v1"},
+    "model": {"repository": "owner/Model"},
+    "drafter": {"repository": "owner/Drafter", "revision": COMMIT},
+    "mounts": [
+        {"from": "model", "path": "patched.py", "target": "/x"},
+        {"from": "toolkit", "path": "files/x", "target": "/y", "sha256": FILE},
+    ],
+}
+IMAGE, MODEL = "ghcr.io/owner/engine:v1", "owner/Model"
+PINNED: dict[str, Any] = {
+    **DOCUMENT,
+    "image": {**DOCUMENT["image"], "digest": OLD},
+    "model": {"repository": MODEL, "revision": COMMIT},
+    "mounts": [],
+}
+FULL = Lock(
+    {IMAGE: {"digest": OLD, "platform": "linux/arm64", "seen": "ghcr.io, 2026-01-01"}},
+    {MODEL: {"revision": COMMIT, "seen": "hub, 2026-01-01", "files": {"patched.py": FILE}}},
+)
+
+
+class StandInSource:
+    """Answers as a registry and a hub would, and keeps what it was asked."""
+
+    def __init__(self, image: str = OLD, revision: str = COMMIT, down: tuple[str, ...] = ()) -> None:
+        self.answers = {"image": image, "revision": revision, "file": FILE}
+        self.down = down
+        self.asked: list[str] = []
+
+    def _answer(self, kind: str, name: str, platform: str = "") -> Answer:
+        self.asked.append(f"{kind} {name}")
+        if kind in self.down:
+            raise RefusedError([Refusal(f"{kind}-down", f"{name} is down", "it up", "wait.", "image-registry")])
+        return Answer(self.answers[kind], "somewhere", platform)
+
+    def image(self, key: str, platforms: tuple[str, ...]) -> Answer:
+        return self._answer("image", key, platforms[0])
+
+    def revision(self, repository: str) -> Answer:
+        return self._answer("revision", repository)
+
+    def file(self, repository: str, revision: str, path: str) -> Answer:
+        return self._answer("file", f"{repository}@{revision}/{path}")
+
+
+def resolved(
+    old: Lock, source: StandInSource, accepted: tuple[str, ...] = (), document: dict[str, Any] = DOCUMENT
+) -> tuple[Lock, list[str]]:
+    new, changes = lock.resolve([document], old, source, accepted, "2026-11-21")
+    return new, [change.line() for change in changes]
+
+
+# lock -> what it leaves open
+MISSING = {
+    "an empty lock": (Lock(), ["image ghcr.io/owner/engine:v1 has no digest", "model owner/Model has no revision",
+                               "file patched.py of owner/Model has no sha256"]),
+    "everything": (FULL, []),
+    "a digest cut short": (
+        Lock({IMAGE: {"digest": OLD[:20]}}, FULL.models),
+        [f"image ghcr.io/owner/engine:v1 has the digest {OLD[:20]}"],
+    ),
+    "a branch": (Lock(FULL.images, {MODEL: {"revision": "main", "files": {"patched.py": FILE}}}),
+                 ["model owner/Model has the revision main"]),
+    "another tag": (Lock({"ghcr.io/owner/engine:v2": {"digest": OLD}}, FULL.models),
+                    ["image ghcr.io/owner/engine:v1 has no digest"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_missing_says_what_is_not_pinned(name: str) -> None:
+    table, expected = MISSING[name]
+    assert [str(gap) for gap in lock.missing(DOCUMENT, table)] == expected
+
+
+def test_a_pinned_recipe_misses_nothing() -> None:
+    assert lock.missing(PINNED, Lock()) == []
+    assert lock.pinned(PINNED, FULL) == PINNED
+
+
+def test_a_drafter_is_locked_as_a_model_is() -> None:
+    document = {**PINNED, "drafter": {"repository": "owner/Drafter"}}
+    assert [str(gap) for gap in lock.missing(document, Lock())] == ["model owner/Drafter has no revision"]
+    new, _ = resolved(Lock(), StandInSource(), document=document)
+    assert lock.pinned(document, new)["drafter"]["revision"] == COMMIT
+
+
+def test_pinned_fills_in_what_is_open_and_nothing_else() -> None:
+    before = copy.deepcopy(DOCUMENT)
+    filled = lock.pinned(DOCUMENT, FULL)
+    assert filled["image"]["digest"] == OLD
+    assert filled["model"]["revision"] == COMMIT
+    assert [mount["sha256"] for mount in filled["mounts"]] == [FILE, FILE]
+    assert before == DOCUMENT
+    assert lock.missing(filled, Lock()) == []
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [
+        ("images", "Fix: ansible-playbook lock.yml. See docs/runbooks/image-not-locked.md"),
+        ("models", "recipe demo: model owner/Model has no revision"),
+        ("models", "recipe demo: file patched.py of owner/Model has no sha256"),
+    ],
+)
+def test_what_is_not_locked_is_refused(without: str, says: str) -> None:
+    table = Lock(**{"images": FULL.images, "models": FULL.models, without: {}})
+    assert says in "\n".join(str(refusal) for refusal in lock.refusals(DOCUMENT, table))
+
+
+def test_new_entries_are_taken() -> None:
+    new, lines = resolved(Lock(), StandInSource())
+    assert new.images[IMAGE] == {"digest": OLD, "platform": "linux/arm64", "seen": "somewhere, 2026-11-21"}
+    assert new.models[MODEL]["revision"] == COMMIT
+    assert new.models[MODEL]["files"] == {"patched.py": FILE}
+    assert lines[0] == f"image {IMAGE}: new, {OLD}"
+    assert lock.missing(DOCUMENT, new) == []
+
+
+def test_what_has_not_moved_leaves_the_lock_as_it_is() -> None:
+    source = StandInSource()
+    new, lines = resolved(FULL, source)
+    assert new == FULL
+    assert source.asked == [f"image {IMAGE}", f"revision {MODEL}"], "a commit's file does not change"
+    assert lines == [f"image {IMAGE}: {OLD}", f"model {MODEL}: {COMMIT}", f"file patched.py of {MODEL}: {FILE}"]
+
+
+# accepted -> (digest, revision) in the lock after both have moved
+MOVED = {
+    (): (OLD, COMMIT),
+    (IMAGE,): (NEW, COMMIT),
+    (MODEL,): (OLD, LATER),
+    (IMAGE, MODEL): (NEW, LATER),
+    ("all",): (NEW, LATER),
+}
+
+
+@pytest.mark.parametrize("accepted", MOVED, ids=lambda names: "+".join(names) or "nothing")
+def test_what_has_moved_is_shown_and_taken_only_when_accepted(accepted: tuple[str, ...]) -> None:
+    new, lines = resolved(FULL, StandInSource(NEW, LATER), accepted)
+    assert (new.images[IMAGE]["digest"], new.models[MODEL]["revision"]) == MOVED[accepted]
+    assert OLD in lines[0]
+    assert NEW in lines[0]
+    assert (f"-e lock_accept={IMAGE}" in lines[0]) is (new.images[IMAGE]["digest"] == OLD)
+
+
+def test_a_files_checksum_goes_with_its_commit() -> None:
+    source = StandInSource(OLD, LATER)
+    source.answers["file"] = "d" * 64
+    assert resolved(FULL, source)[0] == FULL, "the old commit stays, and so does its file"
+    taken, _ = resolved(FULL, source, (MODEL,))
+    assert taken.models[MODEL]["files"] == {"patched.py": "d" * 64}
+    assert source.asked[-1] == f"file {MODEL}@{LATER}/patched.py"
+
+
+def test_a_file_of_a_pinned_commit_stands_apart_from_the_branch() -> None:
+    document = {**DOCUMENT, "model": {"repository": MODEL, "revision": LATER}}
+    new, _ = resolved(FULL, StandInSource(), document=document)
+    assert new.models[MODEL] == FULL.models[MODEL]
+    assert new.models[f"{MODEL}@{LATER}"]["files"] == {"patched.py": FILE}
+    assert lock.missing(document, new) == []
+
+
+def test_every_fault_is_named_at_once() -> None:
+    with pytest.raises(RefusedError) as refused:
+        resolved(Lock(), StandInSource(down=("image", "revision")), ("nonsense",))
+    assert [refusal.id for refusal in refused.value.refusals] == ["unknown-accept", "image-down", "revision-down"]
+
+
+def test_the_text_is_stable_and_reads_back(tmp_path: Path) -> None:
+    first, second = (
+        Lock({"b:1": {"digest": NEW}, "a:1": {"digest": OLD}}),
+        Lock({"a:1": {"digest": OLD}, "b:1": {"digest": NEW}}),
+    )
+    assert lock.text(first) == lock.text(second)
+    file = tmp_path / "lock.yml"
+    lock.write(file, lock.text(FULL))
+    assert lock.read(file) == FULL
+    assert [path.name for path in tmp_path.iterdir()] == ["lock.yml"]
+
+
+def test_keys_of_another_version_stay(tmp_path: Path) -> None:
+    file = tmp_path / "lock.yml"
+    file.write_text(yaml.safe_dump({"images": {IMAGE: {"digest": OLD, "note": "by hand"}}}))
+    new, _ = resolved(lock.read(file), StandInSource())
+    assert new.images[IMAGE] == {"digest": OLD, "note": "by hand"}
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lock.yml"
+    file.write_text("images: {}\n")
+
+    def full_disk(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        lock.write(file, "images: {new: {}}\n")
+    assert file.read_text() == "images: {}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["lock.yml"]
+
+
+BROKEN: dict[str, Callable[[], bytes]] = {
+    "cut off": lambda: b"images: {unclosed",
+    "a list": lambda: b"models: [a, b]",
+    "files is a word": lambda: b"models: {owner/Model: {revision: x, files: word}}",
+    "no text": lambda: b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_lock_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "lock.yml"
+    file.write_bytes(BROKEN[name]())
+    with pytest.raises(RefusedError, match=r"lock\.yml: .* Fix: correct"):
+        lock.read(file)
+
+
+def test_the_pieces_of_a_message_name_what_they_are_about() -> None:
+    assert str(Open("file", MODEL, "patched.py")) == "file patched.py of owner/Model"
