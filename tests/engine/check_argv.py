@@ -1,0 +1,301 @@
+"""Judge launches with the parser and the checks of the vLLM that this Python finds, without a model and without a GPU.
+
+Reads one JSON object per line: `id`, `argv` (`serve MODEL --flag…`, or null for a container that runs no vLLM), `env`,
+and `models` (path in argv -> what the model's config.json says: model_type, architectures). Writes one line for each,
+in order: `id` and `faults`, empty where this version takes all of it.
+
+What a launch goes through is the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its
+dataclasses, its envs.py. Only the reading of model files is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+# The engine logs to stdout, which is for the verdicts.
+VERDICTS, sys.stdout = sys.stdout, sys.stderr
+# Nothing is asked of the Hub: the models are not here, and a path of a container must stay what it is.
+os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", VLLM_NO_USAGE_STATS="1", VLLM_PLUGINS="spark")
+
+import vllm  # noqa: E402
+import vllm.config.speculative as speculation  # noqa: E402
+import vllm.logger  # noqa: E402
+from transformers import AutoConfig, PretrainedConfig  # noqa: E402
+from vllm import envs  # noqa: E402
+from vllm.config import AttentionConfig, ParallelConfig, SpeculativeConfig  # noqa: E402
+from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
+from vllm.entrypoints.cli import serve  # noqa: E402
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: E402
+from vllm.model_executor.models.registry import ModelRegistry  # noqa: E402
+from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
+
+try:
+    from vllm.entrypoints.launchers.launcher import validate_api_server_args
+except ImportError:  # before 0.25
+    from vllm.entrypoints.openai.api_server import validate_api_server_args
+
+VLLM_NAME = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
+
+
+class Refusing(FlexibleArgumentParser):
+    """The engine's parser; an error is raised instead of ending the program."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+@cache
+def parser() -> FlexibleArgumentParser:
+    """The parser of `vllm`, with the subcommand `serve`."""
+    made = Refusing(prog="vllm")
+    command = serve.ServeSubcommand()
+    command.subparser_init(made.add_subparsers(dest="subparser"))
+    return made
+
+
+class Deprecations(logging.Handler):
+    """Keeps what the engine says of names that it will drop."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "deprecated" in record.getMessage():
+            self.said.append(record.getMessage())
+
+
+def faults(launch: Mapping[str, Any]) -> Iterator[str]:
+    """Everything that this version would refuse, ignore or soon drop."""
+    for name, value in sorted(launch["env"].items()):
+        if name.startswith("VLLM_"):
+            yield from variable_faults(name, value)
+    if launch["argv"] is None:
+        return
+    forget_what_was_said()
+    heard = Deprecations()
+    logging.getLogger("vllm").addHandler(heard)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield from argv_faults(launch["argv"], launch["models"])
+    finally:
+        logging.getLogger("vllm").removeHandler(heard)
+    yield from heard.said
+    yield from (str(one.message) for one in warned if issubclass(one.category, FutureWarning))
+
+
+def forget_what_was_said() -> None:
+    """A warning that is given once per process is given once per launch."""
+    for member in vars(vllm.logger).values():
+        if hasattr(member, "cache_clear"):
+            member.cache_clear()
+
+
+# --- variables
+
+
+def variable_faults(name: str, value: str) -> Iterator[str]:
+    """Whether this version knows a variable, takes its value, still wants it, and has any code that reads it."""
+    with mock.patch.dict(os.environ, {name: value}), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            envs.validate_environ(hard_fail=True)
+            envs.environment_variables[name]()
+        except (ValueError, KeyError) as error:
+            yield f"{name}: {error}"
+            return
+    yield from (f"{name}: {one.message}" for one in warned if issubclass(one.category, FutureWarning))
+    if name not in read_variables():
+        yield f"{name}: known to envs.py, and nothing in vLLM {vllm.__version__} reads it"
+
+
+@cache
+def read_variables() -> frozenset[str]:
+    """Every VLLM_* name in a source file other than envs.py, and those that envs.py itself makes other values of."""
+    package = Path(vllm.__file__).parent
+    found: set[str] = set()
+    for file in package.rglob("*.py"):
+        if file != package / "envs.py":
+            found.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
+    # In envs.py a name stands in its type, its key and its getenv; what stands there more often is used by another.
+    counted = VLLM_NAME.findall((package / "envs.py").read_text(encoding="utf-8"))
+    return frozenset(found | {name for name in set(counted) if counted.count(name) > 3})
+
+
+# --- flags
+
+
+def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The way of `vllm serve` up to where it reads the model."""
+    try:
+        # vLLM's parser looks at the program's own words for a model given by position.
+        with mock.patch.object(sys, "argv", ["vllm", *argv]):
+            args = parser().parse_args(argv)
+        serve.ServeSubcommand().validate(args)
+        args.model = args.model_tag
+        engine = AsyncEngineArgs.from_cli_args(args)
+        validate_api_server_args(args)
+    except Exception as error:
+        # Whatever the engine's own code raises here ends its start.
+        yield first_line(error)
+        return
+    yield from parser_faults(args)
+    if engine.quantization and engine.quantization not in QUANTIZATION_METHODS:
+        yield f"quantization {engine.quantization} is none of {', '.join(sorted(QUANTIZATION_METHODS))}"
+    undescribed = [path for path, described in models.items() if not described]
+    if undescribed:
+        yield f"no pattern of tests/engine/models.yml is in {' or '.join(undescribed)}"
+        return
+    wanted = models[engine.model]["architectures"]
+    if not known_architectures(wanted):
+        yield f"model {engine.model}: vLLM {vllm.__version__} has no {' or '.join(wanted)}"
+    yield from configuration_faults(engine, models)
+
+
+def parser_faults(args: argparse.Namespace) -> Iterator[str]:
+    """The names of parsers, also where the engine looks at them later than at its start."""
+    from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415  loads parsers
+    from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
+
+    for kind, asked, known in (
+        ("tool call", args.tool_call_parser, ToolParserManager.list_registered()),
+        ("reasoning", args.reasoning_parser, ReasoningParserManager.list_registered()),
+    ):
+        if asked and asked not in known:
+            yield f"invalid {kind} parser: {asked} (chose from {', '.join(known)})"
+
+
+def known_architectures(named: Sequence[str]) -> set[str]:
+    """Those of config.json that this version has a class for."""
+    return set(named) & set(ModelRegistry.get_supported_archs())
+
+
+def configuration_faults(engine: AsyncEngineArgs, models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The engine's own configuration objects, as create_engine_config makes them."""
+    try:
+        AttentionConfig(backend=engine.attention_backend)
+        parallel = parallel_config(engine)
+        if engine.speculative_config is not None:
+            yield from drafter_faults(engine, parallel, models)
+    except Exception as error:
+        yield first_line(error)
+
+
+def parallel_config(engine: AsyncEngineArgs) -> ParallelConfig:
+    """The ranks. Ray is not installed here; its ranks are laid out as those of mp, one a node."""
+    names = {field.name for field in dataclasses.fields(ParallelConfig)} & set(vars(engine))
+    wanted = {name: getattr(engine, name) for name in sorted(names & PARALLEL)}
+    if engine.distributed_executor_backend == "ray":
+        wanted |= {"distributed_executor_backend": "mp", "nnodes": engine.tensor_parallel_size}
+    return ParallelConfig(**wanted)
+
+
+PARALLEL = {
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "distributed_executor_backend",
+    "nnodes",
+    "node_rank",
+    "master_addr",
+    "master_port",
+    "enable_expert_parallel",
+}
+
+
+# --- the drafter
+
+
+class Model:
+    """Stands for the engine's ModelConfig of a model whose files are not here: what config.json would say, no opinion
+    where the engine compares two models, and None for all else that is asked."""
+
+    def __init__(self, **known: Any) -> None:
+        vars(self).update(known)
+
+    @property
+    def registry(self) -> Model:
+        return self
+
+    @property
+    def architectures(self) -> list[str]:
+        return list(self.hf_config.architectures)
+
+    def inspect_model_cls(self, architectures: list[str], config: object) -> tuple[None, str]:
+        return None, architectures[0]
+
+    def get_model_arch_config(self) -> None:
+        return None
+
+    def get_vocab_size(self) -> int:
+        return 0
+
+    def verify_with_parallel_config(self, parallel: ParallelConfig) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
+    """A config.json of this kind, every other value transformers' default."""
+    config = AutoConfig.for_model(described["model_type"])
+    config.architectures = list(described["architectures"])
+    return config
+
+
+def drafter_faults(
+    engine: AsyncEngineArgs, parallel: ParallelConfig, models: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Build the SpeculativeConfig, which finds the method out, and see that this version has the drafter's class."""
+    made: list[Model] = []
+
+    def model_config(*, model: str, hf_overrides: Any = None, **given: Any) -> Model:
+        config = hf_config(models[model])
+        config = hf_overrides(config) if callable(hf_overrides) else config
+        known = {**given, "model": model, "hf_config": config, "hf_text_config": config}
+        made.append(Model(**{**known, "max_model_len": given.get("max_model_len") or engine.max_model_len}))
+        return made[-1]
+
+    target = model_config(model=engine.model, max_model_len=engine.max_model_len)
+    wanted = {
+        **engine.speculative_config,
+        "target_model_config": target,
+        "target_parallel_config": parallel,
+    }
+    with mock.patch.object(speculation, "ModelConfig", model_config):
+        found = SpeculativeConfig(**wanted)
+    drafter = made[-1]
+    if drafter is not target and not known_architectures(drafter.architectures):
+        yield (
+            f"drafter {drafter.model}: vLLM {vllm.__version__} takes it for {found.method} and has no "
+            f"{' or '.join(drafter.architectures)}"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def main() -> None:
+    for line in sys.stdin:
+        launch = json.loads(line)
+        print(json.dumps({"id": launch["id"], "faults": list(faults(launch))}), file=VERDICTS, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""From a recipe to what its containers run: argv and variables of each rank, by the plan's own code."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vllm_spark import launch, nominal, ranks
+from vllm_spark.deployment import Deployment
+from vllm_spark.spec import Spec
+
+MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encoding="utf-8"))
+
+
+def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A launch for each rank, as check_argv.py reads it. Pins that `lock` has still to find are made up. What the plan
+    would refuse is not asked here: a broken copy must reach the engine."""
+    recipe = pinned(document)
+    hosts = nominal.HOSTS[: recipe["topology"]["nodes"]]
+    placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
+    digest = f"sha256:{'0' * 64}"
+    specs = {host: Spec(host, rank, placed, recipe, recipe_sha256="", digest=digest) for rank, host in enumerate(hosts)}
+    joined = ranks.join(specs, {host: {"fabric": nominal.fabric(host), "images": {}} for host in hosts})
+    return [_of_rank(joined[host]) for host in hosts]
+
+
+def _of_rank(spec: Spec) -> dict[str, Any]:
+    words = [word for group in launch.container_command(spec) for word in group]
+    secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
+    hub = launch.HUB_IN_CONTAINER
+    return {
+        "id": f"{spec.recipe['name']} on {spec.host}",
+        # A shell starts Ray before the head's engine; the worker's container runs Ray alone.
+        "argv": words[words.index("serve") :] if "serve" in words else None,
+        "env": {**launch.environment(spec), **secrets},
+        "models": {launch.snapshot(hub, source): described(source) for source in sources(spec.recipe)},
+    }
+
+
+def sources(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The model and, where there is one, the drafter."""
+    return [document[role] for role in ("model", "drafter") if role in document]
+
+
+def described(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What the config.json of a model says of its class; nothing for one that models.yml does not know."""
+    for known in MODELS:
+        if re.search(known["pattern"], source["repository"], re.IGNORECASE):
+            return {"model_type": known["model_type"], "architectures": known["architectures"]}
+    return {}
+
+
+def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with made-up values where it leaves its commits and checksums to `lock`, and without what a derived
+    image adds: that changes no argument."""
+    recipe = copy.deepcopy(dict(document))
+    for source in sources(recipe):
+        source.setdefault("revision", "0" * 40)
+    for mount in recipe.get("mounts", []):
+        mount.setdefault("sha256", "0" * 64)
+    recipe["image"].pop("derive", None)
+    recipe.pop("patches", None)
+    return recipe
