@@ -9,7 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vllm_spark import contact, launch, memory, nominal, paths, plan, ranks, recipe, report, spec
+import rich.console
+import rich.table
+
+from vllm_spark import (
+    asked,
+    catalogue,
+    contact,
+    forecast_cli,
+    launch,
+    lock,
+    nominal,
+    paths,
+    plan,
+    ranks,
+    recipe,
+    reference,
+    report,
+    spec,
+)
 from vllm_spark.refusal import Refusal, RefusedError, message
 
 
@@ -18,28 +36,31 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="vllm-spark", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="print the launch script of a recipe, without any host")
-    render.add_argument("recipe", help="a name of recipes/, or a file")
-    render.add_argument(
-        "--facts",
-        nargs="+",
-        type=Path,
-        default=[],
-        help="facts of each box, the head's first (JSON, as spark_facts gives them): refuse what would not fit",
-    )
+    asked.arguments(render, "nothing is refused")
     render.add_argument("--rank", type=int, default=0, choices=(0, 1), help="of a recipe for two Sparks; 0 is the head")
     render.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
     render.add_argument("--port", type=int, default=8000)
-    commands.add_parser("recipes", help="list the recipes")
+    listed = commands.add_parser("recipes", help="list the recipes: size, memory, speed, engine, pinned or not")
+    listed.add_argument("--lock", type=Path, help="lock file of an inventory")
+    listed.add_argument("--json", action="store_true", help="for programs")
     shown = commands.add_parser("report", help="print a report of a verification")
     shown.add_argument("file", nargs="?", type=Path, help="default: the newest of reports/")
     check = commands.add_parser("check", help="check recipe files, every fault at once")
     check.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
     contact.arguments(commands)
-    asked = parser.parse_args(words)
+    forecast_cli.arguments(commands)
+    reference.arguments(commands)
+    call = parser.parse_args(words)
     try:
-        return {"render": _render, "recipes": _recipes, "report": _report, "check": _check, "contact": contact.run}[
-            asked.command
-        ](asked)
+        return {
+            "render": _render,
+            "recipes": _recipes,
+            "report": _report,
+            "check": _check,
+            "contact": contact.run,
+            "plan": forecast_cli.run,
+            "docs": reference.run,
+        }[call.command](call)
     except RefusedError as refused:
         print(refused, file=sys.stderr)
     except (OSError, json.JSONDecodeError) as error:
@@ -48,23 +69,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _render(asked: argparse.Namespace) -> int:
-    file = Path(asked.recipe)
-    folders = (file.parent,) if file.suffix == ".yml" else (paths.RECIPES,)
-    loaded = recipe.load(file.stem if file.suffix == ".yml" else asked.recipe, folders)
-    nodes = loaded.document["topology"]["nodes"]
-    hosts = nominal.HOSTS[:nodes]
-    given = [json.loads(file.read_text(encoding="utf-8")) for file in asked.facts]
-    if (given and len(given) != nodes) or asked.rank >= nodes:
-        raise RefusedError([_wrong_count(loaded.name, nodes, len(given), asked.rank)])
-    placed = {"name": loaded.name, "recipe": loaded.name, "hosts": list(hosts), "port": asked.port}
+def _render(call: argparse.Namespace) -> int:
+    loaded, folders = asked.loaded(call.recipe)
+    given = asked.facts(loaded, call.facts, call.rank)
+    hosts = nominal.HOSTS[: loaded.document["topology"]["nodes"]]
+    placed = {"name": loaded.name, "recipe": loaded.name, "hosts": list(hosts), "port": call.port}
     secrets = dict.fromkeys(loaded.document.get("secrets", []), True)
     inventory = spec.Inventory(
         deployments=[placed],
         sparks=hosts,
         limit=hosts,
         recipe_folders=folders,
-        lock_file=asked.lock,
+        lock_file=call.lock,
         secrets=secrets,
     )
     specs = {host: found for host in hosts if (found := spec.resolve(inventory, host))}
@@ -72,7 +88,7 @@ def _render(asked: argparse.Namespace) -> int:
     refusals = [refusal for host in hosts for refusal in plan.refusals(specs[host], facts[host])] if given else []
     if refusals:
         raise RefusedError(refusals)
-    print(launch.script(ranks.join(specs, facts)[hosts[asked.rank]]), end="")
+    print(launch.script(ranks.join(specs, facts)[hosts[call.rank]]), end="")
     return 0
 
 
@@ -81,29 +97,21 @@ def _nominal(host: str) -> dict[str, Any]:
     return {"fabric": nominal.fabric(host), "images": {}}
 
 
-def _wrong_count(name: str, nodes: int, files: int, rank: int) -> Refusal:
-    return Refusal(
-        id="wrong-count",
-        what=f"recipe {name} is for {nodes} Sparks, and this call has {files} files of facts and rank {rank}",
-        expected="facts of each or of none, the head's first, and a rank below the number of Sparks",
-        fix=f"--facts {' '.join(f'{host}.json' for host in nominal.HOSTS[:nodes])}.",
-        runbook="recipe-refused",
-    )
-
-
-def _recipes(asked: argparse.Namespace) -> int:
-    del asked
-    for name, file in recipe.names([paths.RECIPES]).items():
-        document = recipe.read(file).document
-        size = document["model"].get("size_bytes")
-        locked = "locked" if "digest" in document["image"] else "not locked"
-        shown = memory.gib(size) if size else "size unknown"
-        print(f"{name}: {document['summary']} ({shown}, vLLM {document['engine']['version']}, {locked})")
+def _recipes(call: argparse.Namespace) -> int:
+    found = catalogue.entries(locked=lock.read(call.lock))
+    if call.json:
+        print(json.dumps([entry.to_json() for entry in found], indent=2))
+        return 0
+    table = rich.table.Table(*catalogue.COLUMNS, box=None, pad_edge=False)
+    for entry in found:
+        table.add_row(*catalogue.cells(entry))
+    # A pipe has no width of its own, and a cut name is no name.
+    rich.console.Console(width=None if sys.stdout.isatty() else 140).print(table)
     return 0
 
 
-def _report(asked: argparse.Namespace) -> int:
-    found = [json.loads(asked.file.read_text(encoding="utf-8"))] if asked.file else report.latest(paths.REPORTS)
+def _report(call: argparse.Namespace) -> int:
+    found = [json.loads(call.file.read_text(encoding="utf-8"))] if call.file else report.latest(paths.REPORTS)
     if not found:
         raise RefusedError([_no_report()])
     # The head's last, because it ends with what to type next.
@@ -122,9 +130,9 @@ def _no_report() -> Refusal:
     )
 
 
-def _check(asked: argparse.Namespace) -> int:
+def _check(call: argparse.Namespace) -> int:
     refused: list[Refusal] = []
-    for file in asked.files or recipe.names([paths.RECIPES]).values():
+    for file in call.files or recipe.names([paths.RECIPES]).values():
         try:
             recipe.read(file)
         except RefusedError as error:

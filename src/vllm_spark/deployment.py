@@ -25,6 +25,13 @@ class Deployment:
     bind: str = "0.0.0.0"  # noqa: S104  a model server on a home network is there to be reached from it
     active: bool = True
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    accept_known_issues: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Deployment:
+        """From an entry of the inventory, or from what became of one on its way through JSON."""
+        lists = {name: tuple(document[name]) for name in ("hosts", "accept_known_issues") if name in document}
+        return cls(**{**document, **lists})
 
     @property
     def unit(self) -> str:
@@ -54,7 +61,7 @@ def parse(raw: object) -> list[Deployment]:
     if faults:
         raise RefusedError(_fault(fault) for fault in faults)
     assert isinstance(raw, Sequence)  # noqa: S101  the schema has said so; this tells the type checker
-    deployments = [Deployment(**{**entry, "hosts": tuple(entry["hosts"])}) for entry in raw]
+    deployments = [Deployment.from_json(entry) for entry in raw]
     faults = list(_cross_faults(deployments))
     if faults:
         raise RefusedError(_fault(fault) for fault in faults)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
-
-import jinja2
 
 from vllm_spark import pair, paths
 from vllm_spark.spec import Spec
+from vllm_spark.templating import templates
 
 # vLLM gives up on its own engine after this long unless told otherwise (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
 ENGINE_READY_TIMEOUT_S = 600
@@ -227,20 +224,6 @@ def command(spec: Spec, launch: str) -> list[Words]:
 def argv(spec: Spec) -> list[str]:
     """The launch as one list of words."""
     return [word for words in command(spec, fingerprint(spec)) for word in words]
-
-
-@lru_cache
-def templates() -> jinja2.Environment:
-    """The templates folder, strict: a name that is not given is an error, not an empty word."""
-    environment = jinja2.Environment(  # noqa: S701  shell scripts, not HTML
-        loader=jinja2.FileSystemLoader(paths.TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["words"] = shlex.join
-    return environment
 
 
 def script(spec: Spec) -> str:

@@ -6,11 +6,11 @@ Facts are what plugins/modules/spark_facts.py returns for the questions of `ques
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark import gates, launch, memory, paths, ranks
+from vllm_spark import compatibility, gates, images, launch, memory, paths, ranks
 from vllm_spark import pair as pairs
 from vllm_spark.refusal import Refusal, RefusedError
 from vllm_spark.spec import UNIT_FILE, Spec
@@ -18,6 +18,9 @@ from vllm_spark.spec import UNIT_FILE, Spec
 Facts = Mapping[str, Any]
 
 LOOPBACK = "127.0.0.1"
+
+# The id of what a worker says where its head says why.
+REFUSED_WITH_HEAD = "refused-with-head"
 
 UNIT_DIR = "/etc/systemd/system"
 PROGRAM_DIR = "/usr/local/lib/vllm-spark"
@@ -45,8 +48,11 @@ class Plan:
     timer: str  # empty on a worker, which has no API to ask
     container: str
     image: str
+    base: str  # what is pulled where `pull` says so; the image itself unless it is derived
     platform: str
     pull: bool
+    build: Mapping[str, Any]
+    transfer: Mapping[str, Any]
     folders: Sequence[str]
     files: Sequence[File]
     env_path: str
@@ -66,7 +72,7 @@ def questions(spec: Spec) -> dict[str, Any]:
     unit, timer = spec.deployment.unit, spec.deployment.timer
     checksums = [launch.mount_source(spec, m) for m in spec.recipe.get("mounts", []) if m["from"] == "model"]
     return {
-        "images": [spec.image],
+        "images": images.questions(spec),
         "paths": model_folders(spec),
         "checksums": checksums,
         "ports": [*_ports(spec)],
@@ -102,11 +108,13 @@ def model_folders(spec: Spec) -> list[str]:
     return [launch.snapshot(spec.site.hub_dir, source) for source in sources if source]
 
 
-def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str) -> tuple[Plan, list[str]]:
+def of_host(
+    specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, awaited: Collection[str] = ()
+) -> tuple[Plan, list[str]]:
     """(the plan of one host of a deployment, what an operator should know of it). `specs` and `facts` are by host, of
-    all hosts of the deployment. Raises RefusedError with every reason of this host; what is wrong with a pair as a pair
-    is said once, at its head."""
-    refused = list(refusals(specs[host], facts[host]))
+    all hosts of the deployment. Raises RefusedError with every reason of this host but those whose ids are `awaited`;
+    what is wrong with a pair as a pair is said once, at its head."""
+    refused = [refusal for refusal in refusals(specs[host], facts[host]) if refusal.id not in awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -120,9 +128,15 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
     return made, [*summary(ranked[host], made), *ranks.notes(specs, facts, host)]
 
 
+def awaited(spec: Spec, facts: Facts) -> Collection[str]:
+    """The ids of refusals that fetching the model takes away."""
+    absent = not all(facts["paths"].get(folder) for folder in model_folders(spec))
+    return ("no-model", "wrong-checksum") if absent else ()
+
+
 def _refused_with(head: str, spec: Spec) -> Refusal:
     return Refusal(
-        id="refused-with-head",
+        id=REFUSED_WITH_HEAD,
         what=f"{spec.deployment.name} is refused as a pair, at {head}",
         expected="the two Sparks to be fit for each other",
         fix=f"read what {head} says.",
@@ -157,8 +171,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         timer="" if spec.rank else spec.deployment.timer,
         container=spec.deployment.container,
         image=spec.image,
+        base=spec.base,
         platform=next(p for p in spec.platforms if MACHINES[p] == facts["machine"]),
-        pull=facts["images"].get(spec.image) is None,
+        **asdict(images.steps(spec, facts, peers, toolkit)),
         folders=[config, f"{config}/mounts", PROGRAM_DIR, f"{spec.site.cache_dir}/{spec.deployment.name}"],
         files=[
             *(_mounted_files(spec)),
@@ -181,9 +196,12 @@ def summary(spec: Spec, plan: Plan) -> list[str]:
     act = "stays" if plan.settled else plan.state
     where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {act}, {plan.reason}"]
-    if plan.pull:
-        lines.append(f"image {plan.image} is not here yet")
+    lines += images.Steps(plan.pull, plan.build, plan.transfer).lines(spec)
     lines += [f"{unit} stops: the inventory has made it inactive" for unit in plan.stop_units]
+    if spec.rank == 0:
+        lines += compatibility.notes(
+            compatibility.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted
+        )
     if spec.rank == 0 and spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
         lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines
@@ -229,10 +247,12 @@ def _record(spec: Spec, old: Mapping[str, Any], fingerprint: str, toolkit: str) 
         "recipe_sha256": spec.recipe_sha256,
         "image": f"{recipe['image']['repository']}:{recipe['image']['tag']}",
         "digest": spec.digest,
+        **({"derived": {"image": made.image, "inputs": made.inputs}} if (made := spec.derived) else {}),
         "engine": recipe["engine"]["version"],
         "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
         "launch": fingerprint,
         "port": spec.deployment.port,
+        "accepted_known_issues": list(spec.accepted),
     }
     previous = old.get("previous") if same else {key: old[key] for key in sorted(old) if key != "previous"}
     return new | {"toolkit": old["toolkit"] if same else toolkit, "previous": previous or None}

@@ -68,9 +68,11 @@ def _environments(specs: Mapping[str, Spec], choices: Mapping[str, Choice]) -> I
 
 
 def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[Refusal]:
-    """One digest can stand for two images: an index has one per platform, and a local build none at all."""
+    """One digest can stand for two images: an index has one per platform, and a local build none at all. Of a derived
+    image the worker takes the head's (images.steps)."""
     ids = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
-    if len({found for found in ids.values() if found}) > 1:
+    derived = any(spec.derived for spec in specs.values())
+    if not derived and len({found for found in ids.values() if found}) > 1:
         seen = ", ".join(f"{host} has {found}" for host, found in ids.items())
         yield Refusal(
             id="images-differ",

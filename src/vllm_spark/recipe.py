@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark import paths, validation
+from vllm_spark import log_gates, paths, validation
 from vllm_spark.refusal import Refusal, RefusedError
 
 Document = Mapping[str, Any]
@@ -44,15 +44,21 @@ PLANNED_FLAGS = {
     "kv-cache-memory-bytes": "memory.kv_cache_bytes",
 }
 
+RAY_PIN = re.compile(r"ray(\[[a-z,]+\])?==")
+
 # Variables whose values are secrets: they belong in vllm_secrets, which reaches one 0600 file only.
 SECRET_NAME = re.compile(r"(TOKEN|API_KEY|PASSWORD|SECRET)$")
+
+
+# Files that lie beside the recipes and are none.
+BESIDE = {"compatibility", "gates"}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A recipe that passed its schema and its cross-field checks.
 
-    `files` holds the toolkit's files that its mounts name: path in the repository -> content.
+    `files` holds the toolkit's files that its mounts and patches name: path in the repository -> content.
     """
 
     document: Document
@@ -73,8 +79,7 @@ def names(folders: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.yml")):
-            # compatibility.yml lies beside the recipes and is not one.
-            if file.stem != "compatibility":
+            if file.stem not in BESIDE:
                 found.setdefault(file.stem, file)
     return found
 
@@ -108,22 +113,31 @@ def read(file: Path) -> Recipe:
     if schema_faults:
         raise RefusedError(_fault(file, text) for text in schema_faults)
     files = {}
-    faults = list(cross_faults(document, file.stem))
-    for mount in document.get("mounts", []):
-        if mount["from"] != "toolkit":
+    faults = list(log_gates.faults(document))
+    document = log_gates.expanded(document)
+    faults += cross_faults(document, file.stem)
+    for place, named in _toolkit_files(document):
+        source = file.parent / named["path"]
+        if "sha256" not in named:
+            faults.append(f"{place}: {named['path']} has no sha256 — expected one, because it lies beside the recipe")
             continue
-        source = file.parent / mount["path"]
         if not source.is_file():
-            faults.append(f"mounts: {mount['path']} is not a file beside the recipe — expected {source}")
+            faults.append(f"{place}: {named['path']} is not a file beside the recipe — expected {source}")
             continue
         content = source.read_text(encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
-        if digest != mount["sha256"]:
-            faults.append(f"mounts: {mount['path']} has sha256 {digest} — expected {mount['sha256']}")
-        files[mount["path"]] = content
+        if digest != named["sha256"]:
+            faults.append(f"{place}: {named['path']} has sha256 {digest} — expected {named['sha256']}")
+        files[named["path"]] = content
     if faults:
         raise RefusedError(_fault(file, text) for text in faults)
     return Recipe(document, files)
+
+
+def _toolkit_files(document: Document) -> Iterator[tuple[str, Document]]:
+    """What a recipe names beside itself: (mounts or patches, the entry with path and sha256)."""
+    yield from (("mounts", mount) for mount in document.get("mounts", []) if mount["from"] == "toolkit")
+    yield from (("patches", patch) for patch in document.get("patches", []))
 
 
 def _fault(file: Path, text: str) -> Refusal:
@@ -153,6 +167,7 @@ def cross_faults(document: Document, stem: str) -> Iterator[str]:
         yield "topology.executor: ray — expected uni or mp, because one Spark needs no Ray"
     if topology["nodes"] > 1 and topology["executor"] == "uni":
         yield "topology.executor: uni — expected mp or ray for two Sparks"
+    yield from _ray_faults(document)
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
         yield "memory: neither utilization nor kv_cache_bytes — expected one of them"
     seen: set[str] = set()
@@ -162,6 +177,14 @@ def cross_faults(document: Document, stem: str) -> Iterator[str]:
             yield f"{place}.id: {gate['id']} twice — expected every gate's id once"
         seen.add(gate["id"])
         yield from _log_gate_faults(place, gate)
+
+
+def _ray_faults(document: Document) -> Iterator[str]:
+    pins = document["image"].get("derive", {}).get("pip", [])
+    baked = [pin.partition("==")[2] for pin in pins if RAY_PIN.match(pin)]
+    named = document["engine"].get("ray", "missing")
+    if baked and baked != [named]:
+        yield f"engine.ray: {named} — expected {baked[0]}, which image.derive.pip adds"
 
 
 def _log_gate_faults(place: str, gate: Document) -> Iterator[str]:

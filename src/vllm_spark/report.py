@@ -116,7 +116,7 @@ def _deployment_row(spec: Spec, facts: Mapping[str, Any]) -> dict[str, str]:
         "state": _state(spec, unit, facts, container),
         "up": progress.clock(unit["active_s"]) if unit.get("ActiveState") == "active" else "—",
         "restarts": unit.get("NRestarts", "—"),
-        "digest": container["image"].rpartition("sha256:")[2][:12] if container else "—",
+        "digest": container["image"].rpartition(":")[2][:12] if container else "—",
         "drift": _drift(spec, container),
     }
 

@@ -5,17 +5,15 @@ The spec is plain JSON, because Ansible carries it from this stage to the next.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from vllm_spark import compatibility, derive, lock, paths, recipe
 from vllm_spark import deployment as deployments
-from vllm_spark import paths, recipe
 from vllm_spark.deployment import Deployment
+from vllm_spark.derive import Derived
 from vllm_spark.engine import release
 from vllm_spark.pair import Pair
 from vllm_spark.refusal import Refusal, RefusedError
@@ -24,21 +22,17 @@ from vllm_spark.refusal import Refusal, RefusedError
 CONFIG_DIR = "/etc/vllm-spark"
 UNIT_FILE = "/etc/systemd/system/vllm@.service"
 
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-# The first release with --nnodes, and the first whose Marlin pads a half expert (vLLM marlin_utils_fp4.py).
+# The first release with --nnodes.
 MP_NODES_SINCE = (0, 12)
-MARLIN_PADS_SINCE = (0, 24)
-
-DEFAULT_PLATFORMS = ("linux/arm64",)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Paths of a box that an inventory may set: where its large data lie."""
+    """What an inventory may say of its boxes: where their large data lie, and where they get Python packages."""
 
     hub_dir: str = "/var/lib/vllm-spark/hub"
     cache_dir: str = "/var/lib/vllm-spark/cache"
+    pip_index: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +48,29 @@ class Spec:
     files: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
     site: Site = Site()
     # Set by ranks.join, which knows both boxes; no step before it has one.
     pair: Pair | None = None
 
     @property
-    def image(self) -> str:
-        """What `docker run` is given: never a tag."""
+    def base(self) -> str:
+        """What a registry has: never a tag."""
         return f"{self.recipe['image']['repository']}@{self.digest}"
 
     @property
+    def derived(self) -> Derived | None:
+        """The image that the recipe makes of its base, where it makes one."""
+        return derive.derived(self.recipe, self.files)
+
+    @property
+    def image(self) -> str:
+        """What `docker run` is given: a digest, or the name of a derived image, which has the hash of its inputs."""
+        return made.image if (made := self.derived) else self.base
+
+    @property
     def platforms(self) -> Sequence[str]:
-        return self.recipe["image"].get("platforms", DEFAULT_PLATFORMS)  # type: ignore[no-any-return]
+        return self.recipe["image"].get("platforms", lock.DEFAULT_PLATFORMS)  # type: ignore[no-any-return]
 
     @property
     def config_dir(self) -> str:
@@ -79,9 +84,10 @@ class Spec:
         given = dict(document)
         placed = given.pop("deployment")
         return cls(
-            deployment=Deployment(**{**placed, "hosts": tuple(placed["hosts"])}),
+            deployment=Deployment.from_json(placed),
             inactive=tuple(given.pop("inactive")),
             secrets=tuple(given.pop("secrets")),
+            accepted=tuple(given.pop("accepted")),
             site=Site(**given.pop("site")),
             pair=Pair(**joined) if (joined := given.pop("pair")) else None,
             **given,
@@ -90,7 +96,8 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a run was given: the desired state and its limits. `secrets` maps names to whether they have a value."""
+    """What a run was given: the desired state and its limits. `secrets` maps names to whether they have a value,
+    `accepted` are ids of known issues that the operator wants to go on with."""
 
     deployments: object
     sparks: tuple[str, ...]
@@ -98,6 +105,7 @@ class Inventory:
     recipe_folders: tuple[Path, ...] = (paths.RECIPES,)
     lock_file: Path | None = None
     secrets: Mapping[str, bool] = field(default_factory=dict)
+    accepted: tuple[str, ...] = ()
     site: Site = Site()
 
 
@@ -111,16 +119,16 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if active is None:
         return None
     loaded = recipe.load(active.recipe, inventory.recipe_folders)
-    document = recipe.merged(loaded, active.overrides)
-    lock = read_lock(inventory.lock_file)
-    digest = document["image"].get("digest") or str(lock.get(locked_name(document), {}).get("digest", ""))
+    locks = lock.read(inventory.lock_file)
+    document = lock.pinned(recipe.merged(loaded, active.overrides), locks)
+    accepted = sorted({*active.accept_known_issues, *inventory.accepted})
     refusals = [
         *_pairing(active, document, inventory.limit),
-        *_locking(document, digest),
+        *lock.refusals(document, locks),
         *_executor(document),
-        *_split_experts(document),
+        *compatibility.refusals(compatibility.Subject(document, tuple(inventory.secrets), active.bind), accepted),
         *_secrets(document, inventory.secrets),
-        *_not_built_yet(document),
+        *derive.index_refusals(inventory.site.pip_index),
     ]
     if refusals:
         raise RefusedError(refusals)
@@ -130,10 +138,11 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         deployment=active,
         recipe=document,
         recipe_sha256=loaded.sha256,
-        digest=digest,
+        digest=document["image"]["digest"],
         files=loaded.files,
         inactive=tuple(d.name for d in deployments.of_host(everything, host) if not d.active),
         secrets=tuple(sorted(inventory.secrets)),
+        accepted=tuple(accepted),
         site=inventory.site,
     )
 
@@ -142,32 +151,6 @@ def inactive_units(inventory: Inventory, host: str) -> list[str]:
     """The units that the inventory has made inactive on a Spark, for one that shall be idle."""
     everything = deployments.parse(inventory.deployments)
     return [placed.unit for placed in deployments.of_host(everything, host) if not placed.active]
-
-
-def locked_name(document: Mapping[str, Any]) -> str:
-    """The key of an image in the lock file: repository:tag."""
-    return f"{document['image']['repository']}:{document['image']['tag']}"
-
-
-def read_lock(file: Path | None) -> Mapping[str, Any]:
-    """The images of a lock file: `repository:tag` -> {digest, …}. An absent file locks nothing."""
-    if file is None or not file.is_file():
-        return {}
-    try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        return {name: dict(entry) for name, entry in document.get("images", {}).items()}
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise RefusedError(
-            [
-                Refusal(
-                    id="bad-lock",
-                    what=f"{file}: {' '.join(str(error).split())}",
-                    expected='images: {"REPOSITORY:TAG": {digest: "sha256:…"}}',
-                    fix=f"correct {file}.",
-                    runbook="image-not-locked",
-                )
-            ]
-        ) from error
 
 
 def _placement(everything: Sequence[Deployment], inventory: Inventory) -> Iterator[Refusal]:
@@ -219,7 +202,7 @@ def _pairing(placed: Deployment, document: Mapping[str, Any], limit: Sequence[st
 
 def _executor(document: Mapping[str, Any]) -> Iterator[Refusal]:
     """Executors that this engine or its image cannot run on two Sparks."""
-    engine, topology = document["engine"], document["topology"]
+    engine, topology, name = document["engine"], document["topology"], lock.locked_name(document)
     if topology["nodes"] == 1 and topology["executor"] == "ray":
         yield Refusal(
             id="executor-of-one",
@@ -231,7 +214,7 @@ def _executor(document: Mapping[str, Any]) -> Iterator[Refusal]:
     if topology["nodes"] > 1 and topology["executor"] == "ray" and "ray" not in engine:
         yield Refusal(
             id="no-ray",
-            what=f"recipe {document['name']} has executor ray, and its image {locked_name(document)} no engine.ray",
+            what=f"recipe {document['name']} has executor ray, and its image {name} no engine.ray",
             expected="the version of Ray that the image holds, because vLLM's own images have none",
             fix="name an image with Ray and its version as engine.ray, or use executor mp.",
             runbook="pair-executor",
@@ -246,34 +229,6 @@ def _executor(document: Mapping[str, Any]) -> Iterator[Refusal]:
         )
 
 
-def _split_experts(document: Mapping[str, Any]) -> Iterator[Refusal]:
-    """vLLM #39595, #42516, #41947: half of an expert's 704 columns is 352, which no NVFP4 kernel but Marlin since 0.24
-    can pad to its scale tile."""
-    args, halves = document["args"], document["topology"]["tensor_parallel"] > 1
-    name = document["model"]["repository"].lower()
-    padded = args.get("moe-backend") == "marlin" and release(document["engine"]["version"]) >= MARLIN_PADS_SINCE
-    if halves and "26b-a4b" in name and "nvfp4" in name and not args.get("enable-expert-parallel") and not padded:
-        yield Refusal(
-            id="experts-split",
-            what=f"recipe {document['name']} splits {document['model']['repository']}'s experts in two: 704/2 is 352",
-            expected="whole experts on each Spark, because the scale tile of NVFP4 has 128 rows (vLLM #42516)",
-            fix="set args.enable-expert-parallel: true; or moe-backend: marlin with vLLM 0.24 or later.",
-            runbook="pair-executor",
-        )
-
-
-def _locking(document: Mapping[str, Any], digest: str) -> Iterator[Refusal]:
-    if not DIGEST.fullmatch(digest):
-        has = f"has the digest {digest}" if digest else "has no digest"
-        yield Refusal(
-            id="not-locked",
-            what=f"recipe {document['name']}: image {locked_name(document)} {has}",
-            expected="sha256: and 64 hex digits as image.digest of the recipe or in the inventory's lock file",
-            fix="add the sha256 that the registry reports for this platform.",
-            runbook="image-not-locked",
-        )
-
-
 def _secrets(document: Mapping[str, Any], given: Mapping[str, bool]) -> Iterator[Refusal]:
     empty = [name for name, filled in sorted(given.items()) if not filled]
     missing = [name for name in document.get("secrets", []) if name not in given]
@@ -284,16 +239,4 @@ def _secrets(document: Mapping[str, Any], given: Mapping[str, bool]) -> Iterator
             expected="a value on one line, from vault or the environment",
             fix=f"set it (ansible-vault encrypt_string, or export {name} and lookup('env', '{name}')).",
             runbook="secrets",
-        )
-
-
-def _not_built_yet(document: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Shapes that the schema already knows and the toolkit cannot place yet."""
-    if document.get("patches"):
-        yield Refusal(
-            id="patches-unsupported",
-            what=f"recipe {document['name']} has patches",
-            expected="mounts, because this version builds no derived images",
-            fix="mount the patched file (mounts), with its checksum.",
-            runbook="recipe-refused",
         )

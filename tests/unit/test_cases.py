@@ -1,9 +1,9 @@
 """One driver over tests/cases/*.json: an inventory and facts in; argv, plan or refusals out.
 
 A case holds `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`, `lock`
-(images of a lock file), `fabric` (of a pair: a folder of tests/data/fabric), `facts` (merged over
-tests/data/facts/spark.json), `host_facts` (of one host), and what it expects: `argv`, `plan` (fields of the plan),
-`files` (paths), `summary` or `refusals` (id -> a part of the message).
+(images of a lock file), `lock_models` (its models), `fabric` (of a pair: a folder of tests/data/fabric), `facts`
+(merged over tests/data/facts/spark.json), `host_facts` (of one host), and what it expects: `argv`, `plan` (fields of
+the plan), `files` (paths), `summary` or `refusals` (id -> a part of the message).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
     host = case.get("host", "spark1")
     try:
         lock = tmp_path / "lock.yml"
-        lock.write_text(json.dumps({"images": case.get("lock", {})}))
+        lock.write_text(json.dumps({"images": case.get("lock", {}), "models": case.get("lock_models", {})}))
         specs = resolved(case, host, lock)
         boxes = boxes_of(case, specs, facts, tmp_path)
         made, summary = plan.of_host(specs, boxes, host, "test")

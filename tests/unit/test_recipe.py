@@ -34,7 +34,7 @@ def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 # what is changed, and what the one message must say
 FAULTS = {
-    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected only args, drafter, engine, env"),
+    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected only args, corrections, drafter"),
     "wrong type": (put("args.max-model-len", None), ""),
     "digest short": (
         put("image.digest", "sha256:1234"),
