@@ -119,8 +119,9 @@ def _section(document: Document, found: Entry) -> str:
     lines += [f"- Source: {source}" for source in document.get("sources", [])]
     lines += [f"- Otherwise than its source: {said}" for said in document.get("corrections", [])]
     lines += [f"- To know: {issue['text']}" for issue in document.get("known_issues", [])]
-    subject = compatibility.Subject(document)
-    lines += [f"- Known issue {issue.id}: {issue.what}" for issue in compatibility.found(subject)]
+    told = {issue["id"] for issue in document.get("known_issues", [])}
+    more = [issue for issue in compatibility.found(compatibility.Subject(document)) if issue.id not in told]
+    lines += [f"- To know: {issue.what} ({issue.id})" for issue in more]
     lines += [f"- `lock` has to resolve: {', '.join(found.open)}"] if found.open else []
     return "\n".join(lines) + "\n"
 
