@@ -63,15 +63,22 @@ unit: setup ## Pure logic, seconds
 engine: setup ## Every recipe against the parser of the vLLM that it pins; minutes at first, then seconds
 	pytest tests/engine
 
+# Molecule trusts its notes of an earlier run more than the sandbox, and would not bring it up. What failed is said
+# last, since it lies thousands of lines above the recap.
+define scenarios
+	molecule reset
+	rm -f $(SAID)
+	molecule test $(1) || { rc=$$?; grep -aE -A 12 'fatal: |failed: ' $(SAID) | tail -n 40 | cut -c -2000; exit $$rc; }
+endef
+SAID := .cache/molecule/ansible.log
+
 .PHONY: molecule
 molecule: setup ## Scenarios on the sandbox, minutes
-	molecule reset  # it trusts its notes of an earlier run more than the sandbox, and would not bring it up
-	molecule test --all
+	$(call scenarios,--all)
 
 .PHONY: molecule-%
 molecule-%: setup
-	molecule reset
-	molecule test --scenario-name $*
+	$(call scenarios,--scenario-name $*)
 
 .PHONY: bench-converge
 bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
