@@ -257,6 +257,7 @@ def _pin(target: Target, keys: Sequence[Key]) -> int:
 
 def _more_host_keys(transport: Any, target: Target) -> Iterator[str]:
     """The host's keys of other types, as the host itself has them on its disk."""
+    # More than the key that was checked is a convenience: a host that keeps its keys elsewhere has no more of them.
     said = _said(transport, target, "cat /etc/ssh/ssh_host_*_key.pub 2>/dev/null || true\n")
     found = [key for key in map(Key.parse, said.splitlines()) if key and key.type in ALGORITHMS]
     added = _pin(target, found)

@@ -119,6 +119,7 @@ def faults_of(name: str, version: str) -> list[str]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_engine_takes_the_recipe(name: str) -> None:
     version = environments.release_of(document_of(name)["engine"]["version"])
+    # engines.yml says where else, and pytest prints it.
     if version in environments.ELSEWHERE:
         pytest.skip(f"vLLM {version}: {environments.ELSEWHERE[version]}")
     assert faults_of(name, version) == []
