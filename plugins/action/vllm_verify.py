@@ -26,7 +26,8 @@ DEFAULT_INVENTORY = "inventories/site"
 
 
 class ActionModule(ActionBase):
-    """Args: gates, env_path and reason of a plan; report_dir; wait (false: judge what is there)."""
+    """Args: gates, env_path and reason of a plan; report_dir; wait (false: judge what is there); fail (false: a gate
+    that does not hold is told in the result, `holds` and `missed`, for what comes next to act on)."""
 
     _supports_check_mode = True
 
@@ -35,48 +36,75 @@ class ActionModule(ActionBase):
         self._vars = task_vars or {}
         self._host = self._vars["inventory_hostname"]
         wanted = self._task.args["gates"]
-        started = time.monotonic()
         seen = watch.Watch(deadline_s=wanted["deadline_s"])
-        probe = self._wait(wanted, seen) if self._task.args["wait"] else self._look(wanted, seen)
-        verdicts = gates.judge(wanted, probe, seen.lines)
-        for verdict in verdicts:
-            self._say(verdict.line())
-        run = {
-            "host": self._host,
-            "deployed_because": self._task.args["reason"],
+        try:
+            missed, written = self._report(wanted, *self._judge(wanted, seen))
+        except watch.NotServingError as error:
+            missed, written = str(error), {}
+        if missed and self._task.args.get("fail", True):
+            raise AnsibleActionFail(missed)
+        return {"changed": False, "holds": not missed, "missed": missed, **written}
+
+    def _judge(self, wanted: dict[str, Any], seen: watch.Watch) -> tuple[list[gates.Verdict], dict[str, Any]]:
+        """(the verdicts, each said as soon as it is known; how the run of the unit stands)."""
+        started = time.monotonic()
+        first, *others = gates.rounds(wanted)
+        probe = self._wait(wanted, seen, first) if self._task.args["wait"] else self._look(wanted, seen, first)
+        running = {
             "waited_s": round(time.monotonic() - started, 1),
             "running_s": round(probe["running_s"], 1),
             "restarts": int(probe["unit"].get("NRestarts") or 0),
         }
+        verdicts = self._judged(first, wanted, probe, seen)
+        for part in others:
+            if gates.missed(verdicts):
+                break
+            self._say(f"… {part.name}: {len(part.requests)} questions")
+            probe = self._look(wanted, seen, part, probe["cursor"])
+            verdicts += self._judged(part, wanted, probe, seen)
+        return verdicts, running
+
+    def _judged(
+        self, part: gates.Round, wanted: dict[str, Any], probe: dict[str, Any], seen: watch.Watch
+    ) -> list[gates.Verdict]:
+        verdicts = part.judge(wanted, probe, seen.lines)
+        for verdict in verdicts:
+            self._say(verdict.line())
+        return verdicts
+
+    def _report(
+        self, wanted: dict[str, Any], verdicts: list[gates.Verdict], run: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """(what does not hold, in words; what the task returns)."""
+        run = {"host": self._host, "deployed_because": self._task.args["reason"], **run}
         closing = report.closing(wanted, verdicts, self._vars.get("ansible_host", self._host), self._inventory())
         document = report.verification(wanted, verdicts, {**run, "closing": closing})
         name = f"{wanted['container']}-{self._host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self._task.args["report_dir"]), name, document)
-        if not document["holds"]:
-            raise AnsibleActionFail("\n".join(str(verdict) for verdict in verdicts if verdict.ok is False))
-        if closing:
+        if document["holds"] and closing:
             display.display(closing)
-        return {"changed": False, "report": str(path), **run}
+        missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
+        return missed, {"report": os.path.relpath(path), **run}
 
-    def _wait(self, wanted: dict[str, Any], seen: watch.Watch) -> dict[str, Any]:
+    def _wait(self, wanted: dict[str, Any], seen: watch.Watch, first: gates.Round) -> dict[str, Any]:
         said, said_at, cursor = "", 0.0, ""
         while True:
-            probe = self._look(wanted, seen, cursor)
+            probe = self._look(wanted, seen, first, cursor)
             cursor = probe["cursor"]
             state = seen.look(probe)
             if state == "ready":
                 return probe
             if state == "failed":
-                raise AnsibleActionFail(watch.failure(seen, wanted["unit"], self._host))
+                raise watch.NotServingError(watch.failure(seen, wanted["unit"], self._host))
             if seen.elapsed_s > seen.deadline_s:
-                raise AnsibleActionFail(watch.overdue(seen, wanted["unit"], self._host))
+                raise watch.NotServingError(watch.overdue(seen, wanted["unit"], self._host))
             phase = f"{seen.progress.phase} {seen.progress.percent}"
             if phase != said or time.monotonic() - said_at >= SAY_EVERY_S:
                 self._say(seen.headline())
                 said, said_at = phase, time.monotonic()
             time.sleep(LOOK_EVERY_S)
 
-    def _look(self, wanted: dict[str, Any], seen: watch.Watch, cursor: str = "") -> dict[str, Any]:
+    def _look(self, wanted: dict[str, Any], seen: watch.Watch, part: gates.Round, cursor: str = "") -> dict[str, Any]:
         result = self._execute_module(
             module_name="vllm_probe",
             module_args={
@@ -86,14 +114,14 @@ class ActionModule(ActionBase):
                 "port": wanted["port"],
                 "state_path": wanted["state_path"],
                 "env_path": self._task.args["env_path"],
-                "requests": wanted["requests"],
+                "requests": part.requests,
                 "cursor": cursor,
             },
             task_vars=self._vars,
         )
         if "probe" not in result:
             raise AnsibleActionFail(result.get("msg", "the box did not answer"), result=result)
-        if not self._task.args["wait"]:
+        if not self._task.args["wait"] and not cursor:
             seen.lines = result["probe"]["lines"]
         return result["probe"]
 

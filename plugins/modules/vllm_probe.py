@@ -31,11 +31,16 @@ options:
     description: Where the supervisor of a pair's rank keeps its state.
     type: path
   env_path:
-    description: The env file, whose VLLM_API_KEY is sent and never returned.
+    description: The env file. Its VLLM_API_KEY and what a request's key_env names are sent and never returned.
     type: path
     required: true
   requests:
-    description: What to ask, in order. The rest is left out if the first does not answer 200.
+    description:
+      - What to ask, in order. The rest is left out if the first does not answer 200, or after any that gets
+        no whole reply.
+      - 'Keys of each: id, method, path, body, timeout_s. base: URL of another server, which does not get
+        the key of the engine. key_env: name of the variable in the env file whose value that server gets instead.
+        prefix: of a text, return the lines that begin so. A body with stream: true is read as events.'
     type: list
     elements: dict
     default: []
@@ -69,10 +74,16 @@ probe:
   type: dict
 """
 
+import contextlib
 import http.client
 import json
+import math
+import re
+import socket
 import subprocess
+import threading
 import time
+import urllib.parse
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
@@ -83,6 +94,14 @@ CURSOR = "-- cursor: "
 # A reply is judged by its first part; a server that streams for ever must not fill this process.
 MAX_REPLY_BYTES = 1 << 20
 SHOWN_TEXT = 500
+SHOWN_LINES = 64
+# A shorter one is a word like EMPTY, which may stand in any reply.
+SHORTEST_KEY = 8
+# No reply of an engine is nested that deep; what handles it later may go by recursion.
+MAX_DEPTH = 64
+# The end of a stream. In a JSON text a line break is escaped, so no text that was generated can look like it.
+DONE = "[DONE]"
+DONE_LINE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 
 
 def unit_state(unit):
@@ -138,67 +157,169 @@ def rank_state(path):
         return {}
 
 
-def api_key(path):
+def variables(path):
+    """The env file, name to value; empty where there is none."""
     try:
         with open(path, encoding="utf-8") as file:
-            pairs = dict(line.rstrip("\n").split("=", 1) for line in file if "=" in line and line[0] != "#")
+            return dict(line.rstrip("\n").split("=", 1) for line in file if "=" in line and line[0] != "#")
     except FileNotFoundError:
-        return ""
-    return pairs.get("VLLM_API_KEY", "")
+        return {}
 
 
-def ask(server, request, key):
-    """One request: status, json or the start of the text, seconds; or the error in words. Ends by its timeout."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+def ask(server, request, key, env=None):
+    """One request: status, json or the start of the text, seconds; of a stream its events, whether it said that it
+    is done, and the first piece that is no JSON; or the error in words. Ends by its timeout."""
+    if request.get("key_env") and not (env or {}).get(request["key_env"]):
+        return {"error": f"the env file has no {request['key_env']} to send", "seconds": 0.0}
     body = json.dumps(request["body"]) if request.get("body") else None
+    streamed = bool((request.get("body") or {}).get("stream"))
     begun = time.monotonic()
-    connection = http.client.HTTPConnection(*server, timeout=request["timeout_s"])
+    connection, path, headers = connect(server, request, key, env)
+    # A socket's own timeout starts anew with every byte, so headers that drip would never end.
+    watchdog = threading.Timer(request["timeout_s"], cut, (connection,))
+    watchdog.daemon = True
     try:
-        connection.request(request["method"], request["path"], body, headers)
+        connection.connect()
+        connection.opened = connection.sock
+        watchdog.start()
+        connection.request(request["method"], path, body, headers)
         reply = connection.getresponse()
-        text = read_reply(connection, reply, begun + request["timeout_s"]).decode(errors="replace")
-    except TimeoutError:
-        return {"error": f"no whole reply within {request['timeout_s']} s", "seconds": time.monotonic() - begun}
+        raw = without(headers, read_reply(connection.opened, reply, begun + request["timeout_s"], streamed))
     except (OSError, http.client.HTTPException) as error:
-        return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - begun}
+        seconds = time.monotonic() - begun
+        late = isinstance(error, TimeoutError) or seconds >= request["timeout_s"]
+        said = f"no whole reply within {request['timeout_s']} s" if late else f"{type(error).__name__}: {error}"
+        return {"error": said[:SHOWN_TEXT], "seconds": seconds}
     finally:
+        watchdog.cancel()
         connection.close()
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
+    # A refusal comes as one JSON document, also where a stream was asked for.
+    understood = understand_stream if streamed and reply.status == http.client.OK else understand
     return {
         "status": reply.status,
-        "json": parsed,
-        "text": "" if parsed is not None else text[:SHOWN_TEXT],
+        **understood(raw, request.get("prefix")),
         "seconds": time.monotonic() - begun,
     }
 
 
-def read_reply(connection, reply, deadline):
-    """The body, piece by piece: a socket's own timeout starts anew with every byte, so a drip would never end."""
-    parts, size = [], 0
+def connect(server, request, key, env=None):
+    """(connection, path, headers). Another server than the engine gets the key that its request names, never the
+    engine's unasked."""
+    timeout, elsewhere = request["timeout_s"], request.get("base")
+    bearer = (env or {}).get(request.get("key_env")) if elsewhere else key
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
+    if not elsewhere:
+        return http.client.HTTPConnection(*server, timeout=timeout), request["path"], headers
+    base = urllib.parse.urlsplit(elsewhere)
+    kind = http.client.HTTPSConnection if base.scheme == "https" else http.client.HTTPConnection
+    return kind(base.hostname, base.port, timeout=timeout), base.path.rstrip("/") + request["path"], headers
+
+
+def without(headers, raw):
+    """A reply without the key that was sent: a router may say it back in its refusal."""
+    bearer = headers.get("Authorization", "").removeprefix("Bearer ")
+    return raw.replace(bearer.encode(), b"***") if len(bearer) >= SHORTEST_KEY else raw
+
+
+def cut(connection):
+    """End a conversation whose time is over. http.client forgets the socket of a reply that closes it: opened is it."""
+    with contextlib.suppress(OSError):
+        connection.opened.shutdown(socket.SHUT_RDWR)
+
+
+def read_reply(sock, reply, deadline, streamed=False):
+    """The body, piece by piece, up to the limit. A stream ends with its last event, also where the server leaves the
+    connection open."""
+    parts, size, tail = [], 0, b"\n"
     while size < MAX_REPLY_BYTES:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError
-        if connection.sock:
-            connection.sock.settimeout(remaining)
-        part = reply.read1(1 << 16)
+        sock.settimeout(remaining)
+        part = reply.read1(min(1 << 16, MAX_REPLY_BYTES - size))
         if not part:
+            if time.monotonic() >= deadline:
+                raise TimeoutError
             if reply.length:
                 raise http.client.IncompleteRead(b"".join(parts), reply.length)
             break
         parts.append(part)
         size += len(part)
+        # The last line may come in pieces.
+        tail += part
+        if streamed and DONE_LINE.search(tail):
+            break
+        tail = tail[-16:]
     return b"".join(parts)
 
 
-def ask_all(server, requests, key):
+def understand(raw, prefix=None):
+    """json, or None and the start of the text; with a prefix the lines of the text that begin with it."""
+    text = raw.decode(errors="replace")
+    if prefix:
+        lines = [line[:SHOWN_TEXT] for line in text.splitlines() if line.startswith(prefix)]
+        return {"json": None, "text": "\n".join(lines[:SHOWN_LINES])}
+    parsed = parse(text)
+    return {"json": parsed, "text": "" if parsed is not None else text[:SHOWN_TEXT]}
+
+
+def understand_stream(raw, prefix=None):
+    """The events of a stream (WHATWG server-sent events, data fields alone), up to the last or the first bad one."""
+    del prefix
+    seen = {"json": None, "text": "", "events": [], "done": False, "bad": ""}
+    for block in re.split(r"\n\n|\r\r|\r\n\r\n", raw.decode(errors="replace")):
+        data = [line[5:].removeprefix(" ") for line in re.split(r"[\r\n]+", block) if line.startswith("data:")]
+        text = "\n".join(data)
+        if text == DONE:
+            seen["done"] = True
+            break
+        if not text:
+            continue
+        event = parse(text)
+        if event is None:
+            seen["bad"] = text[:SHOWN_TEXT]
+            break
+        seen["events"].append(event)
+    return seen
+
+
+def parse(text):
+    """The JSON document; None where the text is none, or one that could not travel on: nested too deep. NaN, infinity
+    and half of a surrogate pair become text, because no later hand is sure to take them."""
+    try:
+        parsed = json.loads(text, parse_constant=str, parse_float=finite)
+        if depth(parsed) > MAX_DEPTH:
+            return None
+        return json.loads(json.dumps(parsed, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def finite(text):
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+def depth(document):
+    """How deep lists and maps lie in each other, without recursion."""
+    level, deep = [document], 0
+    while level and deep <= MAX_DEPTH:
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        deep += 1
+    return deep
+
+
+def ask_all(server, requests, key, env=None):
     responses = {}
     for request in requests:
-        responses[request["id"]] = response = ask(server, request, key)
-        if request is requests[0] and response.get("status") != http.client.OK:
+        responses[request["id"]] = response = ask(server, request, key, env)
+        # Without a whole reply its gate does not hold, and no gate after it is judged: more questions only wait.
+        if "error" in response or (request is requests[0] and response.get("status") != http.client.OK):
             break
     return responses
 
@@ -220,7 +341,9 @@ def main():
     )
     asked = module.params
     state = unit_state(asked["unit"])
-    responses = ask_all((asked["address"], asked["port"]), asked["requests"], api_key(asked["env_path"]))
+    env = variables(asked["env_path"])
+    server = (asked["address"], asked["port"])
+    responses = ask_all(server, asked["requests"], env.get("VLLM_API_KEY", ""), env)
     lines, cursor = journal(asked["unit"], state, asked["cursor"], asked["max_lines"])
     try:
         container = Docker().container(asked["container"])

@@ -26,6 +26,8 @@ class Deployment:
     active: bool = True
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     accept_known_issues: tuple[str, ...] = ()
+    # A router before this server, as the head reaches it: url, key (the variable with it), model (its name there).
+    through: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Deployment:

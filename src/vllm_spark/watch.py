@@ -21,6 +21,10 @@ UNDECIDED = (diagnose.UNRECOGNISED, "peer-ended")
 KEPT_LINES = 20_000
 
 
+class NotServingError(Exception):
+    """A start that failed or took too long. Its text says why, and what to do."""
+
+
 @dataclass(slots=True)
 class Watch:
     """One start of one deployment, as the looks at it add up. Times in seconds."""

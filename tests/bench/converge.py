@@ -112,8 +112,9 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
         "env_content": launch.env_file({"VLLM_API_KEY": key}),
     }
     wanted = gates.request(found, launch.fingerprint(found))
-    probe = {name: wanted[name] for name in ("unit", "container", "address", "port", "state_path", "requests")} | {
-        "env_path": made.env_path
+    probe = {name: wanted[name] for name in ("unit", "container", "address", "port", "state_path")} | {
+        "env_path": made.env_path,
+        "requests": gates.rounds(wanted)[0].requests,
     }
     return [("spark_facts", asked), ("vllm_files", files), ("vllm_probe", probe)], found
 

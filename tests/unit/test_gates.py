@@ -11,6 +11,7 @@ import pytest
 from conftest import DATA
 
 from vllm_spark import gates, launch, recipe
+from vllm_spark.gates import log as log_gate
 from vllm_spark.spec import Spec
 
 LOGS = DATA / "engine-logs"
@@ -149,7 +150,7 @@ def test_a_rotated_journal_is_unknown_and_not_a_miss(wanted: dict[str, Any], hea
 
 
 def test_every_request_has_a_timeout(wanted: dict[str, Any]) -> None:
-    assert all(request["timeout_s"] > 0 for request in wanted["requests"])
+    assert all(request["timeout_s"] > 0 for request in gates.requests(wanted))
 
 
 def test_logs_are_there() -> None:
@@ -177,13 +178,13 @@ ON_BOTH = [*ON_IB, "(RayWorkerProc pid=7) spark2:7:7 [0] NCCL INFO Channel 00/0 
 )
 def test_the_fabric_gate(network: str, printed: list[str], holds: bool, says: str, wanted: dict[str, Any]) -> None:
     whole = [f"vllm-spark: launch {wanted['launch']}", *printed]
-    verdicts = list(gates._fabric({**wanted, "fabric": network}, {}, whole))
+    verdicts = list(log_gate.fabric({**wanted, "fabric": network}, {}, whole))
     assert [(verdict.ok, verdict.said) for verdict in verdicts] == [(holds, says)]
 
 
 def test_the_fabric_gate_is_the_recipes_and_needs_a_whole_log(wanted: dict[str, Any], log: list[str]) -> None:
-    assert not list(gates._fabric({**wanted, "fabric": None}, {}, log))
-    assert not list(gates._fabric({**wanted, "fabric": "IB"}, {}, ON_IB))
+    assert not list(log_gate.fabric({**wanted, "fabric": None}, {}, log))
+    assert not list(log_gate.fabric({**wanted, "fabric": "IB"}, {}, ON_IB))
 
 
 @pytest.fixture

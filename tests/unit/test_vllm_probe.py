@@ -16,6 +16,25 @@ from conftest import load_module
 probe = load_module("vllm_probe")
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+EVENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+
+# What stands on the wire: once, and then again and again while the connection is open.
+WIRE = {
+    "/status-for-ever": (b"HTTP/1.1 200 ", b"x"),
+    "/headers-for-ever": (HEAD + b"X: ", b"x"),
+    "/continue-for-ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "/no-http": (b"", b"\x00\xff\r\n"),
+    "/chunk-size-for-ever": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "/no-chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"x"),
+    "/negative-length": (HEAD + b"Content-Length: -1\r\n\r\n", b"x"),
+    "/events-for-ever": (HEAD + b"\r\n", EVENT),
+    "/event-for-ever": (HEAD + b"\r\ndata: ", b"x"),
+    "/huge-stream": (HEAD + b"\r\n", EVENT * 1000),
+    "/open-after-done": (HEAD + b"\r\n" + EVENT + b"data: [DO", b"NE]\n\n"),
+}
+
+
 class Server(BaseHTTPRequestHandler):
     """Answers by path; keeps what it was asked."""
 
@@ -23,6 +42,9 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         type(self).asked.append((self.path, self.headers.get("Authorization")))
+        if self.path in WIRE:
+            self.write_on(WIRE[self.path])
+            return
         if self.path == "/slow":
             time.sleep(3)
         if self.path == "/endless":
@@ -37,12 +59,26 @@ class Server(BaseHTTPRequestHandler):
                     return
                 time.sleep(0.2)
             return
-        body = {"/bytes": b"\xff\xfe\x00", "/huge": b"x" * (4 << 20)}.get(self.path, b'{"ok": true}')
+        said = {"/bytes": b"\xff\xfe\x00", "/huge": b"x" * (4 << 20), "/echo": json.dumps(dict(self.headers)).encode()}
+        body = said.get(self.path, b'{"ok": true}')
         self.send_response(500 if self.path == "/error" else 200)
         self.send_header("Content-Length", str(len(body) * (2 if self.path == "/truncated" else 1)))
         self.end_headers()
         try:
             self.wfile.write(body)
+        except OSError:
+            return
+
+    def write_on(self, parts: tuple[bytes, bytes]) -> None:
+        """The first part, then the second again and again, until nobody reads or far past any deadline here."""
+        first, again = parts
+        end = time.monotonic() + 6
+        try:
+            self.wfile.write(first)
+            while time.monotonic() < end:
+                self.wfile.write(again)
+                self.wfile.flush()
+                time.sleep(0.05 if len(again) < 1000 else 0)
         except OSError:
             return
 
@@ -90,6 +126,85 @@ def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
     assert len(json.dumps(reply)) < 10_000
 
 
+# path -> what the reading of a stream from it must say: an error, or whether the stream was done
+STREAMS = {
+    "/status-for-ever": "within 1 s",
+    "/headers-for-ever": "within 1 s",
+    "/continue-for-ever": "within 1 s",
+    "/no-http": "BadStatusLine",
+    "/chunk-size-for-ever": "within 1 s",
+    "/no-chunk": "IncompleteRead",
+    "/negative-length": "within 1 s",
+    "/events-for-ever": "within 1 s",
+    "/event-for-ever": "within 1 s",
+    "/huge-stream": False,
+    "/open-after-done": True,
+}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_every_stream_ends_by_its_deadline_or_its_limit(path: str, port: int) -> None:
+    asked = {"id": "s", "method": "POST", "path": path, "body": {"stream": True}, "timeout_s": 1}
+    reply = probe.ask(("127.0.0.1", port), asked, "")
+    expected = STREAMS[path]
+    if isinstance(expected, str):
+        assert expected in reply["error"], reply
+    else:
+        assert reply["done"] is expected
+        assert len(json.dumps(reply)) < 2 * probe.MAX_REPLY_BYTES
+
+
+# bytes of a stream -> (number of events, done, whether a piece is bad)
+EVENTS = {
+    "vLLM's": (EVENT * 2 + b"data: [DONE]\n\n", 2, True, False),
+    "with CRLF and comments": (
+        b": ping\r\n\r\ndata:{}\r\n\r\nevent: x\r\ndata: {}\r\n\r\ndata: [DONE]\r\n",
+        2,
+        True,
+        False,
+    ),
+    "an event over two lines": (b'data: {"a":\ndata: 1}\n\ndata: [DONE]\n\n', 1, True, False),
+    "cut in an event": (EVENT + b'data: {"choi', 1, False, True),
+    "cut between events": (EVENT, 1, False, False),
+    "after the end": (b"data: [DONE]\n\n" + EVENT, 0, True, False),
+    "done as a text": (b'data: {"a": "data: [DONE]"}\n\n', 1, False, False),
+    "empty": (b"", 0, False, False),
+    "no events": (b"<html>", 0, False, False),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_events_are_read(name: str) -> None:
+    raw, events, done, bad = EVENTS[name]
+    seen = probe.understand_stream(raw)
+    assert (len(seen["events"]), seen["done"], bool(seen["bad"])) == (events, done, bad)
+
+
+# What JSON may hold that later hands could not take -> what is read instead
+TRAPS = {
+    '{"a": NaN}': {"a": "NaN"},
+    "[-Infinity, 1e999]": ["-Infinity", "1e999"],
+    '"\\ud800"': "?",
+    "[" * 65 + "]" * 65: None,
+    "[" * 100_000: None,
+    "9" * 5000: None,
+    "[1, 2": None,
+}
+
+
+@pytest.mark.parametrize("text", TRAPS, ids=lambda text: text[:12])
+def test_a_reply_is_made_safe_to_travel(text: str) -> None:
+    read = probe.parse(text)
+    assert read == TRAPS[text]
+    json.dumps(read, allow_nan=False).encode()
+
+
+def test_lines_of_a_text_are_picked_by_their_prefix() -> None:
+    raw = b"up 1\n" + b"count{a} 1\n" * 100
+    read = probe.understand(raw, "count")
+    assert read["text"].splitlines() == ["count{a} 1"] * probe.SHOWN_LINES
+
+
 def test_nobody_there() -> None:
     assert "ConnectionRefusedError" in probe.ask(("127.0.0.1", 1), request("/good"), "")["error"]
 
@@ -103,7 +218,23 @@ def test_the_rest_is_left_out_if_the_first_fails(port: int) -> None:
 def test_the_key_is_sent_and_not_returned(port: int, tmp_path: Path) -> None:
     env = tmp_path / "env"
     env.write_text("# comment with VLLM_API_KEY=wrong\nHF_TOKEN=t\nVLLM_API_KEY=a=b\n")
-    replies = probe.ask_all(("127.0.0.1", port), [request("/good")], probe.api_key(str(env)))
+    replies = probe.ask_all(("127.0.0.1", port), [request("/good")], probe.variables(str(env))["VLLM_API_KEY"])
     assert Server.asked == [("/good", "Bearer a=b")]
     assert "a=b" not in json.dumps(replies)
-    assert probe.api_key(str(tmp_path / "none")) == ""
+    assert probe.variables(str(tmp_path / "none")) == {}
+
+
+def test_another_server_gets_the_key_that_its_request_names(port: int) -> None:
+    elsewhere = {**request("/good"), "base": f"http://127.0.0.1:{port}", "key_env": "ROUTER_KEY"}
+    env = {"VLLM_API_KEY": "engine", "ROUTER_KEY": "router", "EMPTY": ""}
+    probe.ask_all(("127.0.0.1", 1), [elsewhere, {**elsewhere, "key_env": ""}], "engine", env)
+    assert Server.asked == [("/good", "Bearer router"), ("/good", None)]
+    for name in ("NONE", "EMPTY"):
+        replies = probe.ask_all(("127.0.0.1", 1), [{**elsewhere, "key_env": name}, elsewhere], "engine", env)
+        assert replies == {"/good": {"error": f"the env file has no {name} to send", "seconds": 0.0}}
+    assert len(Server.asked) == 2
+
+
+def test_a_key_that_is_said_back_is_not_returned(port: int) -> None:
+    replies = probe.ask_all(("127.0.0.1", port), [request("/echo")], "a-long-enough-key")
+    assert replies["/echo"]["json"]["Authorization"] == "Bearer ***"

@@ -1,0 +1,43 @@
+"""Which gates the recipes of the catalogue name: those that their flags make possible, and a reason for each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from vllm_spark import paths, recipe
+from vllm_spark.gates import failover, garbage, judging, reasoning, structured, tools, vision
+
+NAMES = sorted(path.stem for path in paths.RECIPES.glob("*.yml") if path.stem not in ("compatibility", "gates"))
+# Before it the reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
+GRAMMARS_SINCE = (0, 22)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_names_the_gates_that_its_flags_allow(name: str) -> None:
+    document = recipe.load(name).document
+    args, used = document["args"], document["gates"]
+    version = tuple(int(part) for part in document["engine"]["version"].split(".")[:2])
+    drops_grammars = version < GRAMMARS_SINCE and args.get("reasoning-parser") == "gemma4"
+    assert {failover.NAME, garbage.NAME} <= set(used)
+    assert (structured.NAME in used) is not drops_grammars
+    assert (tools.NAME in used) is ("tool-call-parser" in args)
+    assert reasoning.NAME not in used or "reasoning-parser" in args
+    sees = not args.get("language-model-only") and args.get("limit-mm-per-prompt", {}).get("image") != 0
+    assert vision.NAME not in used or sees
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gate_that_is_left_out_has_its_reason(name: str) -> None:
+    text = (paths.RECIPES / f"{name}.yml").read_text(encoding="utf-8")
+    block = re.search(r"^gates:\n((?:[ ].*\n)+)", text, re.MULTILINE)
+    assert block
+    comments = " ".join(re.findall(r"# (.*)", block[1])).lower()
+    for gate in judging.OPTIONAL:
+        if gate.NAME not in recipe.load(name).document["gates"]:
+            assert f"no {gate.NAME}" in comments, gate.NAME
+
+
+def test_there_are_recipes() -> None:
+    assert len(NAMES) >= 15
