@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import plan, toolkit
+from vllm_spark import host_findings, plan, toolkit
 from vllm_spark.refusal import RefusedError
 from vllm_spark.spec import Spec
 
@@ -31,12 +32,18 @@ class ActionModule(ActionBase):
         specs = {name: Spec.from_json(known[name]["spark_precheck_resolved"]["spec"]) for name in hosts}
         facts = {name: known[name]["spark_precheck_box"]["facts"] for name in hosts}
         try:
+            # Before what refuses: they often say why.
+            found = host_findings.findings(specs, facts, host)
+            self._show(host, host_findings.lines(found))
             made, said = plan.of_host(specs, facts, host, toolkit.version())
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
-        return self._planned(host, made.to_json(), said)
+        return self._planned(host, made.to_json(), said) | {"findings": [asdict(finding) for finding in found]}
 
     def _planned(self, host: str, made: dict[str, Any], said: list[str]) -> dict[str, Any]:
+        self._show(host, said)
+        return {"changed": False, "plan": made, "_ansible_verbose_override": True}
+
+    def _show(self, host: str, said: list[str]) -> None:
         for line in said:
             display.display(f"{host}  {line}")
-        return {"changed": False, "plan": made, "_ansible_verbose_override": True}

@@ -53,6 +53,12 @@ options:
     type: list
     elements: path
     default: []
+  host:
+    description:
+      - Read what C(vllm_spark.host_findings) judges too, as RV(facts.host) — who uses the GPU, what Ollama has loaded,
+        firmware, a pending reboot.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -80,12 +86,13 @@ import json
 import os
 import platform
 import re
-import subprocess
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
 from ansible.module_utils.spark_fabric import fabric
+from ansible.module_utils.spark_host import docker_host, gpus, host, memory, processes, run
+from ansible.module_utils.spark_ollama import loaded
 from ansible.module_utils.spark_safetensors import summary
 
 RUN_DIR = "/run/vllm-spark"
@@ -93,39 +100,8 @@ UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Res
 TCP_LISTEN = "0A"
 
 
-def run(*words):
-    """(exit status, output) of a command; a missing program is 127 and its name."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
-    except FileNotFoundError:
-        return 127, f"{words[0]}: not found"
-    except subprocess.TimeoutExpired:
-        return 124, f"{words[0]} did not answer within 30 s"
-    return done.returncode, (done.stdout or done.stderr).strip()
-
-
-def memory():
-    with open("/proc/meminfo", encoding="ascii") as file:
-        kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    names = {
-        "total": "MemTotal",
-        "available": "MemAvailable",
-        "swap_total": "SwapTotal",
-        "swap_free": "SwapFree",
-    }
-    return {name: kib[key] * 1024 for name, key in names.items()}
-
-
-def gpus():
-    status, text = run("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    if status:
-        return [], text
-    rows = [line.split(", ") for line in text.splitlines() if ", " in line]
-    return [{"name": name, "driver": driver} for name, driver in rows], ""
-
-
-def docker_facts(images):
-    """(facts of the engine, image -> id or None)."""
+def docker_facts(images, more):
+    """(facts of the engine, image -> id or None). With `more`, those of spark_host.docker_host as well."""
     missing = "" if importlib.util.find_spec("requests") else "requests"
     facts = {"version": "", "error": "", "missing_python": missing, "containers": {}}
     found = dict.fromkeys(images)
@@ -135,6 +111,9 @@ def docker_facts(images):
         facts["containers"] = docker.containers("vllm-spark.deployment")
         for image in images:
             found[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
+        if more:
+            facts |= docker_host(docker)
+            facts["disk"] = disk(facts["root"]) if facts["root"] else None
     except DockerError as error:
         facts["error"] = str(error)
     return facts, found
@@ -250,7 +229,14 @@ def disk(path):
     return {"total": found.f_frsize * found.f_blocks, "free": found.f_frsize * found.f_bavail}
 
 
+def host_facts(docker):
+    """What the judge of the host asks beside what every plan needs."""
+    named = {name: {"id": identity} for identity, name in docker.pop("running", {}).items()}
+    return {**host(), "processes": processes(lambda pid: owner(pid, named)), "ollama": loaded()}
+
+
 def main():
+    began = time.time()
     spec = {
         "images": {"type": "list", "elements": "str", "default": []},
         "paths": {"type": "list", "elements": "path", "default": []},
@@ -261,10 +247,11 @@ def main():
         "fabric": {"type": "bool", "default": False},
         "weights": {"type": "list", "elements": "path", "default": []},
         "disks": {"type": "list", "elements": "path", "default": []},
+        "host": {"type": "bool", "default": False},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     asked = module.params
-    docker, images = docker_facts(asked["images"])
+    docker, images = docker_facts(asked["images"], asked["host"])
     cards, gpu_error = gpus()
     states, running = units(asked["units"])
     deployed, env_times = records(asked["records"])
@@ -290,6 +277,10 @@ def main():
     }
     if asked["fabric"]:
         facts["fabric"] = fabric()
+    if asked["host"]:
+        facts["host"] = host_facts(docker)
+    # By this box's clock, for who asked to compare with its own.
+    facts["time"] = {"began": began, "ended": time.time()}
     module.exit_json(changed=False, facts=facts)
 
 

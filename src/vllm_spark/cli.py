@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from vllm_spark import (
     asked,
     catalogue,
     contact,
+    doctor,
     forecast_cli,
     launch,
     lock,
@@ -49,20 +51,28 @@ def main(words: Sequence[str] | None = None) -> int:
     check.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
     contact.arguments(commands)
     forecast_cli.arguments(commands)
+    doctor.arguments(commands)
     reference.arguments(commands)
     call = parser.parse_args(words)
     try:
-        return {
+        status = {
             "render": _render,
             "recipes": _recipes,
             "report": _report,
             "check": _check,
             "contact": contact.run,
             "plan": forecast_cli.run,
+            "doctor": doctor.run,
             "docs": reference.run,
         }[call.command](call)
+        sys.stdout.flush()
+        return status
     except RefusedError as refused:
         print(refused, file=sys.stderr)
+    except BrokenPipeError:
+        # `| head` has read enough. What is left in the buffer would fail once more as Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, json.JSONDecodeError) as error:
         unread = message(str(error), "a file that can be read", "name another file.", runbook="recipe-refused")
         print(unread, file=sys.stderr)

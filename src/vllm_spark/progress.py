@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from vllm_spark.diagnose import clean
+from vllm_spark.log_lines import clean
 
 _HOUR_S = 3600
 

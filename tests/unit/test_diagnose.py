@@ -10,15 +10,14 @@ import pytest
 from vllm_spark.diagnose import (
     GENERIC_RUNBOOK,
     UNRECOGNISED,
-    Entry,
     Finding,
-    Signature,
-    clean,
+    Log,
     explain,
-    parse,
+    judge,
     root_cause,
-    signatures,
 )
+from vllm_spark.log_lines import Entry, clean, parse
+from vllm_spark.signatures import SEVERITIES, SHORTEST, Signature, alternatives, literal, signatures
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "tests" / "data" / "engine-logs"
@@ -74,12 +73,24 @@ def test_the_engine_text_alone_gives_the_same_root_cause() -> None:
 
 
 @each_signature()
-def test_example_matches_this_signature_and_none_above(signature: Signature) -> None:
-    finding = root_cause([f"(EngineCore pid=9) {line}" for line in signature.example.splitlines()])
-    assert finding is not None
-    assert finding.signature == signature.id
+def test_example_is_first_met_by_its_own_signature(signature: Signature) -> None:
+    lines = [f"(EngineCore pid=9) {line}" for line in signature.example.splitlines()]
+    log = Log("engine.log")
+    log.read("\n".join(lines * signature.at_least) + "\n")
+    finding = judge([log]).findings[0]
+    assert (finding.signature, finding.severity) == (signature.id, signature.severity)
+    assert (finding.file, finding.count) == ("engine.log", signature.at_least)
     assert finding.line in [line.strip() for line in signature.example.splitlines()]
+    assert finding.line == clean(lines[finding.number - 1]).strip()
     assert not re.search(r"[{}]|  ", finding.cause + finding.fix)
+
+
+@each_signature()
+def test_a_warning_is_no_reason_for_a_failed_start(signature: Signature) -> None:
+    found = root_cause(
+        [f"(EngineCore pid=9) INFO 11-20 10:00:00 [a.py:1] {line}" for line in signature.example.split("\n")]
+    )
+    assert (found.signature if found else None) == (None if signature.severity == "warning" else signature.id)
 
 
 @each_signature()
@@ -89,7 +100,15 @@ def test_signature_is_complete(signature: Signature) -> None:
     assert signature.fix.endswith(".")
     assert not signature.fix.startswith("Fix:")
     assert not signature.cause.endswith(".")
-    assert not signature.pattern.pattern.startswith(("^", ".", r"\S", r"\s", r"[^"))
+    assert signature.severity in SEVERITIES
+
+
+@each_signature()
+def test_every_alternative_of_a_pattern_begins_with_fixed_text(signature: Signature) -> None:
+    assert min(len(text) for text in signature.literals) >= SHORTEST
+    match = signature.pattern.search(signature.example)
+    assert match is not None
+    assert match[0].startswith(signature.literals)
 
 
 def test_signature_ids_are_unique() -> None:
@@ -118,12 +137,23 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
         (
             ["RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"],
             "killed",
-            "the engine was killed while it started: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel for want of memory, or by hand",
         ),
         (
             ["/etc/vllm-spark/gemma/launch: line 12:  3329 Killed                  docker run --rm x"],
             "killed",
-            "the engine was killed while it started: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel for want of memory, or by hand",
+        ),
+        # Ray lists what may have been; seen with vLLM 0.32.0 and Ray 2.56 when a rank was killed.
+        (
+            [
+                "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker "
+                "exit detail: Worker unexpectedly exits with a connection error code 2. Some common causes include: "
+                "(1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force",
+                "ERROR 11-21 19:34:02 [ray_executor_v2.py:522] RayWorkerProc rank=[1] died unexpectedly, shutting down",
+            ],
+            "worker-lost",
+            "a rank was lost [1]",
         ),
         (
             [
@@ -297,3 +327,52 @@ def test_explain_shortens_a_long_line() -> None:
 def test_a_large_log_without_a_cause(line: str, megabytes: int) -> None:
     """Seconds each; a pattern that runs away on such a line would not come back at all."""
     assert root_cause([line] * (megabytes * 1_000_000 // len(line))) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"No such image: (?P<name>\S+)|manifest (a|b)", ["No such image: ", "manifest "]),
+        (r"\[Errno 98\] (?:in use|taken)", ["[Errno 98] "]),
+        (r"model type [`'|]?(?P<type>\w+)", ["model type "]),
+        (r"colou?r", ["colo"]),
+        (r"output: '!{5,}", ["output: '"]),
+        (r"(?<!Error: )Unknown variable", ["Unknown variable"]),
+        (r'the name "/?x', ["the name "]),
+        (r"\S+ says", [""]),
+        (r"ptxas fatal\b.*", ["ptxas fatal"]),
+    ],
+)
+def test_fixed_text_of_a_pattern(pattern: str, texts: list[str]) -> None:
+    assert [literal(part) for part in alternatives(pattern)] == texts
+
+
+@pytest.mark.parametrize(
+    ("lines", "signature"),
+    [
+        # An echo of a failure elsewhere yields to an exception that says what failed, and only to that.
+        (["RayWorkerProc rank=1 died unexpectedly"], "worker-lost"),
+        (
+            [
+                "RayWorkerProc rank=1 died unexpectedly",
+                "Traceback (most recent call last):",
+                '  File "a.py", line 1, in a',
+                "ValueError: odd",
+            ],
+            UNRECOGNISED,
+        ),
+        (
+            [
+                "Traceback (most recent call last):",
+                '  File "a.py", line 1, in a',
+                "ray.exceptions.RayChannelTimeoutError: timed out",
+                "RuntimeError: Failed to start GCS",
+            ],
+            "ray-head-port",
+        ),
+    ],
+)
+def test_a_symptom_yields_to_an_exception(lines: list[str], signature: str) -> None:
+    finding = root_cause(lines)
+    assert finding is not None
+    assert finding.signature == signature
