@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from vllm_spark import derive, launch
+from vllm_spark import derive, launch, rollback
 
 
 class FilterModule:
-    """vllm_env: secrets to the content of the env file. The others: why an overlay or a head's image did not come."""
+    """vllm_env: secrets to the content of the env file. vllm_*_failure: why an overlay or a head's image did not come.
+    vllm_rollback_*: whether a launch goes back, and what is said of it."""
 
-    def filters(self) -> dict[str, Callable[..., str]]:
+    def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "vllm_env": launch.env_file,
             "vllm_overlay_failure": derive.overlay_failure,
+            "vllm_rollback_due": rollback.due,
+            "vllm_rollback_told": rollback.told,
             "vllm_transfer_failure": derive.transfer_failure,
         }

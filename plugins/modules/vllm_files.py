@@ -62,13 +62,10 @@ changed_paths:
 """
 
 import os
-import shutil
 import subprocess
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-
-DEPLOYMENT_FILES = ("launch", "env", "deployed.json")
+from ansible.module_utils.spark_files import PREVIOUS, keep, place
 
 
 def current(path):
@@ -86,35 +83,6 @@ def syntax_error(file):
         return ""
     checked = subprocess.run([file["syntax"], "-n"], input=file["content"], capture_output=True, text=True, check=False)
     return checked.stderr.strip() if checked.returncode else ""
-
-
-def place(path, content, mode):
-    """Replace a file so that a reader sees the old or the new one, also after a loss of power."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".vllm-spark-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, int(mode, 8))
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def keep(folder):
-    """Copy a deployment's current files to previous/, whose folder is swapped in whole."""
-    fresh = tempfile.mkdtemp(dir=folder, prefix=".previous-")
-    for name in DEPLOYMENT_FILES:
-        if os.path.exists(os.path.join(folder, name)):
-            shutil.copy2(os.path.join(folder, name), fresh)
-    kept, old = os.path.join(folder, "previous"), f"{fresh}-old"
-    # Moved aside, not removed first: a run that is cut off here must not cost the launch before.
-    if os.path.isdir(kept):
-        os.rename(kept, old)
-    os.rename(fresh, kept)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def main():
@@ -152,7 +120,7 @@ def main():
         for folder in missing:
             os.makedirs(folder, mode=0o755, exist_ok=True)
         if wanted["keep_previous"] and wanted["env_path"]:
-            keep(os.path.dirname(wanted["env_path"]))
+            keep(os.path.dirname(wanted["env_path"]), PREVIOUS)
         for file in stale:
             place(file["path"], file["content"], file["mode"])
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)

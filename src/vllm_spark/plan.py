@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark import compatibility, gates, images, launch, memory, paths, ranks
+from vllm_spark import compatibility, gates, host_findings, images, launch, memory, paths, ranks
 from vllm_spark import pair as pairs
 from vllm_spark.refusal import Refusal, RefusedError
 from vllm_spark.spec import UNIT_FILE, Spec
@@ -21,6 +21,8 @@ LOOPBACK = "127.0.0.1"
 
 # The id of what a worker says where its head says why.
 REFUSED_WITH_HEAD = "refused-with-head"
+
+LAUNCH_CHANGED = "its launch changed"
 
 UNIT_DIR = "/etc/systemd/system"
 PROGRAM_DIR = "/usr/local/lib/vllm-spark"
@@ -57,6 +59,7 @@ class Plan:
     files: Sequence[File]
     env_path: str
     keep_previous: bool
+    undoable: bool  # this run changes the launch and the box has the one before: it comes back if a gate does not hold
     stop_units: Sequence[str]
     state: str  # restarted or started; started is idle where the unit runs already
     settled: bool  # the unit is enabled and active, so there is nothing to start
@@ -78,6 +81,8 @@ def questions(spec: Spec) -> dict[str, Any]:
         "ports": [*_ports(spec)],
         "units": [unit] if spec.rank else [unit, timer],
         "fabric": len(spec.deployment.hosts) > 1,
+        "host": True,
+        "disks": [spec.site.hub_dir, spec.site.cache_dir],
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
     }
 
@@ -147,9 +152,11 @@ def _refused_with(head: str, spec: Spec) -> Refusal:
 def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
     """Every reason why this Spark cannot take this deployment."""
     yield from _hardware(spec, facts)
+    yield from host_findings.refusals(spec, facts)
     yield from _docker(facts)
     yield from _model(spec, facts)
     yield from _port(spec, facts)
+    yield from _router(spec)
     yield from _strangers(spec, facts)
     yield from memory.refusals(spec, facts)
 
@@ -163,6 +170,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     state, reason = _state(spec, facts, fingerprint, running)
     config = spec.config_dir
     deployed = _record(spec, record, fingerprint, toolkit)
+    wanted = gates.request(spec, fingerprint)
+    changes = bool(record) and record.get("launch") != fingerprint
     if any(_old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
@@ -178,16 +187,18 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         files=[
             *(_mounted_files(spec)),
             File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
-            File(f"{config}/deployed.json", json.dumps(deployed, indent=2, sort_keys=True) + "\n"),
+            File(f"{config}/gates.json", _json(wanted)),
+            File(f"{config}/deployed.json", _json(deployed)),
             *_programs(spec),
         ],
         env_path=f"{config}/env",
-        keep_previous=bool(record) and record.get("launch") != fingerprint,
+        keep_previous=changes,
+        undoable=changes or (reason == LAUNCH_CHANGED and bool(record.get("previous"))),
         stop_units=_to_stop(spec, facts),
         state=state,
         settled=state == "started" and _settled(spec, facts),
         reason=reason,
-        gates=gates.request(spec, fingerprint),
+        gates=wanted,
     )
 
 
@@ -227,7 +238,11 @@ def _programs(spec: Spec) -> Iterator[File]:
             "model": spec.recipe["model"]["served_name"],
             "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
         }
-        yield File(f"{spec.config_dir}/liveness.json", json.dumps(asked, indent=2, sort_keys=True) + "\n")
+        yield File(f"{spec.config_dir}/liveness.json", _json(asked))
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def _mounted_files(spec: Spec) -> Iterator[File]:
@@ -273,7 +288,7 @@ def _state(spec: Spec, facts: Facts, fingerprint: str, running: Mapping[str, Any
         told = facts.get("states", {}).get(spec.deployment.name, {}).get("state")
         return ("restarted", f"it is {told}") if told in {"waiting", "refused"} else ("started", "it is starting")
     if running["labels"].get("vllm-spark.launch") != fingerprint:
-        return "restarted", "its launch changed"
+        return "restarted", LAUNCH_CHANGED
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
     return "started", "it runs as planned" if _settled(spec, facts) else "its unit is not enabled"
@@ -309,6 +324,18 @@ def _hardware(spec: Spec, facts: Facts) -> Iterator[Refusal]:
             expected="one GB10",
             fix="check the driver with nvidia-smi; after an update of DGX OS, reboot.",
             runbook="wrong-host",
+        )
+
+
+def _router(spec: Spec) -> Iterator[Refusal]:
+    key = spec.deployment.through.get("key")
+    if key and key not in spec.secrets and spec.rank == 0:
+        yield Refusal(
+            id="router-key",
+            what=f"{spec.deployment.name}.through.key names {key}, and vllm_secrets has none of that name",
+            expected="the variable that holds the router's key",
+            fix=f"add {key} to vllm_secrets, or take through.key away where the router asks for none.",
+            runbook="secrets",
         )
 
 

@@ -1,0 +1,135 @@
+"""A launch that misses its gates: when the one before comes back, with which files, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+
+from vllm_spark import rollback
+
+FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
+
+HOLDS, MISSED, SKIPPED = {"holds": True}, {"holds": False}, {"skipped": True}
+
+
+@pytest.mark.parametrize(
+    ("undoable", "judged", "due"),
+    [
+        ([True], [MISSED], True),
+        ([True], [HOLDS], False),
+        ([False], [MISSED], False),  # nothing has changed, or there was nothing before
+        ([True, True], [MISSED, HOLDS], True),  # a pair goes back together
+        ([False, True], [MISSED, HOLDS], True),  # a run that was cut off had changed the other half before
+        ([True], [SKIPPED], False),  # check mode asks nobody
+    ],
+)
+def test_due(undoable: list[bool], judged: list[dict[str, bool]], due: bool) -> None:
+    assert rollback.due([{"undoable": one} for one in undoable], judged) is due
+
+
+RECORD = {"deployment": "demo", "recipe": "r-1", "image": "engine:1", "toolkit": "0.1+abc"}
+
+
+@pytest.mark.parametrize(
+    ("restored", "judged", "parts", "never"),
+    [
+        ({}, {}, ["the answer is wrong"], ["taken back"]),
+        (RECORD, {"holds": True}, ["the answer is wrong", "r-1 with engine:1", "serves again", "reports/x.json"], []),
+        (RECORD, {"holds": False, "missed": "no token"}, ["came back too", "no token"], ["serves again"]),
+        (RECORD, {}, ["not judged"], ["serves again"]),
+    ],
+)
+def test_told(restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]) -> None:
+    failed = {"report": "reports/x.json"}
+    said = rollback.told("the answer is wrong", failed, {"restored": restored}, judged)
+    assert [part for part in parts if part not in said] == []
+    assert [part for part in never if part in said] == []
+
+
+def write(folder: Path, mark: str, names: tuple[str, ...] = FILES) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(json.dumps({"mark": mark}))
+        (folder / name).chmod(0o600 if name == "env" else 0o755 if name == "launch" else 0o644)
+
+
+def marks(folder: Path) -> set[str]:
+    return {json.loads((folder / name).read_text())["mark"] for name in FILES}
+
+
+def restore(folder: Path, capsys: pytest.CaptureFixture[str], check: bool = False) -> dict[str, Any]:
+    module = load_module("vllm_restore")
+    with patch_module_args({"folder": str(folder), "_ansible_check_mode": check}), pytest.raises(SystemExit):
+        module.main()
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+def test_the_launch_before_comes_back_and_the_failed_one_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "new")
+    write(tmp_path / "previous", "old")
+    write(tmp_path / "previous" / "previous", "older")
+    said = restore(tmp_path, capsys)
+    assert (said["changed"], said["restored"], said["gates"]) == (True, {"mark": "old"}, {"mark": "old"})
+    assert marks(tmp_path) == {"old"}
+    assert marks(tmp_path / "failed") == {"new"}
+    assert marks(tmp_path / "previous") == {"older"}
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FILES, "failed", "previous"])
+
+
+def test_nothing_is_left_as_previous_where_nothing_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "new")
+    write(tmp_path / "previous", "old")
+    restore(tmp_path, capsys)
+    assert not (tmp_path / "previous").exists()
+    assert restore(tmp_path, capsys) == {"changed": False, "restored": {}, "gates": {}} | {
+        "invocation": {"module_args": {"folder": str(tmp_path)}}
+    }
+    assert marks(tmp_path) == {"old"}
+
+
+def test_check_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "new")
+    write(tmp_path / "previous", "old")
+    assert restore(tmp_path, capsys, check=True)["restored"] == {"mark": "old"}
+    assert marks(tmp_path) == {"new"}
+
+
+def test_files_of_an_older_toolkit_come_back_without_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "new")
+    write(tmp_path / "previous", "old", ("launch", "env", "deployed.json"))
+    said = restore(tmp_path, capsys)
+    assert (said["restored"], said["gates"]) == ({"mark": "old"}, {})
+
+
+@pytest.mark.parametrize("placed", range(len(FILES)))
+def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+    placed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "new")
+    write(tmp_path / "previous", "old")
+    files = load_module("vllm_restore").bring_back.__globals__
+    place, done = files["place"], []
+
+    def cut(path: str, content: str, mode: str) -> None:
+        if len(done) == placed:
+            raise KeyboardInterrupt
+        done.append(path)
+        place(path, content, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(files, "place", cut)
+        with pytest.raises(KeyboardInterrupt):
+            files["bring_back"](str(tmp_path))
+    # What lies there says of itself that it is the new one until all of the old one is placed.
+    assert json.loads((tmp_path / "deployed.json").read_text()) == {"mark": "new"}
+    restore(tmp_path, capsys)
+    assert (marks(tmp_path), marks(tmp_path / "failed")) == ({"old"}, {"new"})
