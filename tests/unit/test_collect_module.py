@@ -1,0 +1,327 @@
+"""The module on a box made of folders, commands of a few lines, and a Docker socket: a head that runs with Ray."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import os
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ansible.module_utils import spark_docker
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+
+from vllm_spark import collect
+from vllm_spark.collect import Collected
+
+KEY, TOKEN, OLD, HUB = "hidden/key of+a test", "0123456789abcdef" * 4, "the-key-before-it", "hf_" + "a1b2c3d4" * 4
+SECRETS = (KEY, TOKEN, OLD, HUB)
+NOW, BEFORE = "a" * 32, "b" * 32
+PID = 4242
+
+SYSTEMCTL = """#!/bin/sh
+case "$*" in
+  list-units*--plain*) echo "  vllm@gemma.service loaded active running vLLM deployment gemma"
+    echo "  vllm@gone.service loaded failed failed vLLM deployment gone" ;;
+  *"show "*gemma*) echo ActiveState=active; echo SubState=running; echo Result=success; echo NRestarts=2
+    echo InvocationID=@NOW@; echo "Environment=MY_API_KEY=@KEY@" ;;
+  *"show "*old*) echo ActiveState=inactive; echo SubState=dead; echo Result=success; echo NRestarts=0 ;;
+  *"show "*) echo ActiveState=failed; echo SubState=failed; echo Result=exit-code; echo NRestarts=5 ;;
+esac
+"""
+JOURNALCTL = """#!/bin/sh
+case "$*" in
+  *MESSAGE_ID=*UNIT=vllm@gemma.service) echo '{"INVOCATION_ID": "@NOW@"}'; echo '{"INVOCATION_ID": "@BEFORE@"}'
+    echo '{"INVOCATION_ID": null}'; echo no json ;;
+  *--lines*@NOW@*) n=9990; while [ $n -lt 10000 ]; do echo "t spark1 vllm: line $n"; n=$((n + 1)); done ;;
+  *@NOW@*) n=0; while [ $n -lt 10000 ]; do echo "t spark1 vllm: line $n"; n=$((n + 1)); done ;;
+  *@BEFORE@*) echo "2026-11-20T10:00:00+0000 spark1 vllm[1]: args: {'api_key': ['@OLD@']}"
+    echo "OSError: [Errno 98] Address already in use" ;;
+  *liveness@gemma*) echo "vllm@gemma.service hangs" ;;
+  *"--boot -1"*) echo "Data from the specified boot (-1) is not available"; exit 1 ;;
+  *--dmesg*) echo "2026-11-20T10:00:00+0000 spark1 kernel: Out of memory: Killed process 42 (VLLM) total-vm:1kB" ;;
+esac
+"""
+DOCKER = '#!/bin/sh\necho "docker said $*"\n'
+HANGS = "#!/bin/sh\nwhile :; do :; done\n"
+PS = '#!/bin/sh\necho "who knows @HUB@"\n'
+
+CONTAINER = {
+    "Id": "f" * 64,
+    "Image": "sha256:" + "1" * 64,
+    "State": {"Status": "running", "Pid": PID},
+    "Config": {"Env": [f"HF_TOKEN={HUB}", f"RAY_AUTH_TOKEN={TOKEN}", "OMP_NUM_THREADS=4"]},
+}
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, in a box of which only what lies below tmp_path exists."""
+    module = load_module("vllm_collect")
+    for name, folder in (("CONFIG_DIR", "etc"), ("RUN_DIR", "run"), ("PROC", "proc"), ("bin", "bin")):
+        (tmp_path / folder).mkdir()
+        monkeypatch.setattr(module, name, str(tmp_path / folder), raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(spark_docker, "SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setattr(module, "fabric", lambda: {"netdevs": [], "error": ""})
+    return module
+
+
+def place(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    for word in ("NOW", "BEFORE", "KEY", "OLD", "HUB"):
+        text = text.replace(f"@{word}@", globals()[word])
+    (folder / "bin" / name).write_text(text)
+    (folder / "bin" / name).chmod(0o755)
+
+
+@pytest.fixture
+def full(box: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
+    """One deployment that runs, one that was made inactive, one of which systemd alone knows."""
+    record = {"image": "registry:5000/vllm:v1", "digest": "sha256:" + "2" * 64}
+    place(
+        tmp_path / "etc",
+        {
+            "gemma/launch": f"#!/bin/sh\nexec docker run --env 'PEER_TOKEN={OLD}' --env-file env image\n",
+            "gemma/env": f"VLLM_API_KEY={KEY}\nSHORT=1\n",
+            "gemma/deployed.json": json.dumps(record),
+            "gemma/previous/env": f"VLLM_API_KEY={OLD}\n",
+            "gemma/previous/launch": "#!/bin/sh\n",
+            "gemma/.vllm-spark-cut-off": KEY,
+            "gemma/mounts/secret.json": KEY,
+            "old/deployed.json": json.dumps(record | {"derived": {"image": "vllm-spark/x:1"}}),
+        },
+    )
+    place(
+        tmp_path / "run" / "gemma", {"state.json": '{"state": "serving"}', "session.env": f"RAY_AUTH_TOKEN={TOKEN}\n"}
+    )
+    logs = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray" / "session_1" / "logs"
+    place(logs, {"raylet.out": f"[I] token {TOKEN}\n", "monitor.log": "a\n", "empty.err": "", "old/worker.out": "b"})
+    (logs / "leak.out").symlink_to(tmp_path / "etc" / "gemma" / "env")
+    (logs.parents[1] / "session_latest").symlink_to("/tmp/ray/session_1")  # noqa: S108  as Ray has it
+    for name, text in (("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL), ("docker", DOCKER), ("ps", PS)):
+        program(tmp_path, name, text)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = {
+                "/containers/vllm-gemma/json": CONTAINER,
+                f"/images/{CONTAINER['Image']}/json": {"Config": {"Env": [f"BUILD_PASSWORD={OLD}"]}},
+                "/images/vllm-spark/x:1/json": {"Id": "derived"},
+                "/info": {"HttpProxy": "http://user:proxypass@proxy"},
+            }
+            body = json.dumps(known.get(self.path, {})).encode()
+            self.send_response(200 if self.path in known else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "socket"
+
+        def log_message(self, *words: Any) -> None:
+            del words
+
+    server = socketserver.ThreadingUnixStreamServer(spark_docker.SOCKET, Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield box
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def gather(capsys: pytest.CaptureFixture[str]) -> Callable[..., Collected]:
+    def _gather(module: ModuleType, check: bool = False) -> Collected:
+        with patch_module_args({"_ansible_check_mode": check}), pytest.raises(SystemExit):
+            module.main()
+        result = json.loads(capsys.readouterr().out)
+        assert result["changed"] is False
+        return collect.unpack(result["collected"])
+
+    return _gather
+
+
+Gather = Callable[..., Collected]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_what_a_box_sends(check: bool, full: ModuleType, gather: Gather) -> None:
+    found = gather(full, check)
+    assert [name for name in found.files if name.startswith("deployments/")] == [
+        "deployments/gemma/unit-state.txt",
+        "deployments/gemma/unit.txt",
+        "deployments/gemma/deployed.json",
+        "deployments/gemma/env",
+        "deployments/gemma/launch",
+        "deployments/gemma/previous/env",
+        "deployments/gemma/previous/launch",
+        "deployments/gemma/mounts.txt",
+        "deployments/gemma/run/state.json",
+        "deployments/gemma/run/session.env",
+        "deployments/gemma/container.json",
+        "deployments/gemma/image.json",
+        "deployments/gemma/journal.log",
+        "deployments/gemma/journal-previous.log",
+        "deployments/gemma/liveness.log",
+        "deployments/gemma/ray/monitor.log",
+        "deployments/gemma/ray/raylet.out.log",
+        "deployments/gone/unit-state.txt",
+        "deployments/gone/unit.txt",
+        "deployments/old/unit-state.txt",
+        "deployments/old/unit.txt",
+        "deployments/old/deployed.json",
+        "deployments/old/image.json",
+    ]
+    assert found.manifest["deployments"] == {
+        "gemma": {"ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "2"},
+        "gone": {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "NRestarts": "5"},
+        "old": {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "NRestarts": "0"},
+    }
+    assert set(found.manifest["sources"]) == set(found.files)
+    notes = "\n".join(found.manifest["notes"])
+    assert "there is no container vllm-gone" in notes
+    assert "nvidia-smi: No such file or directory" in notes
+    assert "journalctl says: Data from the specified boot (-1) is not available" in notes
+
+
+def test_no_secret_leaves_the_box(full: ModuleType, gather: Gather) -> None:
+    found = gather(full)
+    whole = json.dumps([found.files, found.manifest])
+    assert [secret for secret in (*SECRETS, "proxypass") if secret in whole or json.dumps(secret)[1:-1] in whole] == []
+    at = "deployments/gemma"
+    assert found.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
+    assert found.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
+    assert found.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
+    assert "OMP_NUM_THREADS=4" in found.files[f"{at}/container.json"]
+    assert "--env 'PEER_TOKEN=<masked>'" in found.files[f"{at}/launch"]
+    assert "who knows <masked>" in found.files["box/processes.txt"]
+    assert found.manifest["weak_secrets"] == ["SHORT"]
+
+
+def test_a_long_journal_is_sent_from_both_ends(full: ModuleType, gather: Gather) -> None:
+    found = gather(full)
+    lines = found.files["deployments/gemma/journal.log"].splitlines()
+    assert len(lines) == 3000 + 1 + 10
+    assert [lines[0], lines[-1]] == ["t spark1 vllm: line 0", "t spark1 vllm: line 9999"]
+    assert found.manifest["left_out"]["deployments/gemma/journal.log"]
+
+
+def test_the_doctor_ranks_what_is_now_before_what_was(full: ModuleType, gather: Gather) -> None:
+    found = collect.examine(gather(full))
+    assert [finding.signature for finding in found.now.findings] == ["out-of-memory-killed"]
+    assert [finding.signature for finding in found.before.findings] == ["port-in-use"]
+
+
+def test_docker_is_asked_for_a_log_that_the_journal_has_not(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+    program(tmp_path, "journalctl", "#!/bin/sh\n")
+    found = gather(full)
+    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in found.files["deployments/gemma/docker.log"]
+    assert any("the journal has no line" in note for note in found.manifest["notes"])
+
+
+def test_a_link_out_of_the_container_is_not_followed(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+    ray = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray"
+    (ray / "session_1").rename(ray / "real")
+    (ray / "session_1").symlink_to(ray / "real")
+    found = gather(full)
+    assert [name for name in found.files if "/ray/" in name] == []
+    assert any("may lead out of the container" in note for note in found.manifest["notes"])
+
+
+def test_docker_is_down(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(spark_docker, "SOCKET", str(tmp_path / "none.sock"))
+    found = gather(full)
+    assert "deployments/gemma/journal.log" in found.files
+    assert not [name for name in found.files if name.endswith(("container.json", "image.json", "docker.json"))]
+    assert [note for note in found.manifest["notes"] if note.startswith("docker: ")] == [
+        f"docker: {tmp_path}/none.sock: No such file or directory"
+    ]
+
+
+def test_nothing_is_there(box: ModuleType, gather: Gather) -> None:
+    """No deployment, no command, no Docker: notes, and no failure."""
+    found = gather(box)
+    assert found.manifest["deployments"] == {}
+    assert "`journalctl" in "\n".join(found.manifest["notes"])
+    assert list(collect.units(found)) == ["no deployment on this box"]
+    assert collect.examine(found).now.findings == ()
+
+
+def test_a_command_that_hangs_is_a_note(
+    box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(box, "COMMAND_S", 0.5)
+    program(tmp_path, "nvidia-smi", HANGS)
+    assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(box).manifest["notes"]
+
+
+def test_facts_that_cannot_be_read_are_a_note(box: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd() -> None:
+        raise ValueError("ip said no JSON")
+
+    monkeypatch.setattr(box, "fabric", odd)
+    found = gather(box)
+    assert "facts, fabric: ValueError: ip said no JSON" in found.manifest["notes"]
+    assert json.loads(found.files["box/facts.json"])["memory"]["total"] > 0
+
+
+def test_a_docker_that_speaks_no_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*_: object, **__: object) -> None:
+        raise http.client.BadStatusLine("SSH-2.0")
+
+    monkeypatch.setattr(full.Docker, "get", odd)
+    assert [note for note in gather(full).manifest["notes"] if note.startswith("docker: ")] == ["docker: SSH-2.0"]
+
+
+def test_time_is_up(box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(box, "DEADLINE_S", 0.0)
+    program(tmp_path, "ps", PS)
+    found = gather(box)
+    assert found.files["box/processes.txt"].splitlines()[1:] == []
+    assert any("the box had taken 0 s already" in note for note in found.manifest["notes"])
+
+
+def test_a_full_bundle_leaves_the_rest_out(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full, "MOST_BYTES", 50_000)
+    found = gather(full)
+    assert "deployments/gemma/journal.log" not in found.files
+    assert sum(map(len, found.files.values())) < 50_000 + 10_000
+    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in found.manifest["notes"])
+
+
+def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "etc" / "gemma" / "pipe")
+    place(tmp_path / "etc" / "gemma", {f"many/{number}": "x" for number in range(99)})
+    found = gather(full)
+    notes = "\n".join(found.manifest["notes"])
+    assert "pipe: not a regular file" in notes
+    assert "more than 60 files" in notes
+
+
+# What deployed.json may say -> the image to ask for
+RECORDS = {
+    '{"image": "a:5000/b:v1", "digest": "sha256:1"}': "a:5000/b@sha256:1",
+    '{"image": "a:v1", "digest": "sha256:1", "derived": {"image": "c:2"}}': "c:2",
+    '{"image": 5, "digest": "sha256:1"}': "",
+    "[]": "",
+    "": "",
+    "{": "",
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_the_image_of_a_record(record: str, box: ModuleType) -> None:
+    assert box.image_of(record) == RECORDS[record]
