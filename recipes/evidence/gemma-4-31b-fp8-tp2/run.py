@@ -32,7 +32,11 @@ from pyroute2 import IPRoute, NetNS, netns
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2] / "sandbox/engine"))
 
-from make_tiny_gemma4 import END, SPECIAL, TEMPLATE, configuration, make_tokenizer  # noqa: E402
+from tiny_gemma4 import machine  # noqa: E402
+from tiny_gemma4.script import END, SPECIAL  # noqa: E402
+from tiny_gemma4.shape import configuration  # noqa: E402
+from tiny_gemma4.template import TEMPLATE  # noqa: E402
+from tiny_gemma4.vocabulary import make_tokenizer  # noqa: E402
 
 MODEL = "/tmp/gemma-4-31b"  # noqa: S108 - each rank mounts its own /tmp
 GEOMETRY = {
@@ -66,7 +70,7 @@ def make_model(folder: Path) -> None:
     """A configuration and a tokenizer. Ids that the small tokenizer does not know are filler words, so that the random
     tokens of a model without weights are seen as text."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer, _ = make_tokenizer()
+    tokenizer, _ = make_tokenizer(machine.build())
     state = json.loads(tokenizer.to_str())
     known: dict[str, int] = state["model"]["vocab"]
     known.update({f"Ġw{number}": number for number in range(len(known), VOCABULARY)})

@@ -1,0 +1,210 @@
+"""The sandbox's tiny model against the gates, without an engine: its template chooses a script, its machine says it,
+and the gates judge. What the engine's parsers and grammars do in between is done here in small."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+import yaml
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tiny_gemma4 import machine
+from tiny_gemma4.script import BREAD, END, GREETING, QUOTE, SCRIPTS, SPECIAL, Script, spell
+from tiny_gemma4.shape import HIDDEN, LEAST_FREE
+from tiny_gemma4.template import TEMPLATE
+from vllm_spark import paths, recipe
+from vllm_spark.gates import answer, failover, garbage, judging, structured, tools, vision
+from vllm_spark.gates.verdict import Verdict
+
+MACHINE = machine.build()
+RECIPES = paths.ROOT / "sandbox" / "recipes"
+EVERY_GATE = paths.ROOT / "molecule" / "solo" / "vars" / "every_gate.yml"
+# The optional gates whose verdict depends on what the model says.
+SAYING = [gate for gate in judging.OPTIONAL if gate is not failover]
+GREETED = "Hello from tiny Gemma: the engine is real, its weights are not."
+# Which of equal letters a model prefers is chance: in two orders, of which one begins with white space.
+LETTERS = (string.printable, string.printable[::-1])
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    """The prompt, as transformers renders a chat template."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    messages = json.loads(json.dumps(body["messages"]))
+    for call in (call for message in messages for call in message.get("tool_calls", [])):
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return environment.from_string(TEMPLATE).render(
+        messages=messages,
+        tools=body.get("tools"),
+        bos_token="<bos>",  # noqa: S106  a token of a text
+        add_generation_prompt=True,
+        **body.get("chat_template_kwargs", {}),
+    )
+
+
+def without_spaces(text: str) -> str:
+    """JSON without white space outside its strings, also where it is cut."""
+    return "".join(re.findall(r'"(?:[^"\\]|\\.)*"?|\S', text))
+
+
+def grammar(body: Mapping[str, Any]) -> Callable[[str, str], bool]:
+    """What a grammar lets follow a text: a beginning of one of its texts, or the end where one is whole."""
+    texts = set(body.get("structured_outputs", {}).get("choice", ()))
+    form = str
+    if "response_format" in body:
+        assert body["response_format"]["json_schema"]["schema"] == structured.SCHEMA
+        values = product(*structured.FIELDS.values())
+        texts = {json.dumps(dict(zip(structured.FIELDS, row, strict=True)), separators=(",", ":")) for row in values}
+        form = without_spaces
+
+    def allowed(said: str, word: str) -> bool:
+        if not texts:
+            return True
+        return form(said) in texts if word == END else any(text.startswith(form(said + word)) for text in texts)
+
+    return allowed
+
+
+def said(body: Mapping[str, Any], letters: str = "") -> list[str]:
+    """The words of the reply."""
+    prompt = [word for word in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", prompt_of(body)) if word]
+    return list(MACHINE.speak(prompt, body["max_tokens"], grammar(body), letters))
+
+
+def understood(words: list[str]) -> dict[str, Any]:
+    """The message, as Gemma 4's parsers read it."""
+    text = "".join(words)
+    thought = re.match(r"<\|channel>thought\n(.*?)<channel\|>", text, re.DOTALL)
+    text = text[thought.end() :] if thought else text
+    calls = []
+    for name, inside in re.findall(r"<\|tool_call>call:(\w+)\{(.*?)\}<tool_call\|>", text, re.DOTALL):
+        pairs = re.findall(rf"(\w+):(?:{re.escape(QUOTE)}(.*?){re.escape(QUOTE)}|(\w+))", inside)
+        arguments = json.dumps({key: quoted or bare for key, quoted, bare in pairs})
+        call = {"index": len(calls), "id": f"call-{len(calls)}", "function": {"name": name, "arguments": arguments}}
+        calls.append(call)
+    content = re.sub(r"<\|tool_call>.*<tool_call\|>", "", text, flags=re.DOTALL)
+    return {"content": content, "reasoning": thought and thought[1], "tool_calls": calls}
+
+
+def reply(request: Mapping[str, Any], letters: str) -> dict[str, Any]:
+    """What vllm_probe would return."""
+    body = request["body"]
+    words = said(body, letters)
+    message = understood(words)
+    choice = {"index": 0, "finish_reason": "tool_calls" if message["tool_calls"] else "stop"}
+    if body.get("return_token_ids"):
+        known = list(MACHINE.words)
+        choice |= {"token_ids": [known.index(word) for word in words]}
+    if not body.get("stream"):
+        return {"status": 200, "json": {"model": body["model"], "choices": [{**choice, "message": message}]}}
+    event = {"model": body["model"], "choices": [{**choice, "delta": message}]}
+    return {"status": 200, "events": [event], "done": True, "bad": ""}
+
+
+def gates_of(name: str) -> dict[str, Any]:
+    """What the recipe asks for, and what molecule/solo asks of its server besides."""
+    every = yaml.safe_load(EVERY_GATE.read_text(encoding="utf-8"))["every_gate"]
+    return {**recipe.load(name, (RECIPES,)).document["gates"], **every}
+
+
+def verdicts(used: Mapping[str, Any], letters: str = "") -> Iterator[Verdict]:
+    """Of every gate that is used, and of the answers."""
+    wanted = {"served_name": "tiny", "gates": used, "answers": answer.DEFAULT_ANSWERS, "through": ""}
+    asked = list(answer.requests("tiny", answer.DEFAULT_ANSWERS))
+    judged = [gate for gate in SAYING if gate.NAME in used]
+    for gate in judged:
+        asked += gate.requests("tiny", used[gate.NAME])
+    probe = {"responses": {request["id"]: reply(request, letters) for request in asked}}
+    for gate in (answer, *judged):
+        yield from gate.verdicts(wanted, probe, [])
+
+
+@pytest.mark.parametrize("letters", LETTERS, ids=["letters first", "spaces first"])
+def test_the_model_holds_every_gate(letters: str) -> None:
+    used = gates_of("tiny-gemma4")
+    found = list(verdicts(used, letters))
+    assert [verdict.line() for verdict in found if verdict.ok is not True] == []
+    assert {verdict.gate for verdict in found} == {"answer"} | {gate.NAME for gate in SAYING} & set(used)
+
+
+def test_the_sandbox_asks_for_every_gate_but_eyes() -> None:
+    assert {gate.NAME for gate in judging.OPTIONAL} - set(gates_of("tiny-gemma4")) == {vision.NAME}
+    assert gates_of("tiny-gemma4")["probe"] == {"needed": 7}
+
+
+WEATHER = {"tools": [tools.WEATHER], "tool_choice": "auto"}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("more", "content", "reasoning", "calls"),
+    [
+        ({}, GREETED, None, []),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, GREETED, "The user said something; I should greet", []),
+        (WEATHER, "", None, [("get_weather", {"city": "Paris", "days": "3"})]),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}, GREETED, None, []),
+        # A question that is known with tools alone, or without them alone.
+        ({"messages": [{"role": "user", "content": "What time is it in Tokyo? Use a tool."}]}, GREETED, None, []),
+        (
+            {**WEATHER, "messages": [{"role": "user", "content": answer.DEFAULT_ANSWERS[0]["ask"]}]},
+            "",
+            None,
+            [("get_weather", {"city": "Paris", "days": "3"})],
+        ),
+    ],
+    ids=["greeting", "thought", "tool call", "parts", "no tools", "a tool first"],
+)
+def test_what_no_gate_asks(more: dict[str, Any], content: str, reasoning: str | None, calls: list[Any]) -> None:
+    message = understood(said({"messages": HELLO, "max_tokens": 96, **more}))
+    named = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"]]
+    assert (message["content"], message["reasoning"], named) == (content, reasoning, calls)
+
+
+def test_a_tools_answer_must_reach_the_prompt() -> None:
+    """An engine that loses what a tool returned is caught: the model does not know it by heart."""
+    asked = next(request for request in tools.requests("tiny", {}) if request["id"] == "tools-synthesis")
+    body = asked["body"]
+    assert "31" in understood(said(body))["content"]
+    body["messages"][-1]["content"] = '{"temperature_c": 30}'
+    assert understood(said(body))["content"] == GREETED
+
+
+def test_a_call_of_an_earlier_turn_decides_nothing() -> None:
+    """Marks are tokens that no prompt holds: words of a reply are read as other tokens when they come back."""
+    marks = [mark for mark, level in MACHINE.levels.items() if level > 1]
+    assert marks
+    assert not set(marks) & set(SPECIAL)
+
+
+def test_the_text_is_long_enough_to_be_judged() -> None:
+    assert garbage.LEAST_IDS_FOR_RATIO <= len(BREAD) < garbage.MAX_TOKENS
+
+
+def test_the_script_fits_the_hidden_state() -> None:
+    assert 2 + len(MACHINE.words) + len(MACHINE.levels) + LEAST_FREE <= HIDDEN
+
+
+def test_a_script_that_cannot_be_said_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = Script("<|script:twin>", ("Par", " excellence"), "What is the best?")
+    monkeypatch.setattr(machine, "SCRIPTS", (*SCRIPTS, twin))
+    assert machine.build().shared("Par")
+    again = Script("<|script:again>", ("ha", "ha", "ho"), "What is funny?")
+    monkeypatch.setattr(machine, "SCRIPTS", (*SCRIPTS, again))
+    with pytest.raises(ValueError, match=r"after 'ha' of '<\|script:again>' the word 'ha' leads by 0"):
+        machine.build()
+    greeter = Script("<|script:greeter>", ("Hello", " there"), "Who is there?")
+    monkeypatch.setattr(machine, "SCRIPTS", (*SCRIPTS, greeter))
+    with pytest.raises(ValueError, match="Fix: split the script's words in another way"):
+        machine.build()
+
+
+def test_spelled_words_differ() -> None:
+    assert spell("a rose is a rose is a", taken=[" is"]) == ("a", " rose", " is a", " rose is", " a")
+    assert len(set(BREAD)) == len(BREAD)
+    assert not set(BREAD) & set(GREETING)
