@@ -43,7 +43,7 @@ deploy: sandbox-up ## Everything once: sandbox, one Spark, then two as one, gate
 .PHONY: test
 test: setup ## Everything that CI runs
 	# The sandbox comes up while the rest is judged: it waits for a network and a disk more than for a core.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit engine
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit engine router
 	$(MAKE) molecule
 
 .PHONY: lint
@@ -62,6 +62,10 @@ unit: setup ## Pure logic, seconds
 .PHONY: engine
 engine: setup ## Every recipe against the parser of the vLLM that it pins; minutes at first, then seconds
 	pytest tests/engine
+
+.PHONY: router
+router: setup ## The gate against real routers, LiteLLM and nginx; minutes at first, then one
+	pytest tests/router
 
 # Molecule trusts its notes of an earlier run more than the sandbox, and would not bring it up. What failed is said
 # last, since it lies thousands of lines above the recap; the log is not among those notes, which end with the run.
@@ -84,6 +88,10 @@ molecule-%: setup
 bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
 	python tests/bench/converge.py
+
+.PHONY: bench-doctor
+bench-doctor: setup ## How fast the doctor reads, and how much memory it takes
+	python tests/bench/doctor.py
 
 .PHONY: lock
 lock: setup ## Resolve pyproject.toml to requirements.lock again

@@ -5,29 +5,24 @@ An engine is the Python of its wheel, some 30 MB, before two folders of packages
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from made import AS_LISTED, made, pip
 from vllm_spark import paths
 
 HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "engines"
 # vLLM imports numba at its top; the stand-in is 1 KB and numba with llvmlite 196 MB.
 NUMBA = paths.ROOT / "sandbox" / "engine" / "image" / "site" / "numba"
-PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
-AS_LISTED = ("--no-deps", "--only-binary=:all:")
 # What only a build or a test reads, 150 MB of torch.
 UNREAD = ("torch/include", "torch/test", "torch/share", "bin", "share")
 
@@ -56,7 +51,7 @@ def sources(version: str) -> Path:
 
     def fill(folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=CACHE) as downloads:
-            _pip("download", *AS_LISTED, "--dest", downloads, wheel)
+            pip("download", *AS_LISTED, "--dest", downloads, wheel)
             with zipfile.ZipFile(next(Path(downloads).iterdir())) as archive:
                 wanted = [name for name in archive.namelist() if name.startswith("vllm/") and not name.endswith(".so")]
                 archive.extractall(folder, wanted)
@@ -64,42 +59,20 @@ def sources(version: str) -> Path:
         named.mkdir()
         (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
 
-    return _made(f"vllm-{version}", wheel, fill)
+    return made(CACHE, f"vllm-{version}", wheel, fill)
 
 
 def packages(requirements: Path) -> Path:
     """Pinned packages, installed as they are listed."""
 
     def fill(folder: Path) -> None:
-        _pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(requirements))
+        pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(requirements))
         for part in UNREAD:
             shutil.rmtree(folder / part, ignore_errors=True)
         if not (folder / "torch").exists():
             shutil.copytree(NUMBA, folder / "numba", dirs_exist_ok=True)
 
-    return _made(requirements.stem, requirements.read_text(encoding="utf-8"), fill)
-
-
-def _made(name: str, inputs: str, fill: Callable[[Path], None]) -> Path:
-    """The folder of these inputs for this Python, filled by the first who asks and whole or not there."""
-    key = hashlib.sha256(f"{sys.version_info[:2]} {inputs}".encode()).hexdigest()[:12]
-    folder = CACHE / f"{name}-{key}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            half = folder.with_suffix(".half")
-            shutil.rmtree(half, ignore_errors=True)
-            half.mkdir()
-            fill(half)
-            half.rename(folder)
-    return folder
-
-
-def _pip(*words: str) -> None:
-    done = subprocess.run([*PIP, *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"pip {' '.join(words)}:\n{done.stdout}{done.stderr}")
+    return made(CACHE, requirements.stem, requirements.read_text(encoding="utf-8"), fill)
 
 
 def environment(version: str) -> dict[str, str]:

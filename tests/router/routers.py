@@ -1,0 +1,143 @@
+"""Real routers on loopback: LiteLLM in packages of its own, nginx out of Debian's package, each made once under
+.cache/routers. Each runs for one test at most, and `timeout` ends it where this process no longer can."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from made import AS_LISTED, made, pip
+from vllm_spark import paths
+
+HERE = Path(__file__).parent
+CACHE = paths.ROOT / ".cache" / "routers"
+LITELLM, NEEDS = HERE / "requirements-litellm.txt", HERE / "requirements-needs.txt"
+# LiteLLM's pages for a browser and Amazon's tables, 48 MB that no answer to a client reads.
+UNREAD = ("litellm/proxy/_experimental/out", "botocore/data", "bin")
+
+# A first start of LiteLLM compiles 3000 files, on a machine that is busy with other tests.
+START_S, LIFE_S, END_S = 240, 600, 10
+LOOPBACK = "127.0.0.1"
+
+
+def litellm_packages() -> Path:
+    """LiteLLM at its version and hash, and what it needs, as they are listed."""
+
+    def fill(folder: Path) -> None:
+        for listed in (LITELLM, NEEDS):
+            pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(listed))
+        for part in UNREAD:
+            shutil.rmtree(folder / part, ignore_errors=True)
+
+    return made(CACHE, "litellm", LITELLM.read_text(encoding="utf-8") + NEEDS.read_text(encoding="utf-8"), fill)
+
+
+@contextmanager
+def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
+    """The URL of a LiteLLM with this config. It keeps to this machine and gets nothing of our variables."""
+    written = folder / "litellm.yml"
+    written.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
+    port = free_port()
+    begin = "import sys; sys.argv[0] = 'litellm'; from litellm import run_server; run_server()"
+    # -S: of this interpreter only the standard library.
+    words = [sys.executable, "-sS", "-c", begin, "--config", str(written), "--host", LOOPBACK, "--port", str(port)]
+    env = {
+        "PATH": os.defpath,
+        "HOME": str(folder),
+        "PYTHONPATH": str(litellm_packages()),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+    }
+    with running(words, env, port, folder / "litellm.log"):
+        yield f"http://{LOOPBACK}:{port}"
+
+
+def nginx_binary() -> Path:
+    """This machine's nginx, or Debian's unpacked. Skips the test where there is neither."""
+    if installed := shutil.which("nginx"):
+        return Path(installed)
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        pytest.skip("no nginx on this machine, and no apt-get to fetch it with")
+
+    def fill(folder: Path) -> None:
+        lists = folder / "lists"
+        (lists / "partial").mkdir(parents=True)
+        own = ("-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={folder}")
+        if fetch(folder).returncode:
+            # A machine whose lists are old or not there; its own need root.
+            subprocess.run(["apt-get", *own, "update"], capture_output=True, check=True)
+            fetch(folder, *own).check_returncode()
+        (package,) = folder.glob("nginx_*.deb")
+        subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True)
+        shutil.rmtree(lists)
+
+    return made(CACHE, "nginx", "", fill) / "usr" / "sbin" / "nginx"
+
+
+def fetch(folder: Path, *own: str) -> subprocess.CompletedProcess[bytes]:
+    words = ["apt-get", *own, "download", "nginx"]
+    return subprocess.run(words, cwd=folder, capture_output=True, check=False)
+
+
+@contextmanager
+def nginx(http: str, folder: Path) -> Iterator[str]:
+    """The URL of an nginx with these lines in its http block; {listen} and {folder} in them are filled in."""
+    port = free_port()
+    kept = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n" for kind in ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
+    )
+    lines = http.replace("{listen}", f"{LOOPBACK}:{port}").replace("{folder}", str(folder))
+    written = folder / "nginx.conf"
+    written.write_text(
+        f"daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;\n"
+        f"events {{ }}\nhttp {{\naccess_log off;\n{kept}{lines}\n}}\n",
+        encoding="utf-8",
+    )
+    words = [str(nginx_binary()), "-e", "stderr", "-p", str(folder), "-c", str(written)]
+    with running(words, {"PATH": os.defpath}, port, folder / "nginx.log"):
+        yield f"http://{LOOPBACK}:{port}"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def running(words: Sequence[str], env: Mapping[str, str], port: int, log: Path) -> Iterator[None]:
+    """A program from when its port answers to the end of the block. It says why if it does not come up."""
+    with log.open("w", encoding="utf-8") as out:
+        limited = ["timeout", "--kill-after", str(END_S), str(LIFE_S), *words]
+        program = subprocess.Popen(limited, env=dict(env), stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + START_S
+        while not answers(port):
+            if program.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+                raise RuntimeError(f"{words[0]} did not come up within {START_S} s, or ended:\n{said}")
+            time.sleep(0.2)
+        yield
+    finally:
+        program.terminate()
+        try:
+            program.wait(END_S + 5)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,0 +1,207 @@
+"""The gate failover through real routers: LiteLLM and nginx before an honest mock engine and an honest other model.
+
+`make router`. What a router may do in principle is in tests/unit/test_gates_lies.py; here is what these two really do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import routers
+import yaml
+
+from unit.conftest import load_module
+from unit.lying_server import Mock, refusal, serving
+from vllm_spark.gates import Verdict, failover
+
+HERE = Path(__file__).parent
+LITELLM: dict[str, Any] = yaml.safe_load((HERE / "litellm.yml").read_text(encoding="utf-8"))
+NGINX: dict[str, Any] = yaml.safe_load((HERE / "nginx.yml").read_text(encoding="utf-8"))
+LITELLM_CASES = [(group, name) for group, described in LITELLM.items() for name in described["cases"]]
+
+ENGINE_KEY, ROUTER_KEY, KEY_ENV = "key-of-the-engine", "sk-key-of-the-router", "ROUTER_KEY"
+
+vllm_probe = load_module("vllm_probe")
+
+Server = tuple[str, int]
+
+
+def other_tokens(text: str) -> int:
+    return len(text) // 4 + 2
+
+
+def mock(name: str, **how: Any) -> Mock:
+    return Mock(name, root="/models/it", version="0.20.2", max_model_len=4096, **how)
+
+
+class Servers:
+    """The servers behind a router, each started when it is first named."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[tuple[str, str], Server] = {}
+
+    def at(self, place: str, name: str) -> Server:
+        """(address, port) of one: engine, twin and same-name are those of the model `name`."""
+        own = (place, name if place in ("engine", "twin", "same-name") else "")
+        if own not in self._started:
+            self._started[own] = self._start(place, name)
+        return self._started[own]
+
+    def url(self, place: str, name: str) -> str:
+        return "http://{}:{}".format(*self.at(place, name))
+
+    def _start(self, place: str, name: str) -> Server:
+        if place == "nobody":
+            return routers.LOOPBACK, routers.free_port()
+        refused = {"busy": (429, "Too many requests"), "broken": (500, "EngineCore died")}
+        honest = {
+            "engine": mock(name),
+            "twin": mock(name, seed=5),
+            "same-name": mock(name, tokens_per_text=other_tokens),
+            "qwen": mock("qwen", tokens_per_text=other_tokens),
+        }
+        if place in refused:
+            return self._stack.enter_context(serving(lambda path, body: refusal(*refused[place])))
+        return self._stack.enter_context(serving(honest[place].answer, ENGINE_KEY if place == "engine" else ""))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One verify: the gate's verdicts, and everything that was replied."""
+
+    verdicts: list[Verdict]
+    responses: Mapping[str, Any]
+
+    def missed(self) -> list[str]:
+        """All that is no ✓: also what could not be judged."""
+        return [verdict.id for verdict in self.verdicts if verdict.ok is not True]
+
+
+def verified(engine: Server, name: str, through: str, asked_as: str = "", key_env: str = KEY_ENV) -> Seen:
+    """What the module asks on the box, once, and what is judged of it."""
+    router = {"url": through, "key": key_env, **({"model": asked_as} if asked_as else {})}
+    questions = list(failover.requests(name, router))
+    responses = vllm_probe.ask_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
+    wanted = {"served_name": name, "gates": {"failover": {}}, "through": router}
+    seen = Seen(list(failover.verdicts(wanted, {"responses": responses}, [])), responses)
+    print("\n".join(verdict.line() for verdict in seen.verdicts))
+    return seen
+
+
+def judge(seen: Seen, caught: str | None) -> None:
+    assert seen.missed() == ([caught] if caught else [])
+    held = [verdict.id for verdict in seen.verdicts if verdict.ok]
+    assert held[:2] == ["engine-tokenizer", "engine-counter"]
+    assert held[2:] == ["router-tokenizer", "router-counter"] or caught
+    told = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
+    assert ROUTER_KEY not in told
+    assert ENGINE_KEY not in told
+
+
+# --- LiteLLM
+
+
+def model(servers: Servers, case: str, asked_as: str, server: Mapping[str, Any]) -> dict[str, Any]:
+    """One server of a model, as LiteLLM's config has it."""
+    upstream = "qwen" if server["at"] == "qwen" else case
+    params = {key: value for key, value in server.items() if key not in ("at", "prefix")}
+    return {
+        "model_name": asked_as,
+        "litellm_params": {
+            "model": f"{server.get('prefix', 'hosted_vllm')}/{upstream}",
+            "api_base": f"{servers.url(server['at'], case)}/v1",
+            "api_key": ENGINE_KEY,
+            **params,
+        },
+    }
+
+
+def litellm_config(group: Mapping[str, Any], servers: Servers) -> dict[str, Any]:
+    models = [
+        model(servers, name, case.get("asked_as", name), server)
+        for name, case in group["cases"].items()
+        for server in case["servers"]
+    ]
+    models.append(model(servers, "qwen", "qwen", {"at": "qwen"}))
+    models += [model(servers, "qwen", name, {"at": "qwen"}) for name in group.get("also_qwen", [])]
+    settings = {**group["settings"], "general_settings": {"master_key": ROUTER_KEY}}
+    return {"model_list": models, **settings}
+
+
+@pytest.fixture(scope="module")
+def litellms(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The URL of the LiteLLM of a group of cases. One runs at a time: a start takes seconds and 300 MB."""
+    with ExitStack() as stack:
+        running: dict[str, str] = {}
+
+        def url(group: str) -> str:
+            if group not in running:
+                stack.close()
+                running.clear()
+                config = litellm_config(LITELLM[group], servers)
+                running[group] = stack.enter_context(routers.litellm(config, tmp_path_factory.mktemp(group)))
+            return running[group]
+
+        yield url
+
+
+@pytest.mark.parametrize(("group", "name"), LITELLM_CASES)
+def test_litellm(group: str, name: str, litellms: Callable[[str], str], servers: Servers) -> None:
+    case = LITELLM[group]["cases"][name]
+    seen = verified(servers.at("engine", name), name, litellms(group), case.get("asked_as", ""))
+    judge(seen, case.get("caught"))
+
+
+def test_litellm_wants_its_key(litellms: Callable[[str], str], servers: Servers) -> None:
+    seen = verified(servers.at("engine", "healthy"), "healthy", litellms("every-name"), key_env="")
+    judge(seen, "router-model")
+
+
+def test_litellm_is_the_one_that_is_pinned(capsys: pytest.CaptureFixture[str]) -> None:
+    (metadata,) = routers.litellm_packages().glob("litellm-*.dist-info")
+    installed = metadata.name.removesuffix(".dist-info")
+    assert f"{installed.replace('-', '==')} " in routers.LITELLM.read_text(encoding="utf-8")
+    said(capsys, installed)
+
+
+def said(capsys: pytest.CaptureFixture[str], version: str) -> None:
+    """Which router was asked, for whoever reads the run."""
+    with capsys.disabled():
+        print(f" [{version}] ", end="")
+
+
+# --- nginx
+
+
+def test_nginx_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run([routers.nginx_binary(), "-v"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said(capsys, done.stderr.strip())
+
+
+@pytest.mark.parametrize("name", NGINX)
+def test_nginx(name: str, servers: Servers, tmp_path: Path) -> None:
+    case, served = NGINX[name], f"nginx-{name}"
+    lines = case["http"]
+    for place in ("engine", "qwen", "same-name", "twin", "nobody", "broken"):
+        if f"{{{place}}}" in lines:
+            lines = lines.replace(f"{{{place}}}", "{}:{}".format(*servers.at(place, served)))
+    with routers.nginx(lines, tmp_path) as url:
+        # nginx has no key of its own and hands the client's on.
+        through = url + case.get("path", "")
+        seen = verified(servers.at("engine", served), served, through, key_env="VLLM_API_KEY")
+    judge(seen, case.get("caught"))
