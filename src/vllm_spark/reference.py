@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 
-from vllm_spark import catalogue, compatibility_page, paths, prediction_page
+from vllm_spark import catalogue, checklist_page, compatibility_page, doctor_page, paths, prediction_page
 from vllm_spark.refusal import Refusal, RefusedError
 
 FOLDER = paths.ROOT / "docs" / "reference"
 
 # File in docs/reference -> what makes its text.
 PAGES: Mapping[str, Callable[[], str]] = {
+    "checklist.md": checklist_page.text,
     "compatibility.md": compatibility_page.text,
+    "findings.md": doctor_page.text,
     "prediction.md": prediction_page.text,
     "recipes.md": catalogue.page,
 }
