@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from graphlib import TopologicalSorter
 from typing import Any
 
 import yaml
@@ -26,6 +27,7 @@ from vllm_spark import gates, launch, paths, plan, spec
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
 HOST = "spark1"
+IMPORT = re.compile(r"^from ansible\.module_utils\.(spark_\w+) import", re.MULTILINE)
 
 # Stands for Ansible on the far side: hands a module its parameters and takes its result.
 STUB = """
@@ -69,8 +71,11 @@ def source(folder: str, name: str) -> str:
 
 def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:
     """One Python script that makes the modules' calls one after the other."""
-    utils = sorted(file.stem for file in (paths.ROOT / "plugins" / "module_utils").glob("spark_*.py"))
-    sources = {name: source("module_utils", name) for name in utils}
+    names = [file.stem for file in (paths.ROOT / "plugins" / "module_utils").glob("spark_*.py")]
+    sources = {name: source("module_utils", name) for name in names}
+    # One imports another.
+    imported = {name: IMPORT.findall(text) for name, text in sources.items()}
+    utils = list(TopologicalSorter(imported).static_order())
     sources |= {name: source("modules", name) for name, _ in calls}
     return f"SOURCES = {json.dumps(sources)!r}\nUTILS = {json.dumps(utils)!r}\nCALLS = {json.dumps(calls)!r}\n{STUB}"
 
