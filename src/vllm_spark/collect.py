@@ -25,7 +25,6 @@ from typing import Any
 from vllm_spark import doctor
 from vllm_spark.diagnose import Judgement, Log, judge
 from vllm_spark.doctor import BUNDLE_SUFFIX, LOG_SUFFIX
-from vllm_spark.log_lines import blocks
 from vllm_spark.refusal import Refusal, RefusedError
 
 FINDINGS, FINDINGS_JSON, MANIFEST = "FINDINGS.txt", "findings.json", "manifest.json"
@@ -109,7 +108,8 @@ def examine(collected: Collected) -> Found:
     before: list[Log] = []
     for name, text in collected.files.items():
         if name.endswith(LOG_SUFFIX):
-            (before if name.endswith(BEFORE) or name.startswith(stopped) else now).append(_judged(name, text))
+            log = doctor.judged(name, io.BytesIO(text.encode("utf-8", "replace")))
+            (before if name.endswith(BEFORE) or name.startswith(stopped) else now).append(log)
     return Found(judge(now), judge(before), now, before)
 
 
@@ -198,13 +198,6 @@ def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, I
         else:
             both = " ".join(bundles[host] for host in hosts)
             yield f"{said}. Both, root cause first: vllm-spark doctor {both}"
-
-
-def _judged(name: str, text: str) -> Log:
-    log = Log(name)
-    for block in blocks(io.BytesIO(text.encode("utf-8", "replace"))):
-        log.read(block)
-    return log
 
 
 def _members(collected: Collected, found: Found, run: Run) -> Iterator[tuple[str, str]]:

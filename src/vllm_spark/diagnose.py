@@ -22,7 +22,7 @@ from typing import Any
 
 from vllm_spark.log_lines import LINE_CHARACTERS, Entry, parse
 from vllm_spark.signatures import Signature, harmless, signatures
-from vllm_spark.tracebacks import MARK, NOT_FATAL, ORDERLY, WRAPPER, Tracebacks, alike
+from vllm_spark.tracebacks import MARK, NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Tracebacks, alike
 
 UNRECOGNISED = "unrecognised"
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
@@ -39,7 +39,6 @@ _SERVING = "Application startup complete."
 _FATAL = frozenset({"ERROR", "CRITICAL"})
 # A block without any of these holds no error that could be told without a signature. The last two are raylet's levels.
 _MARKS = (MARK, "ERROR", "CRITICAL", "error: ", "docker: ", "Error response", _NCCL_WARNING, _SERVING, " E ", " F ")
-_NO_DIGITS = str.maketrans("", "", "0123456789")
 _OVERLAP = 40  # lines of the block before that are looked at again: a pattern may span lines
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
 _CAUSES = 5  # findings of one signature with different values; more are counted with the first
@@ -251,12 +250,12 @@ def seen(finding: Finding) -> str:
 def _kinds(text: str) -> str:
     """Every kind of line once, without its digits. A large log says a few things over and over, and it takes longer
     to look for a hundred texts in all of it than to find out which."""
-    return "\n".join(set(text.translate(_NO_DIGITS).split("\n")))
+    return "\n".join(set(text.translate(NO_DIGITS).split("\n")))
 
 
 @cache
 def _sought() -> list[tuple[Signature, tuple[str, ...]]]:
-    return [(sign, tuple(fixed.translate(_NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
+    return [(sign, tuple(fixed.translate(NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
 
 
 def _refusal(text: str) -> str:

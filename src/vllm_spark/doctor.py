@@ -58,7 +58,15 @@ def run(call: argparse.Namespace) -> int:
 def read(name: str) -> Log:
     """Judge one log. Raises OSError where it cannot be read."""
     with _opened(name) as stream:
-        return _judged("standard input" if name == STANDARD_INPUT else name, stream)
+        return judged("standard input" if name == STANDARD_INPUT else name, stream)
+
+
+def judged(name: str, stream: BinaryIO) -> Log:
+    """Judge a log whose bytes are at hand; `name` is what a finding calls it."""
+    log = Log(name)
+    for block in blocks(stream):
+        log.read(block)
+    return log
 
 
 def read_bundle(name: str) -> list[Log]:
@@ -70,7 +78,7 @@ def read_bundle(name: str) -> list[Log]:
             for member in archive:
                 stream = archive.extractfile(member) if member.name.endswith(LOG_SUFFIX) else None
                 if stream:
-                    logs.append(_judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
+                    logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise OSError(errno.EINVAL, f"no whole bundle ({error})", name) from error
     return logs
@@ -106,13 +114,6 @@ def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:
 
 def _logs(name: str) -> list[Log]:
     return read_bundle(name) if name.endswith(BUNDLE_SUFFIX) else [read(name)]
-
-
-def _judged(name: str, stream: BinaryIO) -> Log:
-    log = Log(name)
-    for block in blocks(stream):
-        log.read(block)
-    return log
 
 
 def _where(finding: Finding) -> str:

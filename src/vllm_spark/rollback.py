@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from vllm_spark.refusal import message
-
-CONFIG_DIR = "/etc/vllm-spark"
+from vllm_spark.spec import CONFIG_DIR
 
 
 def due(plans: Collection[Mapping[str, Any]], judged: Collection[Mapping[str, Any]]) -> bool:

@@ -32,7 +32,7 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)(?:\([\w.]+\)
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_NO_DIGITS = str.maketrans("", "", "0123456789")
+NO_DIGITS = str.maketrans("", "", "0123456789")
 _KINDS = 200  # kept of one log; a log of nothing but tracebacks must not fill the memory
 _STREAMS = 500
 
@@ -153,7 +153,7 @@ class Tracebacks:
 
 def alike(line: str) -> str:
     """A line without its numbers: two that differ in nothing else tell the same."""
-    return (_ADDRESS.sub("", line) if "0x" in line else line).translate(_NO_DIGITS)
+    return (_ADDRESS.sub("", line) if "0x" in line else line).translate(NO_DIGITS)
 
 
 def _complete(stream: _Stream, text: str) -> None:

@@ -14,6 +14,9 @@ SHORT_TIMEOUT_S = 30
 QUEUE_S = 60
 SLOWEST_TOKENS_PER_S = 3
 
+# How a request was asked, in the order of `names`.
+WAYS = ("whole", "streamed")
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -48,8 +51,14 @@ def chat(name: str, model: str, messages: Any, max_tokens: int, **extra: Any) ->
     return post(name, CHAT, body, QUEUE_S + max_tokens // SLOWEST_TOKENS_PER_S)
 
 
+def names(request: str) -> tuple[str, str]:
+    """The ids under which `both_ways` asks it: whole, streamed."""
+    return request, f"{request}-stream"
+
+
 def both_ways(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The request whole and streamed: an engine's parsers have a second implementation for streams."""
-    yield dict(request)
+    whole, stream = names(request["id"])
+    yield {**request, "id": whole}
     streamed = {**request["body"], "stream": True, "stream_options": {"include_usage": True}}
-    yield {**request, "id": f"{request['id']}-stream", "body": streamed}
+    yield {**request, "id": stream, "body": streamed}

@@ -48,7 +48,7 @@ def requests(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
     del wanted, log
-    for way, name in (("whole", "garbage"), ("streamed", "garbage-stream")):
+    for way, name in zip(asking.WAYS, asking.names("garbage"), strict=True):
         message = replies.read(probe["responses"].get(name, {}))
         if message.fault:
             yield _miss(way, message.fault, "a text", "read the log of the engine.")

@@ -29,7 +29,7 @@ def requests(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
     del wanted, log
-    for way, name in (("whole", "reasoning"), ("streamed", "reasoning-stream")):
+    for way, name in zip(asking.WAYS, asking.names("reasoning"), strict=True):
         message = replies.read(probe["responses"].get(name, {}))
         wrong = message.fault or next(faults(message), "")
         if wrong:

@@ -56,7 +56,7 @@ def requests(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
     del log
     for case in wanted["gates"][NAME].get("cases", CASES):
-        for way in (case, f"{case}-stream"):
+        for way in asking.names(case):
             message = replies.read(probe["responses"].get(f"{NAME}-{way}", {}))
             wrong = message.fault or (_not_the_schema(message) if case == "schema" else _no_choice(message))
             if not wrong:

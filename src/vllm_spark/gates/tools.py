@@ -99,7 +99,7 @@ def _results(case: Case) -> Iterator[dict[str, Any]]:
 def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
     del log
     for case in wanted["gates"][NAME].get("cases", CASES):
-        for way in (case, f"{case}-stream"):
+        for way in asking.names(case):
             message = replies.read(probe["responses"].get(f"{NAME}-{way}", {}))
             wrong = message.fault or next(faults(CASES[case], message), "")
             if not wrong:
