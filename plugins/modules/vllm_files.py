@@ -65,7 +65,7 @@ import os
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import PREVIOUS, keep, place
+from ansible.module_utils.spark_files import PREVIOUS, keep, mend, place
 
 
 def current(path):
@@ -119,6 +119,8 @@ def main():
     if changed and not module.check_mode:
         for folder in missing:
             os.makedirs(folder, mode=0o755, exist_ok=True)
+        if wanted["env_path"]:
+            mend(os.path.dirname(wanted["env_path"]))
         if wanted["keep_previous"] and wanted["env_path"]:
             keep(os.path.dirname(wanted["env_path"]), PREVIOUS)
         for file in stale:

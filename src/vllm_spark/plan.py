@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark import compatibility, gates, host_findings, images, launch, memory, paths, ranks
+from vllm_spark import compatibility, gates, host_findings, images, launch, memory, paths, ranks, switch_box
 from vllm_spark import pair as pairs
 from vllm_spark.refusal import Refusal, RefusedError
 from vllm_spark.spec import UNIT_FILE, Spec
@@ -63,6 +63,7 @@ class Plan:
     stop_units: Sequence[str]
     state: str  # restarted or started; started is idle where the unit runs already
     settled: bool  # the unit is enabled and active, so there is nothing to start
+    reload: bool  # a run that was cut off has left unit files that systemd has not read
     reason: str
     gates: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,7 +80,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "paths": model_folders(spec),
         "checksums": checksums,
         "ports": [*_ports(spec)],
-        "units": [unit] if spec.rank else [unit, timer],
+        "units": [unit, *([] if spec.rank else [timer]), *(f"vllm@{name}.service" for name in spec.inactive)],
         "fabric": len(spec.deployment.hosts) > 1,
         "host": True,
         "disks": [spec.site.hub_dir, spec.site.cache_dir],
@@ -95,8 +96,8 @@ def idle_questions(inactive: Sequence[str]) -> dict[str, Any] | None:
 def idle(facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """(the plan of a Spark that shall be idle, what an operator should know of it): what the inventory has made
     inactive stops, what it does not know stays."""
-    stop = [unit for unit in facts.get("running_units", []) if unit in facts["units"]]
-    return {"idle": True, "stop_units": stop}, [f"{unit} stops: the inventory has made it inactive" for unit in stop]
+    stop = [unit for unit in facts["units"] if _occupies(unit, facts)]
+    return {"idle": True, "stop_units": stop}, [f"{unit} stops: no deployment is active here" for unit in stop]
 
 
 def _ports(spec: Spec) -> Iterator[int]:
@@ -153,7 +154,7 @@ def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
     """Every reason why this Spark cannot take this deployment."""
     yield from _hardware(spec, facts)
     yield from host_findings.refusals(spec, facts)
-    yield from _docker(facts)
+    yield from docker_refusals(facts)
     yield from _model(spec, facts)
     yield from _port(spec, facts)
     yield from _router(spec)
@@ -170,6 +171,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     state, reason = _state(spec, facts, fingerprint, running)
     config = spec.config_dir
     deployed = _record(spec, record, fingerprint, toolkit)
+    excluded = switch_box.others(spec, facts)
     wanted = gates.request(spec, fingerprint)
     changes = bool(record) and record.get("launch") != fingerprint
     if any(_old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
@@ -183,12 +185,19 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         base=spec.base,
         platform=next(p for p in spec.platforms if MACHINES[p] == facts["machine"]),
         **asdict(images.steps(spec, facts, peers, toolkit)),
-        folders=[config, f"{config}/mounts", PROGRAM_DIR, f"{spec.site.cache_dir}/{spec.deployment.name}"],
+        folders=[
+            config,
+            f"{config}/mounts",
+            PROGRAM_DIR,
+            f"{spec.site.cache_dir}/{spec.deployment.name}",
+            *([switch_box.drop_in_folder(spec.deployment.name)] if excluded else []),
+        ],
         files=[
             *(_mounted_files(spec)),
             File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
             File(f"{config}/gates.json", _json(wanted)),
             File(f"{config}/deployed.json", _json(deployed)),
+            *_exclusion(spec, excluded),
             *_programs(spec),
         ],
         env_path=f"{config}/env",
@@ -197,6 +206,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         stop_units=_to_stop(spec, facts),
         state=state,
         settled=state == "started" and _settled(spec, facts),
+        reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
         gates=wanted,
     )
@@ -208,7 +218,7 @@ def summary(spec: Spec, plan: Plan) -> list[str]:
     where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {act}, {plan.reason}"]
     lines += images.Steps(plan.pull, plan.build, plan.transfer).lines(spec)
-    lines += [f"{unit} stops: the inventory has made it inactive" for unit in plan.stop_units]
+    lines += [f"{unit} stops: {spec.deployment.name} takes its place" for unit in plan.stop_units]
     if spec.rank == 0:
         lines += compatibility.notes(
             compatibility.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted
@@ -222,10 +232,17 @@ def _old_record(spec: Spec, facts: Facts) -> Mapping[str, Any]:
     return facts["records"].get(spec.deployment.name) or {}
 
 
+def _exclusion(spec: Spec, excluded: Sequence[str]) -> Iterator[File]:
+    if excluded:
+        folder = switch_box.drop_in_folder(spec.deployment.name)
+        yield File(f"{folder}/{switch_box.DROP_IN}", switch_box.exclusion(spec.deployment.name, excluded))
+
+
 def _programs(spec: Spec) -> Iterator[File]:
     """The units, and the programs that they run: the same text on every Spark. liveness.json comes last, because a
     Spark that has one is asked for tokens."""
     yield File(UNIT_FILE, launch.unit_file())
+    yield File(switch_box.PROGRAM, switch_box.program(), "0755")
     if spec.pair:
         yield File(pairs.SUPERVISOR, (paths.BOX / "supervise.py").read_text(encoding="utf-8"), "0755")
     if spec.rank == 0:
@@ -267,6 +284,7 @@ def _record(spec: Spec, old: Mapping[str, Any], fingerprint: str, toolkit: str) 
         "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
         "launch": fingerprint,
         "port": spec.deployment.port,
+        "room": switch_box.room(recipe),
         "accepted_known_issues": list(spec.accepted),
     }
     previous = old.get("previous") if same else {key: old[key] for key in sorted(old) if key != "previous"}
@@ -301,9 +319,13 @@ def _settled(spec: Spec, facts: Facts) -> bool:
 
 
 def _to_stop(spec: Spec, facts: Facts) -> list[str]:
-    """Units of deployments that the inventory has made inactive and that still run here."""
-    running = facts.get("running_units", [])
-    return [unit for name in spec.inactive if (unit := f"vllm@{name}.service") in running]
+    """Units of deployments that the inventory has made inactive and that still run here, or would at the next boot."""
+    return [unit for name in spec.inactive if _occupies(unit := f"vllm@{name}.service", facts)]
+
+
+def _occupies(unit: str, facts: Facts) -> bool:
+    enabled = facts["units"].get(unit, {}).get("UnitFileState") == "enabled"
+    return enabled or unit in facts.get("running_units", [])
 
 
 def _hardware(spec: Spec, facts: Facts) -> Iterator[Refusal]:
@@ -339,7 +361,7 @@ def _router(spec: Spec) -> Iterator[Refusal]:
         )
 
 
-def _docker(facts: Facts) -> Iterator[Refusal]:
+def docker_refusals(facts: Facts) -> Iterator[Refusal]:
     docker = facts["docker"]
     if not docker["version"]:
         yield Refusal(
@@ -366,8 +388,8 @@ def _model(spec: Spec, facts: Facts) -> Iterator[Refusal]:
                 id="no-model",
                 what=f"{folder} does not exist or is empty",
                 expected="the model's files at its pinned commit",
-                fix=f"sudo hf download {_repository(spec, folder)} --cache-dir {spec.site.hub_dir}, "
-                "or set vllm_hub_dir to where they are.",
+                fix=f"ansible-playbook pull.yml -l {','.join(spec.deployment.hosts)}, by hand sudo hf download "
+                f"{_repository(spec, folder)} --cache-dir {spec.site.hub_dir}, or set vllm_hub_dir to where they are.",
                 runbook="model-missing",
             )
     for mount in spec.recipe.get("mounts", []):

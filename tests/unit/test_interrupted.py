@@ -1,0 +1,149 @@
+"""A module that dies on the box at any of its steps: the next run makes whole what it has left.
+
+The module runs in a process of its own, which ends by itself, as by a loss of power, before one of its calls to the
+file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+
+DIED = 9
+CALLS = ((os, "replace"), (os, "rename"), (os, "chmod"), (tempfile, "mkdtemp"), (shutil, "copy2"), (shutil, "rmtree"))
+
+
+def dies_before(step: int, work: Callable[[], object]) -> bool:
+    """Do the work in a process that ends before its call number `step`; whether it came that far."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) in {0, DIED}
+        return os.waitstatus_to_exitcode(status) == DIED
+    left = [step]
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if not left[0]:
+                os._exit(DIED)
+            left[0] -= 1
+            return real(*args, **options)
+
+        return call
+
+    for module, name in CALLS:
+        setattr(module, name, counted(getattr(module, name)))
+    try:
+        work()
+    except SystemExit:
+        os._exit(0)
+    os._exit(1)
+
+
+def content(name: str, mark: str) -> str:
+    return json.dumps({"launch": mark, "file": name})
+
+
+FILES = ("launch", "gates.json", "deployed.json", "liveness.json")
+
+
+def deploy(folder: Path, mark: str) -> None:
+    """What the role does: the previous launch is kept where the record on the box is not of this one."""
+    record = folder / "deployed.json"
+    args = {
+        "folders": [str(folder)],
+        "files": [{"path": str(folder / name), "content": content(name, mark)} for name in FILES],
+        "env_path": str(folder / "env"),
+        "env_content": content("env", mark),
+        "keep_previous": record.exists() and json.loads(record.read_text())["launch"] != mark,
+    }
+    with patch_module_args(args):
+        load_module("vllm_files").main()
+
+
+def deployed(folder: Path, mark: str) -> None:
+    with pytest.raises(SystemExit):
+        deploy(folder, mark)
+
+
+def take_back(folder: Path) -> None:
+    with patch_module_args({"folder": str(folder)}):
+        load_module("vllm_restore").main()
+
+
+def marks(folder: Path) -> set[str]:
+    """Of which launch the files are that lie in a folder; those of one are one launch."""
+    return {json.loads((folder / name).read_text())["launch"] for name in (*FILES, "env")}
+
+
+def unfinished(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob(".*")]
+
+
+@pytest.fixture
+def box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A deployment that has had three launches: a, then b, now c."""
+    for mark in "abc":
+        deployed(tmp_path / "demo", mark)
+    capsys.readouterr()
+    return tmp_path
+
+
+STEPS = 60
+
+
+def test_a_deploy_that_dies_anywhere_is_finished_by_the_next(box: Path, tmp_path: Path) -> None:
+    died = 0
+    for step in range(STEPS):
+        folder = tmp_path / f"cut-{step}"
+        shutil.copytree(box / "demo", folder)
+        if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
+            break
+        died += 1
+        deployed(folder, "d")
+        previous = folder / "previous"
+        assert (marks(folder), marks(previous), marks(previous / "previous")) == ({"d"}, {"c"}, {"b"}), step
+        assert unfinished(folder) == [], step
+    # Each of five files is one or two calls, and those of before are kept at first.
+    assert 15 < died < STEPS
+
+
+def test_one_that_dies_is_followed_by_another_launch(box: Path, tmp_path: Path) -> None:
+    """What was half placed is no launch, so it is not kept as one."""
+    for step in range(STEPS):
+        folder = tmp_path / f"cut-{step}"
+        shutil.copytree(box / "demo", folder)
+        if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
+            break
+        placed = json.loads((folder / "deployed.json").read_text())["launch"] == "d"
+        deployed(folder, "e")
+        previous = folder / "previous"
+        assert marks(folder) == {"e"}, step
+        if not placed:
+            assert (marks(previous), marks(previous / "previous")) == ({"c"}, {"b"}), step
+    assert step > 1
+
+
+def test_a_launch_that_is_taken_back_comes_back_whole(box: Path, tmp_path: Path) -> None:
+    died = 0
+    for step in range(STEPS):
+        folder = tmp_path / f"cut-{step}"
+        shutil.copytree(box / "demo", folder)
+        if not dies_before(step, lambda folder=folder: take_back(folder)):
+            break
+        died += 1
+        # The next deploy goes on from there, whatever it finds.
+        deployed(folder, "d")
+        assert marks(folder) == {"d"}, step
+        assert marks(folder / "previous") in ({"b"}, {"c"}), step
+        assert unfinished(folder) == [], step
+    assert 10 < died < STEPS

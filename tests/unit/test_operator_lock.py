@@ -1,0 +1,279 @@
+"""The lock of a Spark: between real processes, in a folder of its own; and what the second operator is told."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import conftest  # noqa: F401  lets a module of the box be imported
+import pytest
+from ansible.module_utils import spark_lock
+
+from vllm_spark import operator_lock, paths
+from vllm_spark.operator_lock import Held, Run
+
+MINE = Run("anna", "desk", "boot-1:pid:[1]", 100, "5000")
+OTHER = Run("ben", "laptop", "boot-2:pid:[1]", 7, "90")
+
+PLAY = """
+- name: Work
+  hosts: sparks
+  gather_facts: false
+  tasks:
+    - name: Work, while nobody else changes these Sparks
+      block:
+        - name: Hold the Sparks
+          ansible.builtin.import_role:
+            name: spark_lock
+          vars:
+            spark_lock_verb: deploy
+        - name: Leave the idle one
+          ansible.builtin.include_role:
+            name: spark_lock
+            tasks_from: leave
+          when: inventory_hostname == idle | default('')
+        - name: Change it
+          ansible.builtin.shell: >-
+            test ! -e {{ work }}/fail && touch {{ work }}/{{ inventory_hostname }} && {{ then | default('true') }}
+      always:
+        - name: Give the Sparks back
+          ansible.builtin.import_role:
+            name: spark_lock
+            tasks_from: give
+"""
+INVENTORY = """
+[sparks]
+spark1 ansible_connection=local
+spark2 ansible_connection=local
+[sparks:vars]
+ansible_python_interpreter={python}
+work={work}
+spark_lock_folder={work}/locks/{{{{ inventory_hostname }}}}
+"""
+
+
+def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    assert spark_lock.take(MINE.holder("deploy"), folder=folder) == (True, None)
+    done, found = spark_lock.take(OTHER.holder("stop"), folder=folder)
+    assert (done, found["run"], found["verb"]) == (False, MINE.id, "deploy")
+    assert spark_lock.give(OTHER.id, folder)[0] is False
+    assert spark_lock.look(folder)["run"] == MINE.id
+    assert spark_lock.give(MINE.id, folder) == (True, None)
+    # Nothing is left where nothing was.
+    assert list(tmp_path.iterdir()) == []
+    assert spark_lock.take(OTHER.holder("stop"), folder=folder) == (True, None)
+
+
+def test_a_run_is_not_kept_out_by_itself(tmp_path: Path) -> None:
+    spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
+    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    assert (done, found["verb"], spark_lock.look(str(tmp_path))["verb"]) == (True, "switch", "switch")
+
+
+@pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
+def test_only_the_lock_that_was_seen_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
+    spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    third = Run("cleo", "desk", "b", 9, "1")
+    assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
+    assert spark_lock.look(str(tmp_path))["run"] == (third.id if done else MINE.id)
+
+
+def test_a_broken_lock_keeps_out_and_can_be_taken_over(tmp_path: Path) -> None:
+    (tmp_path / spark_lock.NAME).write_text("{half a li")
+    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    assert done is False
+    held = Held.from_json(found)
+    assert "somebody@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
+    assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
+
+
+def contend(folder: str, number: int, gate: Any, results: Any) -> None:
+    gate.wait()
+    mine = Run("u", "c", "m", number, "1")
+    done, _ = spark_lock.take(mine.holder("deploy"), folder=folder)
+    results.put((number, done))
+    if not done:
+        # What a run does whose lock was refused.
+        spark_lock.give(mine.id, folder)
+
+
+def test_of_many_at_once_one_has_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    gate, results, folder = context.Event(), context.Queue(), str(tmp_path / "run")
+    tried = [context.Process(target=contend, args=(folder, number, gate, results)) for number in range(1, 9)]
+    for process in tried:
+        process.start()
+    gate.set()
+    said = [results.get(timeout=60) for _ in tried]
+    for process in tried:
+        process.join(60)
+    (winner,) = [number for number, done in said if done]
+    assert spark_lock.look(folder)["pid"] == winner
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_known_by_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+    held = Held.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
+    mine = operator_lock.this_run(os.getpid())
+    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
+    sleeper.send_signal(signal.SIGKILL)
+    # Not waited for yet, so the kernel still lists it.
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
+    sleeper.wait()
+    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
+
+
+HELD = Held.from_json({**MINE.holder("deploy"), "age_s": 67.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "started", "expected"),
+    [
+        ({}, "5000", True),
+        ({}, "", False),
+        ({}, "6000", False),  # a later process has its number
+        ({"machine": "boot-2:pid:[1]"}, "5000", None),  # another machine, another boot, or another container
+        ({"controller": "laptop"}, "5000", None),
+        ({"machine": ""}, "5000", None),  # a system that does not tell
+        ({"started": ""}, "", None),
+    ],
+)
+def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> None:
+    held = Held.from_json({**MINE.holder("deploy"), **changes})
+    assert operator_lock.lives(held, MINE, started) is expected
+
+
+@pytest.mark.parametrize(
+    ("connected", "alive", "parts", "never"),
+    [
+        (None, True, ["process 100 of this machine", "wait until it has ended"], ["ps -p"]),
+        (True, None, ["connection to the Spark is open", "cannot be seen", "ps -p 100 on desk"], ["most likely"]),
+        (False, None, ["connection to the Spark has ended", "most likely has, too", "ask anna"], ["is open"]),
+        (None, None, ["cannot be seen", "ask anna"], ["most likely", "is open"]),
+    ],
+)
+def test_the_second_operator_is_told(
+    connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
+) -> None:
+    held = Held.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
+    said = str(operator_lock.refusal("spark1", held, alive))
+    always = ["spark1 is held by anna@desk with deploy for 01:07", "-e break_lock=true", "operator-lock.md"]
+    assert [part for part in [*always, *parts] if part not in said] == []
+    assert [part for part in never if part in said] == []
+
+
+def test_lines() -> None:
+    assert operator_lock.taken_over(HELD, alive=False).endswith("that run has ended without giving it back")
+    assert operator_lock.taken_over(HELD, alive=None).endswith("as break_lock says")
+    assert "anna@desk" in operator_lock.lost(HELD)
+
+
+def stat(proc: Path, pid: int, name: str, parent: int, start: int) -> None:
+    (proc / str(pid)).mkdir(parents=True, exist_ok=True)
+    fields = ["S", str(parent), *["0"] * 17, str(start), "0"]
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+
+
+def test_the_connection_of_a_run_is_found_and_its_end_is_seen(tmp_path: Path) -> None:
+    proc, folder = tmp_path / "proc", tmp_path / "run"
+    stat(proc, 50, "sshd-session", 1, 11)
+    stat(proc, 51, "a (b) c", 50, 12)
+    stat(proc, os.getpid(), "python3", 51, 13)
+    spark_lock.take(MINE.holder("deploy"), folder=str(folder), proc=str(proc))
+    assert json.loads((folder / spark_lock.NAME).read_text())["connection"] == {"pid": 50, "started": "11"}
+    assert spark_lock.look(str(folder), str(proc))["connected"] is True
+    stat(proc, 50, "sshd-session", 1, 99)
+    assert spark_lock.look(str(folder), str(proc))["connected"] is False
+    assert spark_lock.connection(1, str(proc)) is None
+
+
+class Operator:
+    """Runs ansible-playbook as an operator would; the Sparks are two folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "play.yml").write_text(PLAY)
+        (folder / "hosts").write_text(INVENTORY.format(python=sys.executable, work=folder))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        settings = {"ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+        return subprocess.Popen(
+            [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts", "play.yml", *words],
+            cwd=self.folder,
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        said, _ = process.communicate(timeout=120)
+        return process.returncode, " ".join(said.split())
+
+    @property
+    def changed(self) -> set[str]:
+        return {name for name in ("spark1", "spark2") if (self.folder / name).exists()}
+
+    @property
+    def held(self) -> set[str]:
+        return {path.parent.name for path in (self.folder / "locks").glob(f"*/{spark_lock.NAME}")}
+
+
+def test_a_run_that_is_killed_is_followed_by_the_next(tmp_path: Path) -> None:
+    """The whole way, with real runs: one holds, the second changes nothing, the first is killed, the third goes on."""
+    operator = Operator(tmp_path)
+    # The task outlives its run, so it must not sleep for long.
+    first = operator.start("-e", "then='sleep 20'")
+    until = time.monotonic() + 100
+    while operator.changed != {"spark1", "spark2"} and time.monotonic() < until:
+        time.sleep(0.1)
+    for name in operator.changed:
+        (tmp_path / name).unlink()
+    status, said = operator.run()
+    assert status
+    assert "spark1 is held by" in said
+    assert f"process {first.pid} of this machine" in said
+    assert operator.changed == set()
+    assert operator.held == {"spark1", "spark2"}
+    first.kill()
+    first.wait()
+    assert operator.held == {"spark1", "spark2"}
+    status, said = operator.run()
+    assert (status, operator.changed, operator.held) == (0, {"spark1", "spark2"}, set()), said
+    assert said.count("that run has ended without giving it back") == 2
+
+
+def test_it_is_given_back_where_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    (tmp_path / "fail").touch()
+    status, said = operator.run("-e", "idle=spark2")
+    assert (status != 0, operator.held, operator.changed) == (True, set(), set()), said
+
+
+def test_one_spark_that_is_held_ends_the_run_on_both(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    folder = tmp_path / "locks" / "spark2"
+    spark_lock.take(OTHER.holder("switch"), folder=str(folder))
+    status, said = operator.run()
+    assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), said
+    assert "spark2 is held by ben@laptop with switch" in said
+    status, said = operator.run("-e", "break_lock=true")
+    assert (status, operator.held, operator.changed) == (0, set(), {"spark1", "spark2"}), said
