@@ -1,30 +1,50 @@
-"""Show what runs where, from what the hosts of this play have registered. A shim over vllm_spark.report."""
+"""Show what runs where, from what the hosts of this play have registered. A shim over vllm_spark.status."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import report
+from vllm_spark import status, toolkit
+from vllm_spark.spec import Spec
+from vllm_spark.status import Asked
 
 display = Display()
 
 
 class ActionModule(ActionBase):
-    """Args: format (table or json)."""
+    """Args: json_file, where the document goes as JSON, in check mode, too: it is no change; nowhere if empty."""
 
     _requires_connection = False
     _supports_check_mode = True
 
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        shared = (task_vars or {})["hostvars"]
-        asked = [(host, shared[host]) for host in (task_vars or {})["ansible_play_hosts"]]
-        specs = {host: known["spark_precheck_resolved"].get("spec") for host, known in asked}
-        boxes = {host: known["vllm_status_box"]["facts"] for host, known in asked}
-        rows = report.status_rows(specs, boxes)
-        display.display(json.dumps(rows, indent=2) if self._task.args["format"] == "json" else report.table(rows))
-        return {"changed": False, "rows": rows}
+        known = task_vars or {}
+        hosts = {host: self._asked(known["hostvars"][host]) for host in known["ansible_play_hosts_all"]}
+        found = status.document(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), toolkit.version())
+        if self._task.args["json_file"]:
+            text = json.dumps(found, indent=2, sort_keys=True) + "\n"
+            Path(self._task.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
+        display.display(status.table(found))
+        return {"changed": False, "hosts": found["hosts"], "_ansible_verbose_override": True}
+
+    def _asked(self, known: Mapping[str, Any]) -> Asked:
+        """What this run knows of one host; a task that failed there has left its message."""
+        resolved, box = known.get("spark_precheck_resolved") or {}, known.get("vllm_status_box") or {}
+        spec = resolved.get("spec")
+        return Asked(
+            spec=Spec.from_json(spec) if spec else None,
+            refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
+            facts=box.get("facts"),
+            problem="" if "facts" in box else self._why(box),
+        )
+
+    def _why(self, box: Mapping[str, Any]) -> str:
+        return " ".join(str(box.get("msg") or "it was not asked").removeprefix("Task failed: ").split())

@@ -28,6 +28,11 @@ class Docker:
 
     def get(self, path, missing_ok=False):
         """The JSON of a GET. None for a 404 with missing_ok. Raises DockerError."""
+        body = self.raw(path, missing_ok)
+        return None if body is None else json.loads(body)
+
+    def raw(self, path, missing_ok=False):
+        """The bytes of a GET, as `get`."""
         connection = _Connection("docker")
         try:
             connection.request("GET", path)
@@ -41,7 +46,7 @@ class Docker:
             return None
         if reply.status != http.client.OK:
             raise DockerError(f"{path}: status {reply.status}")
-        return json.loads(body)
+        return body
 
     def containers(self, label):
         """Containers with a label, running or not: name -> id, image, labels, state, started (epoch seconds)."""

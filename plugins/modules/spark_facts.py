@@ -59,6 +59,19 @@ options:
         firmware, a pending reboot.
     type: bool
     default: false
+  status:
+    description:
+      - Read what C(status) shows too, of every deployment that lies here, as RV(facts.status). Where requests run, this
+        takes a second.
+    type: bool
+    default: false
+  env_path:
+    description: An env file to compare, with RV(facts.status) naming the variables that differ.
+    type: path
+  env_content:
+    description: What it shall hold. Never shown.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -88,6 +101,7 @@ import platform
 import re
 import time
 
+from ansible.module_utils import spark_lock, spark_status
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
 from ansible.module_utils.spark_fabric import fabric
@@ -95,8 +109,12 @@ from ansible.module_utils.spark_host import docker_host, gpus, host, memory, pro
 from ansible.module_utils.spark_ollama import loaded
 from ansible.module_utils.spark_safetensors import summary
 
+CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
-UNIT_PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "ActiveEnterTimestampMonotonic")
+UNIT_PROPERTIES = (
+    *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
+    "ActiveEnterTimestampMonotonic",
+)
 TCP_LISTEN = "0A"
 
 
@@ -209,6 +227,11 @@ def records(paths):
     return found, times
 
 
+def placed():
+    """The deployments that lie on this box, known to the inventory or not."""
+    return sorted(path.split("/")[-2] for path in glob.glob(f"{CONFIG_DIR}/*/launch"))
+
+
 def rank_states(names):
     """What the supervisor of a pair's rank says of itself, by deployment."""
     found = {}
@@ -235,6 +258,27 @@ def host_facts(docker):
     return {**host(), "processes": processes(lambda pid: owner(pid, named)), "ollama": loaded()}
 
 
+def status_facts(names, docker, asked):
+    """What status shows beside. The second look at the counters comes last, when most of its second has passed."""
+    found, first = spark_status.deployments(names), {}
+    for name, entry in found.items():
+        container = docker["containers"].get(f"vllm-{name}")
+        # Of what runs only: another deployment may serve on the same port.
+        running = container and container["state"] == "running"
+        first[name] = spark_status.first_look(entry["address"]) if running else None
+        entry["derived"] = spark_status.derived(Docker(), container) if container else None
+    facts = {
+        "deployments": found,
+        "files": spark_status.files(names),
+        "lock": spark_lock.look(),
+        "env": spark_status.env_changes(asked["env_path"], asked["env_content"]) if asked["env_path"] else None,
+    }
+    for name, entry in found.items():
+        looks = [first[name], spark_status.second_look(entry["address"], first[name])]
+        entry["counters"] = [look for look in looks if look]
+    return facts
+
+
 def main():
     began = time.time()
     spec = {
@@ -248,13 +292,18 @@ def main():
         "weights": {"type": "list", "elements": "path", "default": []},
         "disks": {"type": "list", "elements": "path", "default": []},
         "host": {"type": "bool", "default": False},
+        "status": {"type": "bool", "default": False},
+        "env_path": {"type": "path"},
+        "env_content": {"type": "str", "default": "", "no_log": True},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     asked = module.params
     docker, images = docker_facts(asked["images"], asked["host"])
     cards, gpu_error = gpus()
-    states, running = units(asked["units"])
-    deployed, env_times = records(asked["records"])
+    lying = placed() if asked["status"] else []
+    more = [name for name in lying if name not in asked["records"]]
+    states, running = units([*asked["units"], *(f"vllm@{name}.service" for name in more)])
+    deployed, env_times = records({**asked["records"], **{name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}})
     facts = {
         "hostname": platform.node(),
         "machine": platform.machine(),
@@ -269,9 +318,10 @@ def main():
         "ports": holders(asked["ports"], docker["containers"]),
         "units": states,
         "running_units": running,
+        "placed": placed(),
         "records": deployed,
         "env_mtimes": env_times,
-        "states": rank_states(asked["records"]),
+        "states": rank_states([*asked["records"], *more]),
         "weights": {path: summary(path) for path in asked["weights"]},
         "disks": {path: disk(path) for path in asked["disks"]},
     }
@@ -279,6 +329,8 @@ def main():
         facts["fabric"] = fabric()
     if asked["host"]:
         facts["host"] = host_facts(docker)
+    if asked["status"]:
+        facts["status"] = status_facts(lying, docker, asked)
     # By this box's clock, for who asked to compare with its own.
     facts["time"] = {"began": began, "ended": time.time()}
     module.exit_json(changed=False, facts=facts)

@@ -1,4 +1,4 @@
-"""Reports, the closing words and the table of status."""
+"""Reports and their closing words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recorded_boxes import HOSTS
-from test_cases import boxes_of, resolved
-
-from vllm_spark import gates, launch, ranks, report
+from vllm_spark import gates, launch, report
 from vllm_spark.gates import Verdict
 from vllm_spark.spec import Spec
 
@@ -63,51 +60,3 @@ def test_a_miss_does_not_hold(resolve: Callable[..., Spec]) -> None:
     document = report.verification(wanted(resolve()), [*HOLDS, miss], {})
     assert not document["holds"]
     assert str(miss) == "asked, got '' — expected Paris. Fix: look. See docs/runbooks/wrong-answers.md"
-
-
-def test_status_tells_drift(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
-    spec = resolve()
-    container = {"image": spec.image, "labels": {"vllm-spark.launch": launch.fingerprint(spec)}, "state": "running"}
-    facts["units"] = {spec.deployment.unit: {"ActiveState": "active", "SubState": "running", "active_s": 67.0}}
-
-    def drift(**changes: Any) -> str:
-        facts["docker"]["containers"] = {spec.deployment.container: container | changes} if changes is not None else {}
-        return report.status_rows({"spark1": spec.to_json()}, {"spark1": facts})[0]["drift"]
-
-    assert drift() == "none"
-    assert drift(image="other@sha256:1") == "another image"
-    assert drift(labels={"vllm-spark.launch": "0"}) == "another launch"
-    facts["docker"]["containers"] = {}
-    idle = report.status_rows({"spark1": spec.to_json(), "spark2": None}, {"spark1": facts, "spark2": facts})
-    assert [row["drift"] for row in idle] == ["not running", "—"]
-    assert idle[0]["up"] == "01:07"
-    facts["running_units"] = ["vllm@stranger.service"]
-    assert "also runs vllm@stranger.service" in report.table(report.status_rows({}, {"spark1": facts}))
-
-
-def test_status_tells_what_is_wrong_with_which_rank(facts: dict[str, Any], tmp_path: Path) -> None:
-    pair = {
-        "deployments": [{"name": "pair", "recipe": "two-sparks", "hosts": list(HOSTS)}],
-        "limit": HOSTS,
-        "secrets": {},
-    }
-    specs = resolved(pair, "spark1")
-    boxes = boxes_of(pair, specs, facts, tmp_path)
-    launch_of_both = launch.fingerprint(ranks.join(specs, boxes)["spark1"])
-    active = {"vllm@pair.service": {"ActiveState": "active", "SubState": "running", "active_s": 7, "NRestarts": "1"}}
-    head = {"image": specs["spark1"].image, "labels": {"vllm-spark.launch": launch_of_both}, "state": "running"}
-    boxes["spark1"] |= {
-        "units": active,
-        "states": {"pair": {"state": "serving", "why": "", "last_end": "spark2 is lost"}},
-    }
-    boxes["spark1"]["docker"]["containers"] = {"vllm-pair": head}
-    waits = {"state": "waiting", "why": "for spark1", "last_end": "its container ended with status 137"}
-    boxes["spark2"] |= {"units": active, "states": {"pair": waits}}
-    rows = report.status_rows({host: one.to_json() for host, one in specs.items()}, boxes)
-    assert [(row["deployment"], row["state"], row["drift"]) for row in rows] == [
-        ("pair, rank 0", "serving", "none"),
-        ("pair, rank 1", "waiting for spark1; before that: its container ended with status 137", "not running"),
-    ]
-    boxes["spark2"]["fabric"]["hcas"] = []
-    apart = report.status_rows({host: one.to_json() for host, one in specs.items()}, boxes)
-    assert [row["drift"] for row in apart] == ["no pair: fabric-none"] * 2

@@ -1,0 +1,152 @@
+"""Drift: of each thing that a deploy would change, one change on the box, and what is said of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.spark_secrets import Secrets, in_words
+from recorded_boxes import HOSTS
+from spark_that_agrees import STARTED, agreeing
+from test_cases import CASES, boxes_of, merge, resolved
+
+from vllm_spark import drift, ranks
+from vllm_spark.drift import Drift
+from vllm_spark.spec import Spec
+
+LAUNCH = "/etc/vllm-spark/demo/launch"
+UNIT_FILE = "/etc/systemd/system/vllm@.service"
+GATES = "/etc/vllm-spark/demo/gates.json"
+LIVENESS = "/usr/local/lib/vllm-spark/liveness"
+SAME = {"added": [], "removed": [], "changed": [], "same": False}
+
+
+@pytest.fixture
+def spec(resolve: Callable[..., Spec]) -> Spec:
+    return resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True})
+
+
+@pytest.fixture
+def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+    return agreeing(spec, facts)
+
+
+def of(spec: Spec, box: dict[str, Any]) -> Drift:
+    return drift.of_host({"spark1": spec}, {"spark1": box}, "spark1", "another toolkit")
+
+
+def test_nothing_differs(spec: Spec, box: dict[str, Any]) -> None:
+    assert of(spec, box) == Drift(False)
+    assert of(spec, box).said() == "none"
+
+
+def container(**changes: Any) -> dict[str, Any]:
+    return {"docker": {"containers": {"vllm-demo": changes}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({"status": {"files": {GATES: ["0", "0644"]}}}, ["files: gates.json"]),
+        ({"status": {"files": {GATES: None, LIVENESS: ["0", "0755"]}}}, ["files: gates.json, liveness"]),
+        ({"status": {"files": {UNIT_FILE: ["0", "0644"]}}}, ["units: vllm@.service"]),
+        ({"status": {"env": {**SAME, "added": ["HF_TOKEN"]}}}, ["env: added HF_TOKEN"]),
+        (
+            {"status": {"env": {**SAME, "changed": ["HF_TOKEN"], "removed": ["OLD", "OLDER"]}}},
+            ["env: removed OLD, OLDER; changed HF_TOKEN"],
+        ),
+        ({"status": {"env": SAME}}, ["env: its mode or its other lines"]),
+        (
+            container(image="ghcr.io/owner/engine@sha256:999999999999eee", labels={"vllm-spark.launch": "0"}),
+            ["image 999999999999 becomes 111111111111", "vllm@demo.service is restarted: its launch changed"],
+        ),
+        ({"env_mtimes": {"demo": STARTED + 1}}, ["vllm@demo.service is restarted: its env file changed"]),
+        (
+            {
+                "docker": {"containers": {"vllm-demo": None}},
+                "units": {"vllm@demo.service": {"ActiveState": "failed"}},
+                "running_units": [],
+            },
+            ["vllm@demo.service is started: it is not running"],
+        ),
+        (
+            {"units": {"vllm@demo.service": {"UnitFileState": "disabled"}}},
+            ["vllm@demo.service is started: its unit is not enabled"],
+        ),
+        ({"units": {"vllm@demo.service": {"NeedDaemonReload": "yes"}}}, ["systemd reads its unit files anew"]),
+        ({"running_units": ["vllm@demo.service", "vllm@strange.service"]}, ["deploy refuses: unknown-deployment"]),
+        ({"machine": "x86_64"}, ["deploy refuses: wrong-architecture"]),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, Any], reasons: list[str], spec: Spec, box: dict[str, Any]) -> None:
+    found = of(spec, merge(box, changes))
+    assert (found.differs, list(found.reasons)) == (True, reasons)
+
+
+def test_a_mode_is_a_difference(spec: Spec, box: dict[str, Any]) -> None:
+    checksum, _ = box["status"]["files"][LAUNCH]
+    box["status"]["files"][LAUNCH] = [checksum, "0644"]
+    assert of(spec, box).reasons == ("launch",)
+
+
+def test_the_lines_of_the_launch_that_differ_are_shown(
+    resolve: Callable[..., Spec], spec: Spec, box: dict[str, Any]
+) -> None:
+    another = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True}, overrides={"args": {"max-model-len": 1234}})
+    found = of(another, box)
+    assert found.reasons[0] == "launch"
+    assert "vllm@demo.service is restarted: its launch changed" in found.reasons
+    assert [line for line in found.launch_diff if "max-model-len" in line] == [
+        "-  --max-model-len 65536 \\",
+        "+  --max-model-len 1234 \\",
+    ]
+    # Besides only the fingerprint, which stands in two lines.
+    assert len(found.launch_diff) == 6
+    assert found.said(1) == f"launch; {len(found.reasons) - 1} more"
+
+
+def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, box: dict[str, Any]) -> None:
+    box["status"]["files"][LAUNCH] = ["0", "0755"]
+    box["status"]["deployments"]["demo"]["launch"] = "".join(f"line {number}\n" for number in range(200))
+    diff = of(spec, box).launch_diff
+    assert len(diff) == drift.DIFF_LINES + 1
+    assert "deploy.yml --check --diff" in diff[-1]
+
+
+def test_an_idle_spark(facts: dict[str, Any]) -> None:
+    facts["units"] = {"vllm@old.service": {"ActiveState": "active"}}
+    assert drift.of_idle(facts) == Drift(False)
+    facts["running_units"] = ["vllm@old.service"]
+    assert drift.of_idle(facts) == Drift(True, ("vllm@old.service stops",))
+
+
+def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp_path: Path) -> None:
+    pair = {
+        "deployments": [{"name": "pair", "recipe": "two-sparks", "hosts": list(HOSTS)}],
+        "limit": HOSTS,
+        "secrets": {},
+    }
+    specs = resolved(pair, "spark1")
+    boxes = boxes_of(pair, specs, facts, tmp_path)
+    ranked = ranks.join(specs, boxes)
+    agreed = {host: agreeing(ranked[host], boxes[host]) for host in HOSTS}
+    assert [drift.of_host(specs, agreed, host, "test") for host in HOSTS] == [Drift(False)] * 2
+    without = {"spark1": agreed["spark1"]}
+    assert drift.of_host(specs, without, "spark1", "test") == drift.unknown("spark2 was not asked")
+    apart = copy.deepcopy(agreed)
+    apart["spark2"]["fabric"]["hcas"] = []
+    assert drift.of_host(specs, apart, "spark1", "test").reasons == ("deploy refuses: fabric-none",)
+
+
+@pytest.mark.parametrize("case", [file for file in CASES if file.stem.startswith("argv-")], ids=lambda file: file.stem)
+def test_no_word_of_a_launch_is_taken_for_a_secret(case: Path) -> None:
+    """Or a launch as it is planned would differ from itself as the Spark shows it."""
+    words, secrets = json.loads(case.read_text())["expect"]["argv"], Secrets()
+    secrets.add(in_words(words))
+    script = " ".join(words)
+    secrets.learn(script)
+    assert secrets.masker()(script) == script

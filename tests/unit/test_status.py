@@ -1,0 +1,339 @@
+"""Status: the document with its stable keys, the table, and what a Spark is asked for them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils import spark_status
+from recorded_boxes import HOSTS
+from spark_that_agrees import agreeing
+from stand_in import Reply, serving
+from test_cases import boxes_of, merge, resolved
+
+from vllm_spark import paths, ranks, status
+from vllm_spark.spec import Spec
+from vllm_spark.status import Asked
+
+SECRET = "hidden-value-of-a-test"
+
+
+@pytest.fixture
+def spec(resolve: Callable[..., Spec]) -> Spec:
+    return resolve()
+
+
+@pytest.fixture
+def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+    return agreeing(spec, facts)
+
+
+def shown(**hosts: Asked) -> dict[str, Any]:
+    found = status.document(hosts, "2026-01-02T03:04:05Z", "test")
+    # What a program reads.
+    return json.loads(json.dumps(found))
+
+
+def one(spec: Spec | None, box: dict[str, Any], refused: str = "") -> dict[str, Any]:
+    return shown(spark1=Asked(spec, refused, box))["hosts"][0]["deployments"][0]
+
+
+def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> None:
+    found = one(spec, box)
+    image = {"name": spec.image, "id": "sha256:3"}
+    up = {"active": "active", "sub": "running", "enabled": True, "result": None, "up_s": 67, "restarts": 0}
+    assert found == {
+        **found,
+        "name": "demo",
+        "recipe": "everything",
+        "rank": 0,
+        "ranks": 1,
+        "wanted": True,
+        "state": "active (running)",
+        "unit": up,
+        "image": image,
+        "model": box["records"]["demo"]["model"],
+        "drift": {"differs": False, "reasons": [], "launch_diff": []},
+    }
+    lines = status.table(shown(spark1=Asked(spec, "", box))).splitlines()
+    assert max(map(len, lines)) <= status.TABLE_WIDTH
+    (first,) = [line for line in lines if "spark1" in line]
+    assert [cell.strip() for cell in first.split("│")[1:-1]] == [
+        "spark1",
+        "demo",
+        "active (running)",
+        "111111111111",
+        "—",
+        "112.0/121.7 GiB",
+        "none",
+    ]
+
+
+def keys(document: Any, path: str = "") -> set[str]:
+    if isinstance(document, Mapping):
+        inside = [keys(value, f"{path}.{key}" if path else key) for key, value in document.items()]
+        return {path, *set().union(*inside)} - {""}
+    return (
+        {path} | set().union(*[keys(value, f"{path}[]") for value in document[:1]])
+        if isinstance(document, list)
+        else {path}
+    )
+
+
+FULL = {
+    "launch": "",
+    "judged": {"time": "2026-01-01T10:20:30Z", "holds": True, "gates": {"held": ["ready"], "missed": []}},
+    "liveness": {"ready": True, "misses": 1, "age_s": 7.4, "invocation": "x"},
+    "counters": [{"running": 2.0, "tokens": 100.0, "at": 10.0}, {"running": 2.0, "tokens": 131.0, "at": 11.0}],
+}
+
+
+def test_every_key_is_documented(spec: Spec, box: dict[str, Any]) -> None:
+    """Every key of a document in which nothing is empty stands in its page, by its whole path."""
+    record = box["records"]["demo"]
+    failed = {"recipe": "r", "launch": "new", "previous": {"launch": record["launch"]}}
+    box["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
+    box["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
+    found = shown(spark1=Asked(spec, "", box))
+    empty = {key for key in keys(found) if key.endswith("derived")}
+    page = (paths.ROOT / "docs" / "operations" / "status.md").read_text()
+    assert {key for key in keys(found) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page} == set()
+
+
+def test_every_host_has_the_same_keys(spec: Spec, box: dict[str, Any]) -> None:
+    gone = shown(spark1=Asked(spec, "", None, "no route to host"))["hosts"][0]
+    there = shown(spark1=Asked(spec, "", box))["hosts"][0]
+    assert gone.keys() == there.keys()
+    assert gone["deployments"][0].keys() == there["deployments"][0].keys()
+
+
+def rows(found: dict[str, Any]) -> str:
+    return " ".join(status.table(found).replace("│", " ").split())
+
+
+def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
+    text = status.table(shown(spark1=Asked(spec, "", None, "no route to host"), spark2=Asked(problem="no sudo")))
+    assert "spark1  does not answer: no route to host" in text
+    assert "spark2  does not answer: no sudo" in text
+    assert [line.split("│")[3].strip() for line in text.splitlines() if "spark" in line and "│" in line] == [
+        "no answer"
+    ] * 2
+
+
+def test_a_host_without_docker_has_its_row(spec: Spec, box: dict[str, Any]) -> None:
+    box["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
+    found = shown(spark1=Asked(spec, "", box))
+    assert found["hosts"][0]["answers"]
+    assert "no-docker" in found["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
+    assert "spark1  no Docker engine answers: no socket" in status.table(found)
+
+
+def test_an_idle_spark_and_one_that_nobody_placed(facts: dict[str, Any]) -> None:
+    facts["status"] = {"deployments": {}, "files": {}, "lock": None, "env": None}
+    text = rows(shown(spark1=Asked(None, "", facts)))
+    assert "spark1 — idle" in text
+
+
+def test_what_else_lies_or_runs_there(spec: Spec, box: dict[str, Any]) -> None:
+    box["status"]["deployments"]["old"] = {"launch": "# deployment  old (rank 1 of 2)\n", "counters": []}
+    box["records"]["old"] = {"recipe": "r-old", "rank": 1, "model": "o/m@abc", "launch": "1"}
+    box["units"]["vllm@old.service"] = {"ActiveState": "inactive", "SubState": "dead", "NRestarts": "0"}
+    found = shown(spark1=Asked(spec, "", box))["hosts"][0]["deployments"]
+    assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in found] == [
+        ("demo", True, False),
+        ("old", False, False),
+    ]
+    assert (found[1]["rank"], found[1]["ranks"], found[1]["state"]) == (1, 2, "inactive (dead)")
+    box["running_units"].append("vllm@stranger.service")
+    found = shown(spark1=Asked(spec, "", box))["hosts"][0]["deployments"]
+    assert [each["drift"]["reasons"] for each in found] == [
+        ["deploy refuses: unknown-deployment"],
+        ["it runs, and the inventory has it nowhere active"],
+        [],
+    ]
+
+
+def test_a_refused_inventory_hides_nothing_that_runs(box: dict[str, Any]) -> None:
+    found = one(None, box, refused="no such recipe")
+    assert (found["name"], found["wanted"], found["state"]) == ("demo", None, "active (running)")
+    assert found["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
+
+
+def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
+    record = box["records"]["demo"]
+    failed = {"recipe": "everything-new", "launch": "new", "previous": {"launch": record["launch"]}}
+    box["status"]["deployments"]["demo"]["failed"] = failed
+    assert one(spec, box)["taken_back"]["recipe"] == "everything-new"
+    assert "everything-new missed its gates and was taken back" in status.table(shown(spark1=Asked(spec, "", box)))
+    # Another launch has come since: what was taken back is past.
+    box["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
+    assert one(spec, box)["taken_back"] is None
+
+
+@pytest.mark.parametrize(
+    ("judged", "cell"),
+    [
+        ({"time": "2026-01-01T10:20:30Z", "holds": True, "gates": {"held": ["ready", "log"]}}, "✓ 2 held"),
+        ({"time": "2026-01-01T10:20:30Z", "holds": False, "gates": {"missed": ["log", "answer"]}}, "✗ log, answer"),
+    ],
+)
+def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, box: dict[str, Any]) -> None:
+    box["status"]["deployments"]["demo"]["judged"] = {**judged, "launch": box["records"]["demo"]["launch"]}
+    text = rows(shown(spark1=Asked(spec, "", box)))
+    assert cell in text
+    assert "2026-01-01 10:20" in text
+    assert "of another launch" not in text
+    box["status"]["deployments"]["demo"]["judged"]["launch"] = "older"
+    assert one(spec, box)["gates"]["this_launch"] is False
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected", "cell"),
+    [
+        ([], None, "—"),
+        ([{"running": 0.0, "at": 1.0}], {"running": 0, "waiting": 0, "now": None, "mean": None}, "idle"),
+        (
+            # Three requests of 11 tokens have ended, each ten tokens in two seconds after its first.
+            [{"running": 0.0, "at": 1.0, "ended": 3.0, "ended_tokens": 33.0, "decode_s": 6.0}],
+            {"running": 0, "waiting": 0, "now": None, "mean": 5.0},
+            "idle, mean 5.0",
+        ),
+        (
+            [
+                {"running": 2.0, "tokens": 100.0, "at": 10.0},
+                {"running": 2.0, "waiting": 1.0, "tokens": 147.0, "at": 11.5},
+            ],
+            {"running": 2, "waiting": 1, "now": 31.33, "mean": None},
+            "31.3 tok/s",
+        ),
+        (  # The engine started anew in between.
+            [{"running": 2.0, "tokens": 100.0, "at": 10.0}, {"running": 1.0, "tokens": 7.0, "at": 11.0}],
+            {"running": 1, "waiting": 0, "now": None, "mean": None},
+            "idle",
+        ),
+    ],
+)
+def test_tokens(
+    looks: list[dict[str, float]], expected: dict[str, Any] | None, cell: str, spec: Spec, box: dict[str, Any]
+) -> None:
+    box["status"]["deployments"]["demo"]["counters"] = looks
+    assert one(spec, box)["tokens"] == expected
+    assert cell in rows(shown(spark1=Asked(spec, "", box)))
+
+
+def test_who_holds_it_and_what_the_launch_would_become(spec: Spec, box: dict[str, Any]) -> None:
+    box["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
+    box["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
+    box["status"]["deployments"]["demo"]["launch"] = "by hand\n"
+    text = status.table(shown(spark1=Asked(spec, "", box)))
+    assert "spark1  is held by ben@laptop with switch for 01:07" in text
+    assert "spark1  demo  -by hand" in text
+
+
+def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) -> None:
+    pair = {
+        "deployments": [{"name": "pair", "recipe": "two-sparks", "hosts": list(HOSTS)}],
+        "limit": HOSTS,
+        "secrets": {},
+    }
+    specs = resolved(pair, "spark1")
+    boxes = boxes_of(pair, specs, facts, tmp_path)
+    ranked = ranks.join(specs, boxes)
+    boxes = {host: agreeing(ranked[host], copy.deepcopy(boxes[host])) for host in HOSTS}
+    boxes["spark1"]["states"] = {"pair": {"state": "serving", "why": "", "last_end": "spark2 is lost"}}
+    waits = {"state": "waiting", "why": "for spark1", "last_end": "its container ended with status 137"}
+    merge(boxes["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
+
+    def asked() -> dict[str, Any]:
+        return shown(**{host: Asked(specs[host], "", boxes[host]) for host in HOSTS})
+
+    found = [host["deployments"][0] for host in asked()["hosts"]]
+    assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in found] == [
+        (0, "serving", []),
+        (
+            1,
+            "waiting for spark1; before that: its container ended with status 137",
+            ["vllm@pair.service is restarted: it is waiting"],
+        ),
+    ]
+    assert "pair, rank 0" in status.table(asked())
+    boxes["spark2"]["fabric"]["hcas"] = []
+    found = [host["deployments"][0]["drift"]["reasons"] for host in asked()["hosts"]]
+    assert found == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]
+
+
+# What the box is asked.
+
+METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 1.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 9.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 1.5e+03
+vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
+vllm:request_generation_tokens_bucket{engine="0",le="1.0",model_name="m"} 4.0
+vllm:request_generation_tokens_sum{engine="0",model_name="m"} 33.0
+vllm:request_decode_time_seconds_count{engine="0",model_name="m"} 3.0
+vllm:request_decode_time_seconds_sum{engine="0",model_name="m"} 6.25
+"""
+
+
+def test_the_engines_own_counters() -> None:
+    counted = spark_status.counted(METRICS)
+    assert counted == {
+        "running": 3.0,
+        "waiting": 0.0,
+        "tokens": 1500.0,
+        "ended_tokens": 33.0,
+        "ended": 3.0,
+        "decode_s": 6.25,
+    }
+
+
+def test_the_counters_are_read_twice_only_where_requests_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_status, "BETWEEN_S", 0.01)
+    said = [METRICS, METRICS.replace("1.5e+03", "1510.0")]
+    with serving(lambda path, _: Reply(said.pop(0)) if path == "/metrics" else Reply(status=404)) as (url, asked):
+        address = {"address": "127.0.0.1", "port": int(url.rpartition(":")[2])}
+        first = spark_status.first_look(address)
+        second = spark_status.second_look(address, first)
+        assert (first["tokens"], second["tokens"]) == (1500.0, 1510.0)
+        assert second["at"] > first["at"]
+        assert spark_status.second_look(address, {**first, "running": 0.0}) is None
+        assert len(asked) == 2
+    assert spark_status.first_look(address) is None
+    assert spark_status.first_look(None) is None
+
+
+def test_what_lies_on_a_box_is_read_without_its_secrets(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/vllm-spark/demo"
+    (folder / "failed").mkdir(parents=True)
+    by_hand = "#!/bin/sh\nexec docker run --env HF_TOKEN=abcdefghijklmnop --label a=b image serve\n"
+    (folder / "launch").write_text(by_hand + f"# {SECRET}\n")
+    (folder / "env").write_text(f"VLLM_API_KEY={SECRET}\nOLD=1\n")
+    (folder / "env").chmod(0o600)
+    (folder / "failed/deployed.json").write_text('{"launch": "new"}')
+    history = tmp_path / "var/lib/vllm-spark/history"
+    history.mkdir(parents=True)
+    (history / "demo.jsonl").write_text('{"holds": false}\n{"holds": true}\n{"holds": fal')
+    found = spark_status.deployments(["demo"], str(tmp_path))["demo"]
+    assert found["launch"].splitlines()[:2] == [
+        "#!/bin/sh",
+        "exec docker run --env HF_TOKEN=<masked> --label a=b image serve",
+    ]
+    assert SECRET not in json.dumps(found)
+    assert (found["judged"], found["failed"], found["liveness"]) == ({"holds": True}, {"launch": "new"}, None)
+    files = spark_status.files(["demo"], str(tmp_path))
+    assert files["/etc/vllm-spark/demo/env"][1] == "0600"
+    wanted = f"VLLM_API_KEY={SECRET}2\nHF_TOKEN=x\n"
+    changes = spark_status.env_changes(str(folder / "env"), wanted)
+    assert changes == {"added": ["HF_TOKEN"], "removed": ["OLD"], "changed": ["VLLM_API_KEY"], "same": False}
+    same = spark_status.env_changes(str(folder / "env"), (folder / "env").read_text())
+    assert same == {"added": [], "removed": [], "changed": [], "same": True}
+    (folder / "env").chmod(0o644)
+    assert spark_status.env_changes(str(folder / "env"), (folder / "env").read_text())["same"] is False
