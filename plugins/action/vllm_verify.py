@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import gates, report, watch
+from vllm_spark import gates, history, report, watch
 
 display = Display()
 
@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
         if document["holds"] and closing:
             display.display(closing)
         missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
-        return missed, {"report": os.path.relpath(path), **run}
+        return missed, {"report": os.path.relpath(path), "gates": history.summed(document["verdicts"]), **run}
 
     def _wait(self, wanted: dict[str, Any], seen: watch.Watch, first: gates.Round) -> dict[str, Any]:
         said, said_at, cursor = "", 0.0, ""

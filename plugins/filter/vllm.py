@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vllm_spark import derive, launch, rollback
+from vllm_spark import derive, launch, rollback, switch_told
 
 
 class FilterModule:
     """vllm_env: secrets to the content of the env file. vllm_*_failure: why an overlay or a head's image did not come.
-    vllm_rollback_*: whether a launch goes back, and what is said of it."""
+    vllm_rollback_*: whether a launch goes back, and what is said of it. vllm_switch_*: what is said of a
+    switch."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "vllm_env": launch.env_file,
             "vllm_overlay_failure": derive.overlay_failure,
             "vllm_rollback_due": rollback.due,
+            "vllm_rollback_ended": rollback.ended,
             "vllm_rollback_told": rollback.told,
+            "vllm_switch_said": switch_told.said,
+            "vllm_switch_told": switch_told.told,
             "vllm_transfer_failure": derive.transfer_failure,
         }

@@ -90,9 +90,8 @@ def test_nothing_is_left_as_previous_where_nothing_was(tmp_path: Path, capsys: p
     write(tmp_path / "previous", "old")
     restore(tmp_path, capsys)
     assert not (tmp_path / "previous").exists()
-    assert restore(tmp_path, capsys) == {"changed": False, "restored": {}, "gates": {}} | {
-        "invocation": {"module_args": {"folder": str(tmp_path)}}
-    }
+    again = restore(tmp_path, capsys)
+    assert (again["changed"], again["restored"], again["gates"]) == (False, {}, {})
     assert marks(tmp_path) == {"old"}
 
 

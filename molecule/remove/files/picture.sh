@@ -1,0 +1,28 @@
+#!/bin/bash
+# Everything that the toolkit could have left on a box: files with modes, owners and checksums, units, rules of the
+# firewall, Docker's objects, listeners. Left out is what changes by itself or is not of the toolkit's making: Docker's and
+# systemd's own stores, and what Ansible keeps for itself on a host.
+set -euo pipefail
+cd /
+trees=(etc usr opt root home var/lib run/vllm-spark)
+left_out=(-path var/lib/docker -o -path var/lib/containerd -o -path var/lib/systemd -o -path '*/.ansible' -o -path '*/.ansible_async')
+for tree in "${trees[@]}"; do
+  [ -e "$tree" ] || continue
+  find "$tree" \( "${left_out[@]}" \) -prune -o -printf '%y %m %U %G %p %l\n' | sort
+  # Below, what is older than the box is taken for unchanged; of settings every byte counts, whoever wrote them last.
+  newer=(-newer /etc/hostname)
+  if [ "$tree" = etc ]; then newer=(); fi
+  find "$tree" \( "${left_out[@]}" \) -prune -o -type f "${newer[@]}" -print0 | sort --zero-terminated | xargs --null --no-run-if-empty sha256sum
+done
+echo '--- units'
+systemctl list-unit-files --no-legend --no-pager | sort
+systemctl list-units --all --plain --no-legend --no-pager 'vllm*' | sort
+echo '--- firewall'
+for save in iptables-save ip6tables-save; do "$save" | grep -E '^-A|^:.* - ' | sed -E 's/\[[0-9:]+\]//' || test $? -eq 1; done
+echo '--- docker'
+docker image ls --all --quiet --no-trunc | sort
+docker ps --all --format '{{.Names}} {{.Image}}' | sort
+docker volume ls --quiet | sort
+docker network ls --quiet --no-trunc | sort
+echo '--- listeners'
+ss --listening --tcp --numeric --no-header | awk '{print $4}' | sort

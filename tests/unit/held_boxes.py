@@ -1,0 +1,104 @@
+"""What vllm_holdings would say of a box, made up from a few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ENGINE = "vllm/vllm-openai"
+BASE = f"{ENGINE}@sha256:{'b' * 64}"
+
+
+def record(mark: str, derived: bool = False) -> dict[str, Any]:
+    """A deployed.json whose digest, launch and model are known by one letter."""
+    found: dict[str, Any] = {
+        "deployment": "demo",
+        "recipe": f"recipe-{mark}",
+        "image": f"{ENGINE}:{mark}",
+        "digest": f"sha256:{mark * 64}",
+        "model": f"org/model-{mark}@{mark * 40}",
+        "launch": mark * 64,
+        "toolkit": "0.1 (abc)",
+    }
+    if derived:
+        found |= {"derived": {"image": f"vllm-spark/recipe-{mark}:{mark * 12}", "inputs": mark * 64}}
+    return found
+
+
+def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
+    needs = {
+        "snapshots": [],
+        "models": [f"/hub/models--org--model-{mark}"],
+        "files": [f"/etc/vllm-spark/demo/mounts/{mark}-file"],
+        "cache": "/var/lib/vllm-spark/cache/demo",
+        "pair": False,
+        "peer": "",
+        **more.pop("needs", {}),
+    }
+    kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "lacking": []}
+    return {**kept, **more}
+
+
+def deployment(name: str = "demo", mounts: str = "", **launches: dict[str, Any]) -> dict[str, Any]:
+    """Launches by place; `mounts` are the letters of the files that lie there."""
+    folder = f"/etc/vllm-spark/{name}"
+    return {
+        "folder": folder,
+        "launches": launches,
+        "mounts": [{"path": f"{folder}/mounts/{mark}-file", "bytes": 1} for mark in mounts],
+    }
+
+
+def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
+    return {
+        "id": f"sha256:id-{mark}",
+        "tags": list(tags),
+        "digests": [f"{ENGINE}@sha256:{mark * 64}"],
+        "labels": {},
+        "bytes": size,
+        "own": size,
+    }
+
+
+def derived(mark: str, *tags: str, base: str = BASE) -> dict[str, Any]:
+    return {
+        "id": f"sha256:id-derived-{mark}",
+        "tags": [f"vllm-spark/recipe-{mark}:{mark * 12}", *tags],
+        "digests": [],
+        "labels": {"vllm-spark.inputs": mark * 64, "vllm-spark.base": base},
+        "bytes": 5,
+        "own": 1,
+    }
+
+
+def container(name: str, image_id: str, ours: bool = True) -> dict[str, Any]:
+    return {"name": name, "image_id": image_id, "image": "any", "state": "running", "ours": ours}
+
+
+def box(
+    deployments: dict[str, Any] | None = None, images: Any = (), containers: Any = (), **more: Any
+) -> dict[str, Any]:
+    held = {
+        "deployments": deployments or {},
+        "history": {},
+        "pulled": [],
+        "docker": {
+            "error": "",
+            "images": list(images),
+            "containers": list(containers),
+            "volumes": more.pop("volumes", []),
+        },
+        "units": {},
+        "unit_files": [],
+        "unit_files_of_others": [],
+        "programs": [],
+        "run": [],
+        "config": "/etc/vllm-spark" if deployments else "",
+        "state": [],
+        "builds": [],
+        "models": [],
+        "caches": [],
+        "chains": [],
+        "pull_was_cut_off": False,
+        "paths": {},
+    }
+    return {**held, **more}

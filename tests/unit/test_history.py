@@ -1,0 +1,152 @@
+"""What ran when: the entries, the file that holds them, and the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+from held_boxes import record
+
+from vllm_spark import history
+
+JUDGED = {
+    "holds": True,
+    "missed": "",
+    "running_s": 42.4,
+    "report": "reports/x.json",
+    "gates": {"held": ["ready", "answer"], "missed": []},
+}
+NEVER = {"holds": False, "missed": "it does not start\nand more"}
+
+
+@pytest.mark.parametrize(
+    ("judged", "said"),
+    [
+        (JUDGED, {"holds": True, "gates": JUDGED["gates"], "ready_s": 42.4, "missed": "", "report": "reports/x.json"}),
+        # A start that never served has no verdicts: it missed the first gate.
+        (
+            NEVER,
+            {
+                "holds": False,
+                "gates": {"held": [], "missed": ["ready"]},
+                "ready_s": None,
+                "missed": NEVER["missed"][:17],
+            },
+        ),
+    ],
+)
+def test_entry(judged: dict[str, Any], said: dict[str, Any]) -> None:
+    found = history.entry("deploy", "me@here", judged)
+    assert (found["verb"], found["who"]) == ("deploy", "me@here")
+    assert {key: found[key] for key in said} == said
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "held", "missed"),
+    [
+        ([("ready", True), ("log", True), ("log", True)], ["ready", "log"], []),
+        ([("ready", True), ("log", True), ("log", False)], ["ready"], ["log"]),
+        ([("ready", True), ("log", None)], ["ready"], []),  # not judged
+    ],
+)
+def test_gates_are_named_once(verdicts: list[tuple[str, bool | None]], held: list[str], missed: list[str]) -> None:
+    found = history.summed([{"gate": gate, "ok": ok} for gate, ok in verdicts])
+    assert found == {"held": held, "missed": missed}
+
+
+def row(host: str, time: str, **more: Any) -> dict[str, Any]:
+    said = {**record("a", True), "rank": 1, "time": time, **history.entry("rollback", "me@here", JUDGED), **more}
+    return {"host": host, **said}
+
+
+def test_the_table_says_what_ran_when() -> None:
+    boxes = {
+        "spark2": [row("spark2", "2026-01-02T00:00:00Z")],
+        "spark1": [row("spark1", "2026-01-03T00:00:00Z", **history.entry("deploy", "me@here", NEVER)), {}],
+    }
+    found = history.rows(boxes)
+    assert [(entry["host"], entry.get("time")) for entry in found] == [
+        ("spark1", None),
+        ("spark2", "2026-01-02T00:00:00Z"),
+        ("spark1", "2026-01-03T00:00:00Z"),
+    ]
+    lines = history.table(found[1:]).splitlines()
+    [held] = [line for line in lines if "spark2" in line]
+    [missed] = [line for line in lines if "spark1" in line]
+    assert [word for word in ("demo, rank 1", "rollback", "a" * 12, "42 s", "✓ 2", "me@here") if word not in held] == []
+    assert [word for word in ("deploy", "✗ ready", "—") if word not in missed] == []
+    assert "no launch has been judged" in history.table([])
+
+
+Run = Any
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the module on the deployment demo, whose record lies in tmp_path/demo."""
+    module = load_module("vllm_history")
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "deployed.json").write_text(json.dumps({**record("a"), "previous": record("b"), "port": 8000}))
+
+    def _run(check: bool = False, **args: Any) -> dict[str, Any]:
+        given = {"history": str(tmp_path / "history"), "_ansible_check_mode": check, **args}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            module.main()
+        said: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return said
+
+    return _run
+
+
+def write(run: Run, tmp_path: Path, verb: str, **more: Any) -> Any:
+    return run(entry={"verb": verb}, folder=str(tmp_path / "demo"), deployment="demo", **more)
+
+
+def test_an_entry_has_the_record_of_the_box_and_no_more(run: Run, tmp_path: Path) -> None:
+    assert write(run, tmp_path, "deploy")["changed"]
+    [entry] = run()["entries"]
+    assert entry["time"].endswith("Z")
+    assert {key: entry[key] for key in ("verb", "launch", "digest", "recipe")} == {
+        "verb": "deploy",
+        "launch": "a" * 64,
+        "digest": f"sha256:{'a' * 64}",
+        "recipe": "recipe-a",
+    }
+    assert not {"previous", "port"} & entry.keys()
+
+
+def test_check_mode_writes_nothing(run: Run, tmp_path: Path) -> None:
+    write(run, tmp_path, "deploy", check=True)
+    assert not (tmp_path / "history").exists()
+
+
+def test_a_line_that_was_cut_off_costs_itself_alone(run: Run, tmp_path: Path) -> None:
+    write(run, tmp_path, "one")
+    with (tmp_path / "history" / "demo.jsonl").open("a") as file:
+        file.write('{"verb": "two", "ti')
+    write(run, tmp_path, "three")
+    assert [entry["verb"] for entry in run()["entries"]] == ["one", "three"]
+
+
+def test_a_history_is_bounded_and_keeps_the_newest(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "history" / "demo.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(f'{{"verb": "{number}"}}\n' for number in range(500)))
+    write(run, tmp_path, "new")
+    lines = path.read_text().splitlines()
+    assert (len(lines), json.loads(lines[0])["verb"], json.loads(lines[-1])["verb"]) == (500, "1", "new")
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_reading_one_deployment_and_so_many(run: Run, tmp_path: Path) -> None:
+    for verb in ("one", "two"):
+        write(run, tmp_path, verb)
+    (tmp_path / "history" / "other.jsonl").write_text('{"verb": "other"}\n')
+    assert [entry["verb"] for entry in run(last=1)["entries"]] == ["two", "other"]
+    assert [entry["verb"] for entry in run(deployment="demo")["entries"]] == ["one", "two"]
+    assert run(deployment="absent")["entries"] == []

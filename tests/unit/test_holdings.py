@@ -1,0 +1,179 @@
+"""What a box has: read from a tree of its files, and from launches as the plan really writes them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import load_module
+
+from vllm_spark import launch, spec, switch_box
+
+load_module("vllm_holdings")
+LAUNCHES = sys.modules["ansible.module_utils.spark_launches"]
+HOLDINGS = sys.modules["ansible.module_utils.spark_holdings"]
+Resolve = Callable[..., spec.Spec]
+
+
+def test_a_launch_says_what_it_needs(resolve: Resolve) -> None:
+    found = resolve()
+    needs = LAUNCHES.needs(launch.script(found))
+    sources = [found.recipe["model"], *([found.recipe["drafter"]] if "drafter" in found.recipe else [])]
+    assert sorted(needs["snapshots"]) == sorted(launch.snapshot(found.site.hub_dir, source) for source in sources)
+    assert needs["models"] == sorted({f"{found.site.hub_dir}/{launch.hub_folder(s['repository'])}" for s in sources})
+    assert needs["files"] == sorted(launch.mount_source(found, mount) for mount in found.recipe["mounts"])
+    assert needs["cache"] == f"{found.site.cache_dir}/demo"
+    assert (needs["pair"], needs["peer"]) == (False, "")
+
+
+@pytest.mark.parametrize("name", ["argv-pair-ray-head", "argv-pair-mp-worker"])
+def test_a_pairs_launch_names_its_peer(name: str) -> None:
+    argv = json.loads((Path(__file__).parents[1] / "cases" / f"{name}.json").read_text())["expect"]["argv"]
+    needs = LAUNCHES.needs("#!/bin/sh\n# why\nexec " + " \\\n  ".join(map(shlex.quote, argv)))
+    assert needs["pair"]
+    assert needs["peer"] in {"spark1", "spark2"}
+    assert len(needs["snapshots"]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "#!/bin/sh\n", "#!/bin/sh\nexec docker 'run"])
+def test_what_is_no_launch_runs_nothing(text: str) -> None:
+    assert LAUNCHES.words(text) == []
+    assert LAUNCHES.needs(text)["snapshots"] == []
+
+
+def test_what_an_engine_cannot_read(tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "c"
+    assert LAUNCHES.lacking(str(snapshot)).endswith("does not exist")
+    snapshot.mkdir(parents=True)
+    assert LAUNCHES.lacking(str(snapshot)).endswith("is empty")
+    (tmp_path / "blob").touch()
+    (snapshot / "config.json").symlink_to(tmp_path / "blob")
+    assert LAUNCHES.lacking(str(snapshot)) == ""
+    for number in range(5):
+        (snapshot / f"model-{number}.safetensors").symlink_to(tmp_path / "gone")
+    assert "model-0.safetensors, model-1.safetensors, model-2.safetensors and 2 more lead nowhere" in LAUNCHES.lacking(
+        str(snapshot)
+    )
+    assert LAUNCHES.lacking(str(tmp_path / "blob")) == ""
+
+
+@pytest.fixture
+def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A box with one deployment, a unit of somebody else's, and neither Docker nor systemd."""
+    texts = {
+        "etc/vllm-spark/demo/launch": launch.script(resolve()),
+        "etc/vllm-spark/demo/deployed.json": '{"launch": "x"}',
+        "etc/vllm-spark/demo/gates.json": '{"rank": 0}',
+        "etc/vllm-spark/demo/mounts/abc-file": "x",
+        "etc/vllm-spark/demo/failed/launch": "no launch at all",
+        "etc/systemd/system/vllm@.service": launch.unit_file(),
+        "etc/systemd/system/vllm@demo.service.d/exclude.conf": "# Written by vllm-spark. Why.\n",
+        "etc/systemd/system/vllm@demo.service.d/override.conf": "[Service]\nNice=5\n",
+        "etc/systemd/system/vllm-of-mine.service": "[Service]\n",
+        "usr/local/lib/vllm-spark/supervise": "x",
+        "usr/local/bin/vllm-switch": switch_box.program(),
+        "usr/local/bin/vllm-mine": "#!/bin/sh\n",
+        "var/lib/vllm-spark/history/demo.jsonl": '{"image": "a:1", "digest": "d", "who": "me"}\n{"cut',
+        "var/lib/vllm-spark/pulled": "b@sha256:2\na@sha256:1\n\n",
+        "var/lib/vllm-spark/hub/models--a--b/blobs/1": "weights",
+        "var/lib/vllm-spark/hub/.locks/x": "",
+    }
+    for path, text in texts.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    wants = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir()
+    (wants / "vllm@demo.service").symlink_to("/etc/systemd/system/vllm@.service")
+    said = {"systemctl": (0, "vllm@demo.service loaded active running vLLM\n"), "ip6tables": (1, "No chain")}
+    monkeypatch.setattr(HOLDINGS, "run", lambda *words: said.get(words[0], (0, "")))
+    return tmp_path
+
+
+def test_what_a_box_has(root: Path) -> None:
+    held = HOLDINGS.holdings(str(root))
+    demo = held["deployments"]["demo"]
+    assert sorted(demo["launches"]) == ["current", "failed"]
+    current, failed = demo["launches"]["current"], demo["launches"]["failed"]
+    assert (current["record"], current["runnable"], current["gates"]) == ({"launch": "x"}, True, True)
+    assert "does not exist" in current["lacking"][0]
+    assert (failed["record"], failed["runnable"], failed["gates"]) == ({}, False, False)
+    assert held["history"] == {"demo": [{"image": "a:1", "digest": "d"}]}
+    assert held["pulled"] == ["a@sha256:1", "b@sha256:2"]
+    assert held["units"] == {"vllm@demo.service": "active"}
+    assert held["chains"] == ["iptables"]
+    assert not held["pull_was_cut_off"]
+
+
+@pytest.mark.parametrize("path", ["etc/hosts", "var/lib/vllm-spark/pull/daemon.json.before"])
+def test_a_pull_that_was_cut_off_is_seen(root: Path, path: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text("127.0.0.1 nvcr.io # vllm-spark: for one pull\n")
+    assert HOLDINGS.holdings(str(root))["pull_was_cut_off"]
+
+
+def test_what_is_ours_says_so(root: Path) -> None:
+    held = HOLDINGS.holdings(str(root))
+    units = root / "etc/systemd/system"
+    assert held["unit_files"] == [
+        str(units / "multi-user.target.wants/vllm@demo.service"),
+        str(units / "vllm@.service"),
+        str(units / "vllm@demo.service.d/exclude.conf"),
+    ]
+    assert held["unit_files_of_others"] == [
+        str(units / "vllm-of-mine.service"),
+        str(units / "vllm@demo.service.d/override.conf"),
+    ]
+    assert held["programs"] == [str(root / "usr/local/lib/vllm-spark"), str(root / "usr/local/bin/vllm-switch")]
+    assert [Path(entry["path"]).name for entry in held["models"]] == ["models--a--b"]
+
+
+def test_sizes_are_of_the_disk_and_once(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x" * 100_000)
+    alone = HOLDINGS.size(str(tmp_path))
+    (tmp_path / "two").hardlink_to(tmp_path / "one")
+    assert 100_000 <= alone == HOLDINGS.size(str(tmp_path))
+
+
+def test_an_image_shares_what_it_shares() -> None:
+    asked = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
+    assert HOLDINGS.image({**asked, "SharedSize": 4})["own"] == 6
+    assert HOLDINGS.image(asked) == {"id": "i", "tags": [], "digests": ["a@d"], "labels": {}, "bytes": 10, "own": 10}
+
+
+def test_docker_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def get(self, path: str) -> Any:
+            raise HOLDINGS.DockerError(f"{path}: gone")
+
+    monkeypatch.setattr(HOLDINGS, "Docker", Gone)
+    assert HOLDINGS.docker_holdings(True)["error"] == "/images/json?shared-size=1: gone"
+
+
+def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled = {"vllm-demo": {"vllm-spark.deployment": "demo"}, "vllm-x": None, "vllm-spark-r": {}}
+    said = {
+        "/images/json?shared-size=1": [],
+        "/containers/json?all=1": [
+            {"Id": "1", "Names": [f"/{name}"], "ImageID": "i", "Image": "a", "State": "running", "Labels": labels}
+            for name, labels in labelled.items()
+        ],
+        "/volumes": {"Volumes": [{"Name": "vllm-spark-registry", "Mountpoint": "/nowhere"}, {"Name": "theirs"}]},
+    }
+
+    class Engine:
+        def get(self, path: str) -> Any:
+            return said[path]
+
+    monkeypatch.setattr(HOLDINGS, "Docker", Engine)
+    found = HOLDINGS.docker_holdings(True)
+    assert {entry["name"]: entry["ours"] for entry in found["containers"]} == {
+        "vllm-demo": True,
+        "vllm-x": False,
+        "vllm-spark-r": True,
+    }
+    assert found["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]

@@ -1,0 +1,202 @@
+"""What remove takes away, in which order, what stays, and when it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from held_boxes import BASE, box, container, deployment, derived, launch, pulled
+
+from vllm_spark import remove
+from vllm_spark.remove import Asked
+
+STATE = "/var/lib/vllm-spark"
+REGISTRY = "docker.io/library/registry@sha256:1"
+REGISTRY_IMAGE = {"id": "sha256:reg", "tags": [], "digests": [REGISTRY], "labels": {}, "bytes": 1, "own": 1}
+
+OF_C = pulled("c")["digests"][0]
+ONE = {"demo": deployment(current=launch("c", True, needs={"pair": True, "peer": "spark2"}), failed=launch("f"))}
+PAIR = box(
+    ONE,
+    [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x"), REGISTRY_IMAGE],
+    [container("vllm-demo", "sha256:id-derived-c"), container("theirs", "sha256:id-x", False)],
+    volumes=[{"name": "vllm-spark-registry", "bytes": 4}],
+    units={"vllm@demo.service": "active", "vllm-spark-relay.socket": "active"},
+    unit_files=[
+        "/etc/systemd/system/multi-user.target.wants/vllm@demo.service",
+        "/etc/systemd/system/vllm@.service",
+        "/etc/systemd/system/vllm@demo.service.d/exclude.conf",
+    ],
+    unit_files_of_others=["/etc/systemd/system/vllm@demo.service.d/override.conf"],
+    programs=["/usr/local/lib/vllm-spark", "/usr/local/bin/vllm-switch"],
+    run=[{"path": f"/run/vllm-spark/{name}", "bytes": 0} for name in ("demo", "operator.lock")],
+    state=[{"path": f"{STATE}/{name}", "bytes": 2} for name in ("build", "cache", "fabric", "history", "hub", "pull")],
+    caches=[{"path": f"{STATE}/cache/demo", "bytes": 8}],
+    chains=["iptables"],
+    history={"demo": []},
+    paths={"/hub/models--org--model-c": 6, "/hub/models--org--model-f": 6, f"{STATE}/cache/demo": 8},
+)
+
+
+def names(held: dict[str, Any], **asked: Any) -> list[str]:
+    items, _ = remove.plan(held, Asked(limited=True, registry_image=REGISTRY, **asked))
+    return [f"{item.kind} {item.name}" for item in items]
+
+
+def test_what_was_pulled_and_never_ran_goes_with_everything() -> None:
+    waiting = box({}, [pulled("d"), pulled("e")], pulled=pulled("d")["digests"])
+    assert loud(names(waiting)) == ["image sha256:id-d"]
+
+
+def test_one_deployment_leaves_what_was_derived_for_nobody() -> None:
+    held = box({"demo": deployment(current=launch("c"))}, [pulled("c"), derived("d", base=OF_C)])
+    assert [name for name in names(held, deployment="demo") if name.startswith("image")] == ["image sha256:id-c"]
+
+
+def test_everything_goes_in_an_order_that_may_be_cut_anywhere() -> None:
+    assert names(PAIR) == [
+        "unit vllm@demo.service",
+        "unit vllm-spark-relay.socket",
+        "container vllm-demo",
+        "rules iptables",
+        "image sha256:id-derived-c",
+        "image sha256:id-c",
+        "image sha256:id-f",
+        "image sha256:reg",
+        "volume vllm-spark-registry",
+        "path /etc/systemd/system/multi-user.target.wants/vllm@demo.service",
+        "path /etc/systemd/system/vllm@.service",
+        "path /etc/systemd/system/vllm@demo.service.d/exclude.conf",
+        "path /usr/local/lib/vllm-spark",
+        "path /usr/local/bin/vllm-switch",
+        "empty /etc/systemd/system/vllm@demo.service.d",
+        "reload systemd",
+        "path /run/vllm-spark/demo",
+        f"path {STATE}/build",
+        f"path {STATE}/pull",
+        "path /etc/vllm-spark",
+        f"path {STATE}/history",
+        "empty /run/vllm-spark",
+        f"empty {STATE}/hub",
+        f"empty {STATE}/cache",
+        f"empty {STATE}",
+    ]
+
+
+def loud(found: list[str]) -> list[str]:
+    return [name for name in found if not name.startswith(("empty", "reload"))]
+
+
+def after(gone: set[str]) -> dict[str, Any]:
+    """The box without what has gone."""
+    docker = PAIR["docker"]
+    cut = {
+        **PAIR,
+        "docker": {
+            "error": "",
+            "images": [image for image in docker["images"] if f"image {image['id']}" not in gone],
+            "containers": [entry for entry in docker["containers"] if f"container {entry['name']}" not in gone],
+            "volumes": [volume for volume in docker["volumes"] if f"volume {volume['name']}" not in gone],
+        },
+        "units": {name: state for name, state in PAIR["units"].items() if f"unit {name}" not in gone},
+        "chains": [name for name in PAIR["chains"] if f"rules {name}" not in gone],
+        **{key: [path for path in PAIR[key] if f"path {path}" not in gone] for key in ("unit_files", "programs")},
+        **{key: [entry for entry in PAIR[key] if f"path {entry['path']}" not in gone] for key in ("run", "state")},
+    }
+    config, history = "path /etc/vllm-spark" in gone, f"path {STATE}/history" in gone
+    return cut | ({"config": "", "deployments": {}} if config else {}) | ({"history": {}} if history else {})
+
+
+@pytest.mark.parametrize("done", range(len(loud(names(PAIR)))))
+def test_cut_off_anywhere_the_next_run_takes_the_rest(done: int) -> None:
+    wanted = loud(names(PAIR))
+    assert loud(names(after({*wanted[:done]}))) == wanted[done:]
+
+
+def test_what_stays_is_said_with_the_word_that_takes_it() -> None:
+    _, left = remove.plan(PAIR, Asked(limited=True))
+    assert [
+        word for word in ("remove_weights=true", "remove_caches=true", "override.conf") if word not in str(left)
+    ] == []
+
+
+def test_weights_and_caches_only_when_asked() -> None:
+    found = names(PAIR, weights=True, caches=True)
+    assert {"path /hub/models--org--model-c", "path /hub/models--org--model-f", f"path {STATE}/cache/demo"} <= {*found}
+    assert not [name for name in names(PAIR) if "models--" in name or "cache/" in name]
+
+
+def test_a_cache_that_is_not_named_after_its_deployment_is_not_ours() -> None:
+    odd = launch("c", needs={"cache": "/home/me"})
+    assert (
+        names(box({"demo": deployment(current=odd)}, paths={"/home/me": 1}), caches=True)[0] == "path /etc/vllm-spark"
+    )
+
+
+def test_models_of_the_own_folder_go_after_the_records_too() -> None:
+    held = box(models=[{"path": f"{STATE}/hub/models--org--old", "bytes": 5}])
+    assert names(held, weights=True)[0] == f"path {STATE}/hub/models--org--old"
+    assert names(held) == []
+
+
+@pytest.mark.parametrize("held", [box(), box(unit_files_of_others=["/etc/systemd/system/vllm@mine.service"])])
+def test_a_box_that_was_never_touched_is_left_alone(held: dict[str, Any]) -> None:
+    assert names(held) == []
+
+
+TWO = {"demo": ONE["demo"], "other": deployment("other", current=launch("f"))}
+
+
+def test_one_deployment_leaves_what_others_need() -> None:
+    held = {**PAIR, "deployments": TWO, "history": {"demo": [], "other": []}}
+    found = names(held, deployment="demo", weights=True, caches=True)
+    assert found == [
+        "unit vllm@demo.service",
+        "container vllm-demo",
+        "rules iptables",
+        "image sha256:id-derived-c",
+        "image sha256:id-c",
+        "path /hub/models--org--model-c",
+        f"path {STATE}/cache/demo",
+        "path /etc/systemd/system/multi-user.target.wants/vllm@demo.service",
+        "path /etc/systemd/system/vllm@demo.service.d/exclude.conf",
+        "empty /etc/systemd/system/vllm@demo.service.d",
+        "reload systemd",
+        "path /run/vllm-spark/demo",
+        "path /etc/vllm-spark/demo",
+        f"path {STATE}/history/demo.jsonl",
+    ]
+    _, left = remove.plan(held, Asked(deployment="demo", weights=True))
+    assert [line for line in left if "spark2 has the other half of demo" in line] != []
+    assert [line for line in left if "models--org--model-f stays: another deployment" in line] != []
+
+
+def test_the_rules_stay_for_another_pair() -> None:
+    other = deployment("other", current=launch("f", needs={"pair": True}))
+    assert "rules iptables" not in names({**PAIR, "deployments": {**ONE, "other": other}}, deployment="demo")
+
+
+def test_a_host_without_the_deployment_is_left_alone() -> None:
+    assert remove.plan(PAIR, Asked(deployment="absent")) == ([], [])
+
+
+BROKEN = {**PAIR, "docker": {**PAIR["docker"], "error": "no socket"}}
+REFUSALS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    ({}, PAIR, ["remove-everything"]),
+    ({"limited": True}, PAIR, []),
+    ({"everything": True}, PAIR, []),
+    ({"deployment": "demo"}, PAIR, []),
+    ({"deployment": "absent"}, PAIR, ["remove-unknown"]),
+    ({"limited": True}, BROKEN, ["remove-without-docker"]),
+    ({"limited": True}, box() | {"docker": BROKEN["docker"]}, []),
+]
+
+
+@pytest.mark.parametrize(("asked", "held", "ids"), REFUSALS)
+def test_refusals(asked: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
+    assert [refusal.id for refusal in remove.refusals(Asked(**asked), {"spark1": held})] == ids
+
+
+def test_what_is_left_is_named() -> None:
+    items, _ = remove.plan(box({}, [pulled("b"), derived("d", base=BASE)]), Asked(limited=True))
+    assert "sha256:id-derived-d" in str(remove.left("spark1", items))

@@ -1,0 +1,265 @@
+"""A rollback by hand: which launch comes back, what refuses it, and that the two change places whatever cuts it off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+from held_boxes import box, container, deployment, derived, launch, pulled, record
+
+from vllm_spark import rollback
+from vllm_spark.refusal import RefusedError
+
+FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
+IMAGES = (pulled("a"), pulled("c"))
+UP = {"vllm@demo.service": "active"}
+GOOD = {"current": launch("c"), "previous": launch("a")}
+
+
+def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: Any) -> dict[str, Any]:
+    return box({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
+
+
+def pair(peer: str, mark: str = "a", **more: Any) -> dict[str, Any]:
+    needs = {"pair": True, "peer": peer}
+    return {"current": launch("c", needs=needs), "previous": launch(mark, needs=needs), **more}
+
+
+SOLO = {"spark1": held()}
+PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
+
+
+@pytest.mark.parametrize(
+    ("boxes", "name", "found"),
+    [
+        (SOLO, "", {"spark1": ("a", "c", False)}),
+        (SOLO, "demo", {"spark1": ("a", "c", False)}),
+        ({**SOLO, "spark2": box()}, "", {"spark1": ("a", "c", False)}),
+        (PAIR, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
+        # Cut off on the head, before or after its files were placed, and not begun on the worker.
+        (
+            {"spark1": held(pair("spark2", swapping=launch("a"))), "spark2": PAIR["spark2"]},
+            "",
+            {"spark1": ("a", "c", True), "spark2": ("a", "c", True)},
+        ),
+        (
+            {"spark1": held({"current": launch("a"), "previous": launch("c"), "swapping": launch("a")})},
+            "",
+            {"spark1": ("a", "c", True)},
+        ),
+    ],
+)
+def test_ways(boxes: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
+    ways = rollback.ways(boxes, name)
+    assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == found
+    assert {way.record["recipe"] for way in ways.values()} == {"recipe-a"}
+
+
+OTHER = deployment("other", current=launch("c"))
+REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("no such deployment", SOLO, "absent", ["rollback-unknown"]),
+    ("nothing there", {"spark1": box()}, "", ["rollback-which"]),
+    ("two run", {**SOLO, "spark2": held(units={"vllm@two.service": "active"})}, "", ["rollback-which"]),
+    ("nothing before", {"spark1": held({"current": launch("c")})}, "", ["rollback-nothing-before"]),
+    ("no script", {"spark1": held({**GOOD, "previous": launch("a", runnable=False)})}, "", ["rollback-nothing-before"]),
+    ("image gone", {"spark1": held(images=[pulled("c")])}, "", ["rollback-image-gone"]),
+    (
+        "derived image gone, though its base is there",
+        {"spark1": held({**GOOD, "previous": launch("a", True)})},
+        "",
+        ["rollback-image-gone"],
+    ),
+    (
+        "files gone",
+        {"spark1": held({**GOOD, "previous": launch("a", lacking=["X is empty"])})},
+        "",
+        ["rollback-files-gone"],
+    ),
+    ("no gates", {"spark1": held({**GOOD, "previous": launch("a", gates=False)})}, "", ["rollback-no-gates"]),
+    ("no docker", {"spark1": held() | {"docker": {"error": "gone"}}}, "", ["rollback-no-docker"]),
+    ("another runs", {"spark1": held(units={"vllm@other.service": "active"})}, "demo", ["rollback-another-runs"]),
+    (
+        "another would with the next boot",
+        {"spark1": held(unit_files=["/etc/systemd/system/multi-user.target.wants/vllm@other.service"])},
+        "demo",
+        ["rollback-another-runs"],
+    ),
+    ("half a pair", {"spark1": PAIR["spark1"]}, "", ["rollback-half-a-pair"]),
+    (
+        "halves of two pairs",
+        {"spark1": PAIR["spark1"], "spark2": held(pair("spark1", "d"), (*IMAGES, pulled("d")))},
+        "",
+        ["rollback-two-launches"],
+    ),
+    (
+        "two images of one name",
+        {"spark1": PAIR["spark1"], "spark2": held(pair("spark1"), [{**pulled("a"), "id": "sha256:other"}])},
+        "",
+        ["rollback-two-images"],
+    ),
+    (
+        "every reason at once",
+        {"spark1": held({**GOOD, "previous": launch("a", lacking=["X", "Y"])}, [])},
+        "",
+        ["rollback-image-gone", "rollback-files-gone", "rollback-files-gone"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("boxes", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_refusals(boxes: dict[str, Any], name: str, ids: list[str]) -> None:
+    with pytest.raises(RefusedError) as error:
+        rollback.ways(boxes, name)
+    assert [refusal.id for refusal in error.value.refusals] == ids
+
+
+def test_a_derived_image_is_known_by_its_name() -> None:
+    images = [pulled("c"), derived("a")]
+    boxes = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
+    assert rollback.ways(boxes)["spark1"].to[0] == "a"
+
+
+WAY = {"deployment": "demo", "record": record("a"), "current": record("c")}
+MISS = {"holds": False, "missed": "no token"}
+
+
+@pytest.mark.parametrize(
+    ("judged", "again", "parts", "never"),
+    [
+        ([{"holds": True}], {}, ["recipe-a", "gates hold", "second rollback"], ["missed"]),
+        ([{"holds": True}, MISS], {"holds": True}, ["no token", "recipe-c", "serves again", "rolled-back.md"], []),
+        ([MISS], {"holds": False, "missed": "nor here"}, ["no token", "nor here"], ["serves again"]),
+    ],
+)
+def test_ended(judged: list[dict[str, Any]], again: dict[str, Any], parts: list[str], never: list[str]) -> None:
+    said = rollback.ended(WAY, judged, again)
+    assert [part for part in parts if part not in said] == []
+    assert [part for part in never if part in said] == []
+
+
+# --- the files
+
+
+def write(folder: Path, mark: str, names: tuple[str, ...] = FILES) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(json.dumps({"launch": mark}))
+        (folder / name).chmod(0o600 if name == "env" else 0o755 if name == "launch" else 0o644)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A deployment that has had three launches: c runs, b before it, a before that."""
+    write(tmp_path, "c")
+    write(tmp_path / "previous", "b")
+    write(tmp_path / "previous" / "previous", "a")
+    return tmp_path
+
+
+def marks(folder: Path) -> str:
+    """The launch of a folder, where all its files are of one."""
+    [mark] = {json.loads((folder / name).read_text())["launch"] for name in FILES}
+    return str(mark)
+
+
+def stack(folder: Path) -> str:
+    return "".join(marks(folder / below) for below in ("", "previous", "previous/previous"))
+
+
+def restore(folder: Path, capsys: pytest.CaptureFixture[str], launch: str = "", **more: Any) -> dict[str, Any]:
+    module = load_module("vllm_restore")
+    args = {"folder": str(folder), "keep": "previous", "launch": launch, **more}
+    with patch_module_args(args), pytest.raises(SystemExit):
+        module.main()
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return said
+
+
+def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = restore(three, capsys, "b")
+    assert (said["changed"], said["restored"]["launch"], said["gates"]) == (True, "b", {"launch": "b"})
+    assert said["restored"]["previous"] == {"launch": "c"}
+    assert stack(three) == "bca"
+    assert not (three / "failed").exists()
+    assert [oct((three / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
+    restore(three, capsys, state="settled")
+    assert sorted(path.name for path in three.iterdir()) == sorted([*FILES, "previous"])
+    restore(three, capsys, "c")
+    assert stack(three) == "cba"
+
+
+def test_the_launch_that_is_there_already_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert restore(three, capsys, "c")["changed"] is False
+    assert stack(three) == "cba"
+
+
+def test_a_launch_that_is_not_there_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert restore(three, capsys, "x")["failed"]
+    assert stack(three) == "cba"
+
+
+def test_check_mode_shows_the_launch_and_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = restore(three, capsys, "b", _ansible_check_mode=True, _ansible_diff=True)
+    assert (said["changed"], said["restored"]["launch"]) == (True, "b")
+    assert (said["diff"]["before"], said["diff"]["after"]) == ('{"launch": "c"}', '{"launch": "b"}')
+    assert stack(three) == "cba"
+
+
+def test_a_file_that_the_launch_before_had_not_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "c")
+    write(tmp_path / "previous", "b", ("launch", "env", "deployed.json"))
+    restore(tmp_path, capsys, "b")
+    assert not (tmp_path / "gates.json").exists()
+    assert marks(tmp_path / "previous") == "c"
+
+
+def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: tuple[str, ...]) -> list[str]:
+    """Have the functions of spark_files of these names end the run before their step number `steps`."""
+    functions, done = module.swap.__globals__, []
+
+    def counted(name: str) -> Any:
+        real = functions[name]
+
+        def step(*args: Any) -> Any:
+            if len(done) == steps:
+                raise KeyboardInterrupt
+            done.append(name)
+            return real(*args)
+
+        return step
+
+    for name in names:
+        monkeypatch.setitem(functions, name, counted(name))
+    return done
+
+
+@pytest.mark.parametrize("steps", range(11))
+def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+    steps: int, three: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        module = load_module("vllm_restore")
+        done = cut_after(module, patched, steps, ("place", "copy_files", "swap_in"))
+        with pytest.raises(KeyboardInterrupt):
+            module.swap(str(three))
+        assert len(done) == steps
+    restore(three, capsys, "b")
+    assert stack(three) == "bca"
+
+
+@pytest.mark.parametrize("steps", range(11))
+def test_a_deploy_after_one_that_was_cut_off_keeps_whole_launches(
+    steps: int, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        module = load_module("vllm_restore")
+        cut_after(module, patched, steps, ("place", "copy_files", "swap_in"))
+        with pytest.raises(KeyboardInterrupt):
+            module.swap(str(three))
+    module.swap.__globals__["keep"](str(three), "previous")
+    assert (marks(three), marks(three / "previous")) in {("c", "c"), ("b", "b")}
+    assert not (three / "swapping").exists()

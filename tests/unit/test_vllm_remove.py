@@ -1,0 +1,160 @@
+"""The module that takes things away: in order, what is gone is no error, what does not go ends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from conftest import load_module
+
+Run = Callable[..., dict[str, Any]]
+# Writes down what it was given, and ends as its file of answers says: WORDS=STATUS=TEXT, the first line that matches.
+STUB = """#!/bin/sh
+echo "$(basename "$0") $*" >> {log}
+while IFS== read -r words status text; do
+  case "$(basename "$0") $*" in
+    *"${{words:-none}}"*) echo "$text" >&2; exit "$status" ;;
+  esac
+done < {answers}
+exit 0
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the module; `answers` are those of docker, systemctl and iptables."""
+    module = load_module("vllm_remove")
+    stubs = tmp_path / "bin"
+    stubs.mkdir()
+    for name in ("docker", "systemctl", "iptables"):
+        (stubs / name).write_text(STUB.format(log=tmp_path / "log", answers=tmp_path / "answers"))
+        (stubs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stubs}:/usr/bin:/bin")
+
+    def _run(items: list[dict[str, Any]], answers: str = "", check: bool = False) -> dict[str, Any]:
+        (tmp_path / "answers").write_text(f"{answers}\n")
+        with patch_module_args({"items": items, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+            module.main()
+        said: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return said
+
+    return _run
+
+
+def ran(tmp_path: Path) -> list[str]:
+    log = tmp_path / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def item(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": name, **more}
+
+
+def test_each_kind_in_its_order(run: Run, tmp_path: Path) -> None:
+    gone = tmp_path / "some" / "folder"
+    gone.mkdir(parents=True)
+    (gone / "file").touch()
+    items = [
+        item("unit", "vllm@demo.service"),
+        item("container", "vllm-demo"),
+        item("rules", "iptables"),
+        item("image", "sha256:1", names=["a:1", "a@sha256:2"]),
+        item("volume", "vllm-spark-registry"),
+        item("path", str(gone)),
+        item("reload", "systemd"),
+        item("empty", str(gone.parent)),
+    ]
+    # The second jump is not there any more.
+    said = run(items, "--delete INPUT=1=Bad rule")
+    assert ran(tmp_path) == [
+        "systemctl stop vllm@demo.service",
+        "docker rm --force vllm-demo",
+        "iptables --wait --delete INPUT --jump VLLM-SPARK",
+        "iptables --wait --flush VLLM-SPARK",
+        "iptables --wait --delete-chain VLLM-SPARK",
+        "docker image rm a:1",
+        "docker image rm a@sha256:2",
+        "docker image rm sha256:1",
+        "docker volume rm vllm-spark-registry",
+        "systemctl daemon-reload",
+        "systemctl reset-failed vllm@*.service vllm-liveness@*",
+    ]
+    assert not gone.parent.exists()
+    assert said["removed"] == [f"{entry['kind']} {entry['name']}" for entry in items[:6]]
+    assert said["changed"] is True
+
+
+def test_check_mode_runs_nothing_and_says_what_would_go(run: Run, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    keep.mkdir()
+    said = run([item("path", str(keep)), item("image", "sha256:1"), item("empty", str(keep))], check=True)
+    assert (said["changed"], said["removed"]) == (True, [f"path {keep}", "image sha256:1"])
+    assert keep.exists()
+    assert ran(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "answers"),
+    [
+        (item("image", "sha256:1", names=["a:1"]), "image rm=1=Error response from daemon: No such image: a:1"),
+        (item("container", "vllm-demo"), "rm=1=Error: No such container: vllm-demo"),
+        (item("container", "vllm-demo"), "rm=1=removal of container vllm-demo is already in progress"),
+        (item("volume", "v"), "volume=1=Error: no such volume: v"),
+        (item("unit", "vllm@demo.service"), "stop=5=Unit vllm@demo.service not loaded."),
+        (item("rules", "iptables"), "iptables=1=No chain/target/match by that name."),
+        (item("path", "/no/such/path-of-vllm-spark"), ""),
+        (item("empty", "/no/such/path-of-vllm-spark"), ""),
+        (item("reload", "systemd"), "reset-failed=1=Unit not loaded"),
+    ],
+)
+def test_what_is_gone_already_is_no_error(run: Run, entry: dict[str, Any], answers: str) -> None:
+    assert "failed" not in run([entry], answers)
+
+
+@pytest.mark.parametrize(
+    ("entry", "answers", "why"),
+    [
+        (item("image", "sha256:1"), "image rm=1=image is being used by running container 12", "running container 12"),
+        (item("unit", "vllm@demo.service"), "stop=1=Job failed", "Job failed"),
+        (item("reload", "systemd"), "daemon-reload=1=no bus", "no bus"),
+        (item("path", "/etc"), "", "no path that vllm-spark removes"),
+        (item("path", "/var/lib/../lib/x"), "", "no path that vllm-spark removes"),
+        (item("path", "relative/path"), "", "no path that vllm-spark removes"),
+        (item("path", "/dev/shm"), "", "mounted"),  # noqa: S108  that it is never removed is the point
+    ],
+)
+def test_what_does_not_go_ends_it(run: Run, tmp_path: Path, entry: dict[str, Any], answers: str, why: str) -> None:
+    after = tmp_path / "after"
+    after.touch()
+    said = run([item("volume", "first"), entry, item("path", str(after))], answers)
+    assert said["failed"]
+    assert why in said["msg"]
+    assert "docs/runbooks/remove-refused.md" in said["msg"]
+    assert (said["changed"], said["removed"]) == (True, ["volume first"])
+    assert after.exists()
+
+
+def test_a_link_goes_and_not_what_it_leads_to(run: Run, tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    run([item("path", str(link))])
+    assert target.exists()
+    assert not link.is_symlink()
+
+
+def test_a_file_system_below_a_folder_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    (folder / "disk").mkdir(parents=True)
+    module = load_module("vllm_remove")
+    monkeypatch.setattr(module, "mount_points", lambda: ["/", str(folder / "disk"), f"{folder}-of-another"])
+    with pytest.raises(module.RemovalError, match="disk"):
+        module.path(item("path", str(folder)))
+    assert folder.exists()
+    monkeypatch.setattr(module, "mount_points", lambda: ["/", f"{folder}-of-another"])
+    module.path(item("path", str(folder)))
+    assert not folder.exists()
