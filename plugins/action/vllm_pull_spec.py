@@ -1,0 +1,48 @@
+"""Stage 1 of a pull, on the controller: what belongs on this Spark, and what it is asked. A shim over
+vllm_spark.pull_specs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from vllm_spark import pull_plan, pull_specs, spec
+from vllm_spark.refusal import RefusedError
+
+
+class ActionModule(ActionBase):
+    """Args: those of spec.Inventory, host, site and deployments_named. Returns the specs, the questions to spark_facts
+    and the look of vllm_weights; none for a Spark that nothing is pulled to."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        super().run(tmp, task_vars)
+        given = self._task.args
+        inventory = spec.Inventory(
+            deployments=given["deployments"],
+            sparks=tuple(given["sparks"]),
+            limit=tuple(given["limit"]),
+            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
+            lock_file=Path(given["lock_file"]),
+            accepted=tuple(given["accepted"]),
+            secrets={name: bool(value) for name, value in given["secrets"].items()},
+            site=spec.Site(**given["site"]),
+        )
+        try:
+            found = pull_specs.of_host(inventory, given["host"], tuple(given["named"]))
+        except RefusedError as refused:
+            raise AnsibleActionFail(str(refused)) from refused
+        return {
+            "changed": False,
+            "specs": [entry.to_json() for entry in found],
+            "questions": pull_plan.questions(found) if found else {},
+            "look": pull_plan.look_at(found) if found else {},
+            "programs": pull_plan.programs(),
+            # Pages of JSON that tell an operator nothing; -vv shows them.
+            "_ansible_verbose_override": True,
+        }

@@ -1,0 +1,124 @@
+"""A stand-in for the Hugging Face hub: the models of a folder, each at one commit, over HTTP. The standard library
+alone, because molecule/offline runs it on a Spark.
+
+    stand_in_hub.py FOLDER ADDRESS PORT        FOLDER/OWNER/NAME/COMMIT/files
+
+It answers what huggingface_hub asks of a model: what a commit has, and its files whole or in part. Files of more than
+LARGE bytes are known by their sha256, as LFS has it, smaller ones by git's hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+LARGE = 1000
+INFO = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/(?P<kind>revision|tree)/(?P<commit>[0-9a-f]{40})/?")
+FILE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<commit>[0-9a-f]{40})/(?P<path>.+)")
+
+
+def described(file: Path, root: Path) -> dict[str, Any]:
+    content = file.read_bytes()
+    entry = {"path": str(file.relative_to(root)), "size": len(content)}
+    oid = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    large = {"sha256": hashlib.sha256(content).hexdigest()} if len(content) > LARGE else {}
+    return {**entry, "oid": oid, **large}
+
+
+class Hub(ThreadingHTTPServer):
+    """`asked` is every path with its range; `damage` a path whose content is sent with its middle turned."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, address: tuple[str, int]) -> None:
+        self.folder, self.asked, self.damage, self.damages = folder, [], "", 0
+        super().__init__(address, _Handler)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.asked.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
+        if info := INFO.fullmatch(path):
+            return self._info(info["repository"], info["commit"], info["kind"])
+        if file := FILE.fullmatch(path):
+            return self._file(file["repository"], file["commit"], file["path"])
+        return self._say(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET  # noqa: N815  the name that http.server looks for
+
+    def _root(self, repository: str, commit: str) -> Path:
+        return self.server.folder / repository / commit
+
+    def _info(self, repository: str, commit: str, kind: str) -> None:
+        root = self._root(repository, commit)
+        if not root.is_dir():
+            return self._say(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+        found = [described(file, root) for file in sorted(root.rglob("*")) if file.is_file()]
+        answer: Any = {
+            "id": repository,
+            "sha": commit,
+            "siblings": [
+                {
+                    "rfilename": file["path"],
+                    "size": file["size"],
+                    "blobId": file["oid"],
+                    **({"lfs": self._lfs(file)} if "sha256" in file else {}),
+                }
+                for file in found
+            ],
+        }
+        if kind == "tree":
+            answer = [
+                {
+                    "type": "file",
+                    "path": file["path"],
+                    "size": file["size"],
+                    "oid": file["oid"],
+                    **({"lfs": {**self._lfs(file), "oid": file["sha256"]}} if "sha256" in file else {}),
+                }
+                for file in found
+            ]
+        return self._say(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    def _lfs(self, file: dict[str, Any]) -> dict[str, Any]:
+        return {"sha256": file["sha256"], "size": file["size"], "pointerSize": 130}
+
+    def _file(self, repository: str, commit: str, path: str) -> None:
+        root = self._root(repository, commit)
+        if not (root / path).is_file():
+            return self._say(404, b"", {"X-Error-Code": "EntryNotFound"})
+        file, content = described(root / path, root), (root / path).read_bytes()
+        if path == self.server.damage and self.server.damages and self.command == "GET":
+            self.server.damages -= 1
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        headers = {"ETag": f'"{file.get("sha256", file["oid"])}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not asked:
+            return self._say(200, content, headers)
+        begin, end = int(asked[1]), int(asked[2] or len(content) - 1) + 1
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
+        return self._say(206, content[begin:end], headers)
+
+    def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """What was asked is in `asked`."""
+
+
+if __name__ == "__main__":
+    Hub(Path(sys.argv[1]), (sys.argv[2], int(sys.argv[3]))).serve_forever()
