@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Ask one address for two models by name while a command runs, and tell who answered when.
+
+    two_models.py --url URL --models A,B [--long A] -- COMMAND …    (the API key is in VLLM_API_KEY)
+
+Prints one JSON object: rc and the command's output; gap_s, the longest time between two good answers, whoever gave
+them; wrong, what had a 200 and was not the model that was asked; the count of every kind of answer by model; last, who
+gave the last good one; long, what became of a request that was under way when the command began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
+ASK_S = 10
+LONG_S = 120
+EVERY_S = 0.1
+# After the command's end, so that what came up last is seen to answer.
+AFTER_S = 2.0
+# On a CPU some 20 s: longer than the way to the drain, shorter than the drain.
+LONG_TOKENS = 700
+NOT_HERE = 404
+
+
+def post(url: str, path: str, body: dict, timeout: float) -> dict:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ['VLLM_API_KEY']}"}
+    request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
+        return json.load(reply)
+
+
+def ask(url: str, model: str) -> str:
+    """good; wrong: a 200 of another model, or with another answer; absent: the server has no such model; down."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
+    try:
+        said = post(url, "/v1/chat/completions", body, ASK_S)
+    except urllib.error.HTTPError as error:
+        return "absent" if error.code == NOT_HERE else "down"
+    except (OSError, ValueError):
+        return "down"
+    good = said.get("model") == model and (said["choices"][0]["message"]["content"] or "").strip() == ANSWER
+    return "good" if good else "wrong"
+
+
+def long_request(url: str, model: str, told: dict) -> None:
+    body = {"model": model, "prompt": "1", "max_tokens": LONG_TOKENS, "ignore_eos": True, "temperature": 0}
+    try:
+        said = post(url, "/v1/completions", body, LONG_S)
+        told["long"] = "whole" if said["usage"]["completion_tokens"] == LONG_TOKENS else "short"
+    except (OSError, ValueError) as error:
+        told["long"] = f"cut: {type(error).__name__}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--models", required=True)
+    parser.add_argument("--long", default="")
+    parser.add_argument("command", nargs="+")
+    asked = parser.parse_args()
+    told: dict = {"long": ""}
+    if asked.long:
+        threading.Thread(target=long_request, args=(asked.url, asked.long, told)).start()
+    running = subprocess.Popen(  # noqa: S603  a test's own command
+        asked.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    output: list[str] = []
+    reader = threading.Thread(target=lambda: output.extend(running.stdout))
+    reader.start()
+    counts: collections.Counter = collections.Counter()
+    last, gap, by, ended = time.monotonic(), 0.0, "", 0.0
+    while not ended or time.monotonic() - ended < AFTER_S:
+        if not ended and running.poll() is not None:
+            ended = time.monotonic()
+        for model in asked.models.split(","):
+            kind = ask(asked.url, model)
+            counts[f"{model} {kind}"] += 1
+            if kind == "good":
+                gap, last, by = max(gap, time.monotonic() - last), time.monotonic(), model
+        time.sleep(EVERY_S)
+    reader.join()
+    gap = max(gap, time.monotonic() - last)
+    wrong = sum(count for name, count in counts.items() if name.endswith(" wrong"))
+    seen = {"rc": running.returncode, "gap_s": round(gap, 1), "wrong": wrong, "counts": counts, "last": by}
+    print(json.dumps({**seen, **told, "output": "".join(output)}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

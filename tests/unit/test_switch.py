@@ -1,0 +1,252 @@
+"""The verb switch: what a run looks at, what it refuses, what keeps two off one Spark, and what is said at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_spark import memory, paths, plan, switch, switch_box, switch_told
+from vllm_spark.refusal import RefusedError
+from vllm_spark.spec import Spec
+
+A = {"name": "a", "recipe": "everything", "hosts": ["spark1"]}
+B = {"name": "b", "recipe": "everything", "hosts": ["spark1"], "active": False}
+OTHER = {"name": "other", "recipe": "everything", "hosts": ["spark2"]}
+PAIR = {"name": "pair", "recipe": "everything", "hosts": ["spark1", "spark2"], "active": False}
+BOTH = ("spark1", "spark2")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "to", "seen"),
+    [
+        ([A, B], "b", {"a": False, "b": True}),
+        ([A, B], "a", {"a": True, "b": False}),
+        # What shares no Spark with it is not looked at, though it is active.
+        ([A, B, OTHER], "b", {"a": False, "b": True}),
+        ([A, B, OTHER, PAIR], "pair", {"a": False, "b": False, "other": False, "pair": True}),
+        ([A, OTHER, PAIR], "a", {"a": True, "pair": False}),
+    ],
+)
+def test_choose(inventory: list[dict[str, Any]], to: str, seen: dict[str, bool]) -> None:
+    assert {entry["name"]: entry["active"] for entry in switch.choose(inventory, to, BOTH)} == seen
+
+
+@pytest.mark.parametrize(
+    ("to", "limit", "id_", "part"),
+    [
+        ("c", BOTH, "switch-unknown", "one of a on spark1, pair on spark1+spark2"),
+        ("", BOTH, "switch-unknown", "no deployment is named"),
+        ("pair", ("spark1",), "switch-outside", "leaves out spark2 of deployment pair, which this switch starts"),
+        ("a", ("spark2",), "switch-outside", "leaves out spark1"),
+    ],
+)
+def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        switch.choose([A, PAIR], to, limit)
+    [refusal] = refused.value.refusals
+    assert refusal.id == id_
+    assert part in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("plans", "limit", "ids"),
+    [
+        ({"spark1": {"stop_units": [], "reason": "it is not running"}}, BOTH, []),
+        ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, BOTH, []),
+        # The pair runs, and only half of it would stop.
+        ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, ("spark1",), ["switch-outside"]),
+        ({"spark1": {"stop_units": [], "reason": plan.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
+        ({"spark1": {"stop_units": [], "reason": ""}, "spark2": {"idle": True, "stop_units": []}}, BOTH, []),
+    ],
+)
+def test_refusals(plans: dict[str, dict[str, Any]], limit: tuple[str, ...], ids: list[str]) -> None:
+    chosen = switch.choose([A, PAIR], "a", BOTH)
+    assert [refusal.id for refusal in switch.refusals(chosen, plans, limit)] == ids
+
+
+@pytest.mark.parametrize(
+    ("stop", "running", "old"),
+    [
+        ([], [], ""),
+        (["vllm@a.service"], ["vllm@a.service"], "vllm@a.service"),
+        # A run that was cut off had stopped it; it is enabled still.
+        (["vllm@a.service"], [], "vllm@a.service"),
+        (["vllm@a.service", "vllm@b.service"], ["vllm@b.service"], "vllm@b.service"),
+    ],
+)
+def test_what_returns(stop: list[str], running: list[str], old: str) -> None:
+    assert switch.before(stop, running) == old
+
+
+DROP_IN = """\
+# Written by vllm-spark. This Spark's memory holds one model: a start of one stops the others first.
+[Unit]
+Conflicts=vllm@a.service vllm@c.service
+After=vllm@a.service
+Before=vllm@c.service
+"""
+
+
+def test_exclusion() -> None:
+    assert switch_box.exclusion("b", ["a", "c"]) == DROP_IN
+    assert "Before" not in switch_box.exclusion("z", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("inactive", "there", "excluded"),
+    [
+        ((), [], []),
+        (("b",), [], ["b"]),
+        ((), ["stranger", "demo"], ["stranger"]),
+        (("b",), ["b", "stranger"], ["b", "stranger"]),
+    ],
+)
+def test_the_plan_keeps_the_others_off(
+    inactive: tuple[str, ...],
+    there: list[str],
+    excluded: list[str],
+    resolve: Callable[..., Spec],
+    facts: dict[str, Any],
+) -> None:
+    spec = Spec.from_json({**resolve().to_json(), "inactive": inactive})
+    made = plan.build(spec, {**facts, "placed": there}, "test")
+    files = {file.path: file for file in made.files}
+    folder = "/etc/systemd/system/vllm@demo.service.d"
+    found = files.get(f"{folder}/exclude.conf")
+    assert (found.content if found else "") == (switch_box.exclusion("demo", excluded) if excluded else "")
+    assert (folder in made.folders) == bool(excluded)
+    assert (files["/usr/local/bin/vllm-switch"].mode, files["/etc/vllm-spark/demo/launch"].mode) == ("0755", "0755")
+
+
+def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
+    spec = Spec.from_json({**resolve().to_json(), "inactive": ["b", "c"]})
+    facts["units"] |= {"vllm@b.service": {"UnitFileState": "enabled"}, "vllm@c.service": {"UnitFileState": "disabled"}}
+    assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
+    assert "vllm@b.service" in plan.questions(spec)["units"]
+    idle, said = plan.idle(facts)
+    assert idle["stop_units"] == ["vllm@b.service"]
+    assert said == ["vllm@b.service stops: no deployment is active here"]
+
+
+ANALYZE = shutil.which("systemd-analyze")
+JOB = re.compile(r"Installed new job vllm@([a-z]+)\.service/(\w+)")
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed, which shows what a boot would do")
+@pytest.mark.parametrize(
+    ("with_drop_in", "may_start"),
+    [
+        (("a", "b", "c"), [{"a"}, {"b"}, {"c"}]),
+        (("b", "c"), [{"a"}, {"b"}, {"c"}]),
+        # b and c do not know each other; a is apart from both.
+        (("a",), [{"a"}, {"b", "c"}]),
+        ((), [{"a", "b", "c"}]),
+    ],
+)
+def test_of_all_that_are_enabled_a_boot_starts_one(
+    with_drop_in: tuple[str, ...], may_start: list[set[str]], tmp_path: Path
+) -> None:
+    names = ["a", "b", "c"]
+    unit = (paths.TEMPLATES / "vllm@.service").read_text().replace("docker.service", "basic.target")
+    (tmp_path / "vllm@.service").write_text(unit.replace("/etc/vllm-spark/%i/launch", "/bin/true"))
+    (tmp_path / "boot.target").write_text("[Unit]\nWants=" + " ".join(f"vllm@{name}.service" for name in names) + "\n")
+    for target in ("basic", "sysinit", "shutdown", "network-online"):
+        (tmp_path / f"{target}.target").write_text("[Unit]\n")
+    for name in with_drop_in:
+        folder = tmp_path / f"vllm@{name}.service.d"
+        folder.mkdir()
+        (folder / "exclude.conf").write_text(switch_box.exclusion(name, [other for other in names if other != name]))
+    said = subprocess.run(
+        [str(ANALYZE), "--user", "verify", "--man=no", str(tmp_path / "boot.target")],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": str(tmp_path), "SYSTEMD_LOG_LEVEL": "debug",
+             "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    ).stderr  # fmt: skip
+    assert "ordering cycle" not in said
+    assert {name for name, kind in JOB.findall(said) if kind == "start"} in may_start, said[-2000:]
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"utilization": 0.5, "free_floor_bytes": 7},
+        {"kv_cache_bytes": 9 << 30, "loading_peak_bytes": 5},
+        {"utilization": 0.1, "loading_peak_bytes": 60 << 30},
+    ],
+)
+@pytest.mark.parametrize("total", [64 << 30, 128 << 30])
+def test_the_room_on_the_box_is_what_the_plan_judges_by(budget: dict[str, Any], total: int) -> None:
+    recipe = {"memory": budget, "topology": {"tensor_parallel": 1}, "args": {}, "model": {"size_bytes": 3 << 30}}
+    room = switch_box.room(recipe)
+    wanted = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
+    assert int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) == wanted
+
+
+DID = {
+    "stop": ["a"],
+    "drained": {"drain_s": 1.5, "left": 0},
+    "steps": {"stop_s": 2.0, "memory_s": 3.0, "start_s": 0.5},
+    "judged": {"waited_s": 20.0},
+    "total_s": 30.0,
+    "judged_s": 24.0,
+}
+WORKER = {"stop": ["a"], "drained": {}, "steps": {"stop_s": 4.0}, "judged": {}, "total_s": 30.0, "judged_s": 24.0}
+
+
+@pytest.mark.parametrize(
+    ("did", "phases"),
+    [
+        ([DID], {"stop_s": 2.0, "memory_s": 3.0, "start_s": 0.5, "ready_s": 20.0, "gates_s": 4.0, "between_s": 0.5}),
+        # Hosts work side by side, and a Spark that was only left has judged nothing.
+        ([DID, WORKER], {"stop_s": 4.0, "memory_s": 3.0, "ready_s": 20.0, "gates_s": 4.0, "between_s": 0.0}),
+    ],
+)
+def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
+    took = switch_told.seconds(did)
+    assert {key: took[key] for key in phases} == pytest.approx(phases)
+    assert took["gap_s"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("did", "to", "parts", "never"),
+    [
+        ([DID], "b", ["b holds its gates 30.0 s after the stop: stop 2.0", "`active: true` to b and `active: false`"],
+         ["cut off", "left without"]),
+        ([{**DID, "drained": {"drain_s": 30.0, "left": 2}}], "b", ["30.0 s of drain, and 2 requests were cut off"], []),
+        ([{**DID, "stop": []}], "a", ["a runs, and its gates hold"], ["active:", "after the stop"]),
+        ([{**DID, "stop": [], "steps": {}}], "a", ["a ran already, and its gates hold"], ["after the stop"]),
+        ([{**DID, "stop": ["pair"]}], "a", ["spark2 is left without a model server"], ["spark1 is left"]),
+    ],
+)  # fmt: skip
+def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
+    said = "\n".join(switch_told.said(did, [A, B, PAIR], to))
+    assert [part for part in parts if part not in said] == []
+    assert [part for part in never if part in said] == []
+
+
+@pytest.mark.parametrize(
+    ("restored", "judged", "part"),
+    [
+        ({}, {}, "nothing came back"),
+        ({"name": "a", "ok": True}, {"holds": True}, "a serves again, and its gates hold"),
+        (
+            {"name": "a", "ok": True},
+            {"holds": False, "missed": "no token"},
+            "a came back and misses its gates: no token",
+        ),
+        ({"name": "a", "ok": True}, {}, "not judged"),
+        ({"name": "a", "ok": False, "said": "no memory"}, {}, "a did not come back either: no memory"),
+    ],
+)
+def test_told(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
+    said = switch_told.told("b", "the answer is wrong", restored, judged)
+    assert said.startswith("the answer is wrong\nthe switch to b failed; ")
+    assert part in said
+    assert said.endswith("See docs/runbooks/switch-failed.md")
