@@ -76,9 +76,16 @@ define scenarios
 endef
 SAID := .cache/molecule.log
 
+# More than an hour, which `make test` has no time for: pairs that start some twenty times, images built and carried.
+LONG := bundle fabric faults images operators pairs remove
+
 .PHONY: molecule
-molecule: setup ## Scenarios on the sandbox, minutes
-	$(call scenarios,--all)
+molecule: setup ## Scenarios on the sandbox, but for the long ones; an hour
+	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
+
+.PHONY: molecule-long
+molecule-long: setup ## The long ones
+	$(call scenarios,$(addprefix --scenario-name=,$(LONG)))
 
 .PHONY: molecule-%
 molecule-%: setup
@@ -88,6 +95,15 @@ molecule-%: setup
 bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
 	python tests/bench/converge.py
+
+.PHONY: bench-switch
+bench-switch: sandbox-up ## How long nothing answers while a model takes another's place, by phase
+	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
+	python tests/bench/switch.py
+
+.PHONY: bench-copy
+bench-copy: sandbox-up ## Bytes per second from Spark to Spark, against one rsync stream and the floor
+	python tests/bench/copying.py
 
 .PHONY: bench-doctor
 bench-doctor: setup ## How fast the doctor reads, and how much memory it takes
