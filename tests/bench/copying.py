@@ -171,9 +171,7 @@ def one_rsync(giver: End, taker: End) -> float | None:
     if not giver.shell("command -v rsync || true").strip():
         return None
     conf = shlex.quote(RSYNC_CONF.format(hub=giver.hub))
-    words = (
-        f"cd {giver.folder} && printf %s {conf} >rsyncd.conf && echo $$ >rsync.pid && exec rsync --daemon --no-detach"
-    )
+    words = f"cd {giver.folder} && printf %s {conf} >rsyncd.conf && echo $$ >rsync.pid"
     daemon_words = f"rsync --daemon --no-detach --config=rsyncd.conf --address={giver.address} --port={RSYNC_PORT}"
     with giver.popen(f"{words} && exec {daemon_words}") as daemon:
         for _ in range(100):
