@@ -3,7 +3,6 @@ vllm_spark.pull_specs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -23,16 +22,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self._task.args
-        inventory = spec.Inventory(
-            deployments=given["deployments"],
-            sparks=tuple(given["sparks"]),
-            limit=tuple(given["limit"]),
-            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
-            lock_file=Path(given["lock_file"]),
-            accepted=tuple(given["accepted"]),
-            secrets={name: bool(value) for name, value in given["secrets"].items()},
-            site=spec.Site(**given["site"]),
-        )
+        inventory = spec.Inventory.from_args(given)
         try:
             found = pull_specs.of_host(inventory, given["host"], tuple(given["named"]))
         except RefusedError as refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -21,16 +20,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self._task.args
-        inventory = spec.Inventory(
-            deployments=given["deployments"],
-            sparks=tuple(given["sparks"]),
-            limit=tuple(given["limit"]),
-            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
-            lock_file=Path(given["lock_file"]),
-            accepted=tuple(given["accepted"]),
-            secrets={name: bool(value) for name, value in given["secrets"].items()},
-            site=spec.Site(**given["site"]),
-        )
+        inventory = spec.Inventory.from_args(given)
         try:
             found = spec.resolve(inventory, given["host"])
             inactive = spec.inactive_units(inventory, given["host"])

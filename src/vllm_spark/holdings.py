@@ -87,7 +87,11 @@ def find(held: Holdings, reference: str) -> Mapping[str, Any] | None:
 def wanted_images(held: Holdings, kept: Iterable[Launch]) -> set[str]:
     """The names of the images that these launches need. The base of a derived one is among them: Docker does not
     remove it, and the next one is made of it."""
-    named = {name for launch in kept for name in references(launch["record"])}
+    return with_bases(held, {name for launch in kept for name in references(launch["record"])})
+
+
+def with_bases(held: Holdings, named: set[str]) -> set[str]:
+    """These names, and those of the images that the derived ones among them are made of."""
     bases = {image["labels"].get(BASE_LABEL, "") for image in held["docker"]["images"] if {*image["tags"]} & named}
     return named | (bases - {""})
 

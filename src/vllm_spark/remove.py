@@ -9,7 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.holdings import Holdings, Item, find, image_items, known_images, launches, references, wanted_images
+from vllm_spark.holdings import (
+    Holdings,
+    Item,
+    find,
+    image_items,
+    known_images,
+    launches,
+    references,
+    wanted_images,
+    with_bases,
+)
 from vllm_spark.refusal import Refusal
 
 # Below /var/lib/vllm-spark: what has a word of its own to be taken away by.
@@ -146,7 +156,7 @@ def _one(held: Holdings, asked: Asked) -> tuple[list[Item], list[str]]:
     named |= {reference for entry in held["history"].get(name, []) for reference in references(entry)}
     kept = list(launches(held, (), others))
     containers = [c["name"] for c in held["docker"]["containers"] if c["name"] == f"vllm-{name}" and c["ours"]]
-    images, left = image_items(held, named | _bases(held, named), wanted_images(held, kept), {*containers})
+    images, left = image_items(held, with_bases(held, named), wanted_images(held, kept), {*containers})
     weights, stay = _weights(held, asked, name)
     caches, also = _caches(held, asked, name)
     pairs = any(launch["needs"]["pair"] for launch in kept)
@@ -169,14 +179,6 @@ def _one(held: Holdings, asked: Asked) -> tuple[list[Item], list[str]]:
     shared = "units and programs that all deployments share stay: remove.yml without a deployment takes them"
     rest = [] if others else [shared]
     return _nothing_but_tidying(items), [*left, *stay, *also, *rest, *_peers(held, name)]
-
-
-def _bases(held: Holdings, named: set[str]) -> set[str]:
-    return {
-        base
-        for image in held["docker"]["images"]
-        if {*image["tags"]} & named and (base := image["labels"].get("vllm-spark.base"))
-    }
 
 
 def _peers(held: Holdings, name: str) -> list[str]:

@@ -108,6 +108,20 @@ class Inventory:
     accepted: tuple[str, ...] = ()
     site: Site = Site()
 
+    @classmethod
+    def from_args(cls, given: Mapping[str, Any]) -> Inventory:
+        """Of the arguments of an action; of the secrets it keeps only whether they have a value."""
+        return cls(
+            deployments=given["deployments"],
+            sparks=tuple(given["sparks"]),
+            limit=tuple(given["limit"]),
+            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
+            lock_file=Path(given["lock_file"]),
+            secrets={name: bool(value) for name, value in given["secrets"].items()},
+            accepted=tuple(given["accepted"]),
+            site=Site(**given["site"]),
+        )
+
 
 def resolve(inventory: Inventory, host: str) -> Spec | None:
     """The spec of one Spark, or None where the inventory leaves it idle. Raises RefusedError with every fault."""
