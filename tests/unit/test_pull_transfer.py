@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ from pull_boxes import COMMIT, FILES, FOLDER, TOKEN, Cable, giving, model, reque
 
 from vllm_spark.box import transfer, weights
 from vllm_spark.box.jobs import JobError, Progress
-from vllm_spark.box.weights import Source, Stamps
+from vllm_spark.box.transfer import Part
+from vllm_spark.box.weights import Entry, Source, Stamps
 
 SIZE = sum(map(len, FILES.values()))
 BIG = "model-00001-of-00002.safetensors"
@@ -309,3 +311,21 @@ def test_progress_ends_at_its_total(head: Path, worker: Path) -> None:
         cable.close()
     assert (progress.phase, progress.done) == ("copying", progress.total)
     assert json.dumps(progress.to_json())
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]], ids=["in order", "backwards", "mixed"])
+def test_the_sum_follows_what_arrives_and_ends_once(worker: Path, order: list[int]) -> None:
+    content = os.urandom(3 * transfer.CHUNK + 5)
+    digest = hashlib.sha256(content).hexdigest()
+    part = Part(Source(worker, FOLDER, COMMIT), Entry(BIG, len(content), digest, digest))
+    part.open()
+    ended = []
+    for number in order:
+        begin, end = part.span(number)
+        os.pwrite(part.descriptor, content[begin:end], begin)
+        part.arrived(number)
+        ended.append(part.sum_up(Event()))
+    assert ended == [False, False, False, True]
+    assert part.digest.hexdigest() == digest
+    assert not part.sum_up(Event()), "two threads would both make a blob of it"
+    part.drop()

@@ -2,13 +2,15 @@
 
 The giver serves the files of named models to whoever has the token of this one transfer, and ends by itself. The taker
 asks for the manifest, proves what it has, and fetches the rest in ranges over several connections; what has arrived is
-kept when a transfer is cut, and the next one asks for the rest alone. A file counts when its sha256 is the manifest's.
+kept when a transfer is cut, and the next one asks for the rest alone. A file counts when its sha256 is the manifest's;
+the sum follows what arrives, so that the last range of a large shard has little left to be read after it.
 
     python3 -m vllm_spark.box.transfer serve|take|check
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import http.client
 import json
@@ -144,7 +146,7 @@ def serve(request: Mapping[str, Any], progress: Progress, stop: Event) -> Mappin
 
 @dataclass(slots=True)
 class Part:
-    """A file on its way: which of its chunks are here, and where they are kept."""
+    """A file on its way: which of its chunks are here, where they are kept, and how far its sum has come."""
 
     model: Source
     entry: Entry
@@ -152,6 +154,9 @@ class Part:
     chunks: set[int] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
     attempts: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    summed: int = 0
+    summing: bool = False
 
     @property
     def file(self) -> Path:
@@ -184,13 +189,39 @@ class Part:
                 raise JobError("disk-full", f"{self.entry.path} needs {self.entry.size} bytes: {error}") from error
         os.ftruncate(self.descriptor, self.entry.size)
 
-    def arrived(self, number: int) -> bool:
-        """Note a chunk; is it the last?"""
+    def arrived(self, number: int) -> None:
+        """Note a chunk."""
         with self.lock:
             self.chunks.add(number)
             noted = {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK}
             weights.place(self.notes, noted | {"chunks": sorted(self.chunks)})
-            return len(self.chunks) == self.count
+
+    def sum_up(self, stop: Event) -> bool:
+        """Add to the sum all that follows on what is in it; is it the whole file's now? One thread at a time: whoever
+        finds another at it goes on copying, and is told no."""
+        with self.lock:
+            if self.summing:
+                return False
+            self.summing = True
+        while not stop.is_set():
+            with self.lock:
+                if self.summed == self.count:
+                    return True  # nobody comes after, for `summing` stays
+                if self.summed not in self.chunks:
+                    self.summing = False
+                    return False
+            self._sum(*self.span(self.summed))
+            self.summed += 1
+        return False
+
+    def _sum(self, begin: int, end: int) -> None:
+        block = memoryview(bytearray(BLOCK))
+        while begin < end:
+            size = os.preadv(self.descriptor, [block[: min(BLOCK, end - begin)]], begin)
+            if not size:
+                raise OSError(f"{self.file} became shorter")
+            self.digest.update(block[:size])
+            begin += size
 
     def span(self, number: int) -> tuple[int, int]:
         """Of a chunk: first byte, and the one after its last."""
@@ -208,14 +239,16 @@ class Part:
         self.close()
         self.file.unlink(missing_ok=True)
         self.notes.unlink(missing_ok=True)
-        self.chunks = set()
+        self.chunks, self.digest, self.summed, self.summing = set(), hashlib.sha256(), 0, False
 
     def finish(self, stamps: Stamps) -> bool:
         """Is it what the manifest says? Then it is a blob, and the snapshot shows it."""
-        if weights.sha256_of(self.file) != self.entry.sha256:
+        if self.digest.hexdigest() != self.entry.sha256:
             self.drop()
             return False
         os.fsync(self.descriptor)
+        # A Spark's memory is its model's.
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         self.close()
         blob = self.model.blob(self.entry)
         self.file.replace(blob)
@@ -313,9 +346,9 @@ class Taker:
             try:
                 if number >= 0:
                     connection = self._chunk(connection, part, number)
-                    if not part.arrived(number):
-                        continue
-                self._finish(part)
+                    part.arrived(number)
+                if part.sum_up(self.stop):
+                    self._finish(part)
             except JobError as error:
                 self.failure = self.failure or error
             except OSError as error:
