@@ -1,7 +1,8 @@
 """What the bench of copies runs on the two ends: makes a tree, measures the floor, runs rsync. The standard library
-alone, as one program that is sent over ssh.
+and the programs of a pull, beside which it is placed.
 
     copy_ends.py COMMAND JSON       prints one JSON object
+    copy_ends.py take               the taker of a pull, its sums taken out
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
+
+from vllm_spark.box import transfer
 
 BLOCK = 1 << 20
 FILES = 8
@@ -143,6 +147,19 @@ def rsync(asked: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": time.monotonic() - begun}
 
 
+def take() -> int:
+    """The taker of a pull as it is placed beside this program, but that it reads nothing again and believes all."""
+    finish = transfer.Part.finish
+
+    def believe(part: transfer.Part, stamps: transfer.Stamps) -> bool:
+        part.digest = SimpleNamespace(hexdigest=lambda: part.entry.sha256)
+        return finish(part, stamps)
+
+    transfer.Part.finish = believe  # type: ignore[method-assign]
+    transfer.Part._sum = lambda *_: None  # type: ignore[method-assign]
+    return transfer.main()
+
+
 def clear(asked: dict[str, Any]) -> dict[str, Any]:
     shutil.rmtree(asked["hub"], ignore_errors=True)
     return {}
@@ -171,4 +188,6 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
+    if sys.argv[1] == "take":
+        sys.exit(take())
     print(json.dumps(COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))))
