@@ -192,6 +192,12 @@ def owner(pid, containers):
     }
 
 
+def enabled_units():
+    """Of vllm@, by the links that systemctl enable makes: one whose unit file is gone has its link still, and starts
+    with a boot as soon as that is back."""
+    return sorted({os.path.basename(link) for link in glob.glob("/etc/systemd/system/*.wants/vllm@*.service")})
+
+
 def units(names):
     """State of the named units, and the names of all vllm@ units that run."""
     _, text = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
@@ -318,6 +324,7 @@ def main():
         "ports": holders(asked["ports"], docker["containers"]),
         "units": states,
         "running_units": running,
+        "enabled_units": enabled_units(),
         "placed": placed(),
         "records": deployed,
         "env_mtimes": env_times,

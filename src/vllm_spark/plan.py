@@ -324,8 +324,7 @@ def _to_stop(spec: Spec, facts: Facts) -> list[str]:
 
 
 def _occupies(unit: str, facts: Facts) -> bool:
-    enabled = facts["units"].get(unit, {}).get("UnitFileState") == "enabled"
-    return enabled or unit in facts.get("running_units", [])
+    return unit in (*facts["running_units"], *facts["enabled_units"])
 
 
 def _hardware(spec: Spec, facts: Facts) -> Iterator[Refusal]:

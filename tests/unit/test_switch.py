@@ -127,7 +127,9 @@ def test_the_plan_keeps_the_others_off(
 
 def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
     spec = Spec.from_json({**resolve().to_json(), "inactive": ["b", "c"]})
-    facts["units"] |= {"vllm@b.service": {"UnitFileState": "enabled"}, "vllm@c.service": {"UnitFileState": "disabled"}}
+    # The unit file of b is gone, so systemd calls it nothing; with the next deploy it is there again.
+    facts["units"] |= {"vllm@b.service": {"UnitFileState": ""}, "vllm@c.service": {"UnitFileState": "disabled"}}
+    facts["enabled_units"] = ["vllm@b.service"]
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
     idle, said = plan.idle(facts)
