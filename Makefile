@@ -76,11 +76,11 @@ define scenarios
 endef
 SAID := .cache/molecule.log
 
-# More than an hour, which `make test` has no time for: pairs that start some twenty times, images built and carried.
-LONG := bundle fabric faults images operators pairs remove
+# An hour and a half, which `make test` has no time for: pairs that start some twenty times, images built and carried.
+LONG := bundle fabric faults images operators pairs recovery refusals remove rollback
 
 .PHONY: molecule
-molecule: setup ## Scenarios on the sandbox, but for the long ones; an hour
+molecule: setup ## Scenarios on the sandbox, but for the long ones; half an hour
 	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
 
 .PHONY: molecule-long
