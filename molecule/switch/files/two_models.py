@@ -26,7 +26,7 @@ LONG_S = 120
 EVERY_S = 0.1
 # After the command's end, so that what came up last is seen to answer.
 AFTER_S = 2.0
-# On a CPU some 20 s: longer than the way to the drain, shorter than the drain.
+# On a CPU some 20 s: longer than the way to the drain.
 LONG_TOKENS = 700
 NOT_HERE = 404
 
