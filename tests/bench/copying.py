@@ -173,6 +173,7 @@ def wire(giver: End, taker: End, size: int) -> float:
 
 def one_rsync(giver: End, taker: End) -> float | None:
     """Seconds of one stream, or None where rsync is not installed."""
+    # `shell` raises on a non-zero status, and none found is an answer.
     if not giver.shell("command -v rsync || true").strip():
         return None
     conf = shlex.quote(RSYNC_CONF.format(hub=giver.hub))

@@ -174,10 +174,10 @@ class Part:
         """Take over what an earlier transfer has left. Takes the room on the disk first: a full disk is said before
         an hour has passed."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        wanted = {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK}
         with suppress(OSError, ValueError, TypeError):
             kept = json.loads(self.notes.read_text(encoding="utf-8"))
-            if {name: kept.get(name) for name in wanted} == wanted and self.file.stat().st_size == self.entry.size:
+            same = self._what() == {name: kept.get(name) for name in self._what()}
+            if same and self.file.stat().st_size == self.entry.size:
                 self.chunks = {number for number in kept["chunks"] if 0 <= number < self.count}
         self.descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if self.entry.size:
@@ -193,8 +193,11 @@ class Part:
         """Note a chunk."""
         with self.lock:
             self.chunks.add(number)
-            noted = {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK}
-            weights.place(self.notes, noted | {"chunks": sorted(self.chunks)})
+            weights.place(self.notes, self._what() | {"chunks": sorted(self.chunks)})
+
+    def _what(self) -> dict[str, Any]:
+        """Of which file, cut how, the chunks are."""
+        return {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK}
 
     def sum_up(self, stop: Event) -> bool:
         """Add to the sum all that follows on what is in it; is it the whole file's now? One thread at a time: whoever
