@@ -81,7 +81,8 @@ class Cable:
         self.behind, self.after, self.cuts, self.budget = port, after, cuts, budget
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.listener.getsockname()[1])
-        Thread(target=self._accept, daemon=True).start()
+        self.thread = Thread(target=self._accept, daemon=True)
+        self.thread.start()
 
     def _accept(self) -> None:
         while True:
@@ -108,4 +109,7 @@ class Cable:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        # Closed alone, it would still be listened on by the thread, which could take another test's connection.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
         self.listener.close()

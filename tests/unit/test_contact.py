@@ -68,7 +68,8 @@ class Server:
         ]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
 
     def serve(self) -> None:
         while True:
@@ -83,6 +84,12 @@ class Server:
                 transport.start_server(server=Doorman(self.home, self.methods), event=threading.Event())
             except (paramiko.SSHException, EOFError):
                 continue
+
+    def close(self) -> None:
+        # Closed alone, it would still be listened on by the thread, which could take another test's connection.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.listener.close()
 
     @property
     def authorized_keys(self) -> Path:
@@ -103,7 +110,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "home").mkdir()
     made = Server(tmp_path / "home")
     yield made
-    made.listener.close()
+    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -249,11 +256,12 @@ def test_no_password_login(server: Server, run: Run) -> None:
     assert "by publickey and not by a password alone" in ended.err
 
 
-def test_nobody_there(server: Server, run: Run) -> None:
-    server.listener.close()
-    ended = run(server.port, "--fingerprint", "SHA256:x")
+def test_nobody_there(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ended = run(port, "--fingerprint", "SHA256:x")
     assert ended.status == 1
-    assert f"127.0.0.1 port {server.port}: Connection refused" in ended.err
+    assert f"127.0.0.1 port {port}: Connection refused" in ended.err
 
 
 def test_no_ssh_server_there(run: Run) -> None:
