@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -60,7 +61,10 @@ class Servers:
 
     def _start(self, place: str, name: str) -> Server:
         if place == "nobody":
-            return routers.LOOPBACK, routers.free_port()
+            # Bound and not listening: connections are refused, and no other server gets the port.
+            held = self._stack.enter_context(socket.socket())
+            held.bind((routers.LOOPBACK, 0))
+            return routers.LOOPBACK, held.getsockname()[1]
         refused = {"busy": (429, "Too many requests"), "broken": (500, "EngineCore died")}
         honest = {
             "engine": mock(name),

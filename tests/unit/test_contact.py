@@ -257,9 +257,10 @@ def test_no_password_login(server: Server, run: Run) -> None:
 
 
 def test_nobody_there(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    ended = run(port, "--fingerprint", "SHA256:x")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        ended = run(port, "--fingerprint", "SHA256:x")
     assert ended.status == 1
     assert f"127.0.0.1 port {port}: Connection refused" in ended.err
 

@@ -140,9 +140,9 @@ def test_no_such_model(hub: Hub, box: Source) -> None:
 
 
 def test_no_hub(box: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(JobError) as refused:
-        have(box)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{held.getsockname()[1]}")
+        with pytest.raises(JobError) as refused:
+            have(box)
     assert refused.value.reason == "hub-down"
