@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import status, toolkit
+from vllm_spark import operator_lock, status, toolkit
+from vllm_spark.operator_lock import Held
 from vllm_spark.spec import Spec
 from vllm_spark.status import Asked
 
@@ -44,7 +46,15 @@ class ActionModule(ActionBase):
             refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
             facts=box.get("facts"),
             problem="" if "facts" in box else self._why(box),
+            holder_lives=self._holder_lives(box),
         )
+
+    def _holder_lives(self, box: Mapping[str, Any]) -> bool | None:
+        shown = box["facts"]["status"]["lock"] if "facts" in box else None
+        if not shown:
+            return None
+        held = Held.from_json(shown)
+        return operator_lock.lives(held, operator_lock.this_run(os.getppid()), operator_lock.started(held.pid))
 
     def _why(self, box: Mapping[str, Any]) -> str:
         return " ".join(str(box.get("msg") or "it was not asked").removeprefix("Task failed: ").split())

@@ -19,6 +19,7 @@ from vllm_spark import progress
 from vllm_spark.refusal import Refusal
 
 TAKE_OVER = "-e break_lock=true"
+ENDED = "that run has ended without giving it back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,21 @@ def lives(held: Held, mine: Run, started_now: str) -> bool | None:
     return started_now == held.started
 
 
+def life(held: Held, alive: bool | None) -> str:
+    """What is known of the run that holds a lock; `alive` is from `lives`."""
+    if alive:
+        return f"that run lives, process {held.pid} of this machine"
+    if alive is False:
+        return f"{ENDED}, and the next one that changes this Spark takes it over"
+    if held.connected is False:
+        return "that run's connection to the Spark has ended, so it most likely has, too"
+    seen = ", and its connection to the Spark is open" if held.connected else ""
+    return f"that run is of another machine{seen}, so whether it lives cannot be seen here"
+
+
 def taken_over(held: Held, alive: bool | None) -> str:
     """The line for an operator whose run takes a lock from another."""
-    ended = "that run has ended without giving it back" if alive is False else "as break_lock says"
-    return f"takes the lock over from {held.said()}: {ended}"
+    return f"takes the lock over from {held.said()}: {ENDED if alive is False else 'as break_lock says'}"
 
 
 def lost(held: Held) -> str:
@@ -131,20 +143,11 @@ def refusal(host: str, held: Held, alive: bool | None) -> Refusal:
     """Why a run may not change this Spark now."""
     return Refusal(
         id="operator-lock",
-        what=f"{host} is held by {held.said()}; {_life(held, alive)}",
+        what=f"{host} is held by {held.said()}; {life(held, alive)}",
         expected="nobody else to be changing it; nothing was changed",
         fix=f"{_way_out(held, alive)}; to take it over, the same command with {TAKE_OVER}.",
         runbook="operator-lock",
     )
-
-
-def _life(held: Held, alive: bool | None) -> str:
-    if alive:
-        return f"that run lives, process {held.pid} of this machine"
-    if held.connected is False:
-        return "that run's connection to the Spark has ended, so it most likely has, too"
-    seen = ", and its connection to the Spark is open" if held.connected else ""
-    return f"that run is of another machine{seen}, so whether it lives cannot be seen here"
 
 
 def _way_out(held: Held, alive: bool | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from vllm_spark import drift, memory, progress
+from vllm_spark import drift, memory, operator_lock, progress
 from vllm_spark.drift import Drift
 from vllm_spark.operator_lock import Held
 from vllm_spark.spec import Spec
@@ -37,12 +37,14 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a run knows of one host. `spec` is None for a Spark that shall be idle, and where `refused` says why nobody
-    knows; `facts` is None where `problem` says why it did not answer."""
+    knows; `facts` is None where `problem` says why it did not answer. `holder_lives`, of the run that
+    holds it, is from operator_lock.lives."""
 
     spec: Spec | None = None
     refused: str = ""
     facts: Facts | None = None
     problem: str = ""
+    holder_lives: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +67,31 @@ def _host(name: str, hosts: Mapping[str, Asked], toolkit: str) -> Document:
     asked = hosts[name]
     if asked.facts is None:
         wanted = [_unasked(asked.spec)] if asked.spec else []
-        return _host_document(name, asked.problem or "it was not asked", None, wanted)
+        return _host_document(name, asked.problem or "it was not asked", asked, wanted)
     facts = asked.facts
     box = _Box(asked, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
     docker = facts["docker"]
     problem = "" if docker["version"] else f"no Docker engine answers: {docker['error']}"
-    return _host_document(name, problem, facts, [_deployment(one, box) for one in _names(box)])
+    return _host_document(name, problem, asked, [_deployment(one, box) for one in _names(box)])
 
 
-def _host_document(name: str, problem: str, facts: Facts | None, deployments: Sequence[Document]) -> Document:
+def _host_document(name: str, problem: str, asked: Asked, deployments: Sequence[Document]) -> Document:
+    facts = asked.facts
     held = facts["status"]["lock"] if facts else None
     return {
         "host": name,
         "answers": facts is not None,
         "problem": problem,
         "memory": {key: facts["memory"][key] for key in ("total", "available")} if facts else None,
-        "lock": _lock(held) if held else None,
+        "lock": _lock(held, asked.holder_lives) if held else None,
         "deployments": list(deployments),
     }
 
 
-def _lock(held: Mapping[str, Any]) -> Document:
+def _lock(held: Mapping[str, Any], alive: bool | None) -> Document:
     lock = Held.from_json(held)
-    return {"user": lock.user, "controller": lock.controller, "verb": lock.verb, "age_s": round(lock.age_s)}
+    of_run = {"user": lock.user, "controller": lock.controller, "pid": lock.pid, "verb": lock.verb}
+    return {**of_run, "age_s": round(lock.age_s), "connected": lock.connected, "alive": alive}
 
 
 def _drift(name: str, hosts: Mapping[str, Asked], toolkit: str) -> Drift:
@@ -351,8 +355,8 @@ def _notes(shown: Document) -> Iterator[str]:
         if host["problem"]:
             yield f"{host['host']}  {'' if host['answers'] else 'does not answer: '}{host['problem']}"
         if lock := host["lock"]:
-            age = progress.clock(lock["age_s"])
-            yield f"{host['host']}  is held by {lock['user']}@{lock['controller']} with {lock['verb']} for {age}"
+            held = Held.from_json(lock)
+            yield f"{host['host']}  is held by {held.said()}; {operator_lock.life(held, lock['alive'])}"
         for one in host["deployments"]:
             where = f"{host['host']}  {one['name']}"
             if one["taken_back"]:

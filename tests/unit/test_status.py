@@ -230,8 +230,22 @@ def test_who_holds_it_and_what_the_launch_would_become(spec: Spec, box: dict[str
     box["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
     box["status"]["deployments"]["demo"]["launch"] = "by hand\n"
     text = status.table(shown(spark1=Asked(spec, "", box)))
-    assert "spark1  is held by ben@laptop with switch for 01:07" in text
+    assert "spark1  is held by ben@laptop with switch for 01:07; that run is of another machine" in text
     assert "spark1  demo  -by hand" in text
+
+
+def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, box: dict[str, Any]) -> None:
+    box["status"]["lock"] = {
+        "user": "ben",
+        "controller": "desk",
+        "verb": "deploy",
+        "age_s": 3.0,
+        "pid": 7,
+        "connected": True,
+    }
+    found = shown(spark1=Asked(spec, "", box, holder_lives=False))
+    assert found["hosts"][0]["lock"] == {**box["status"]["lock"], "age_s": 3, "alive": False}
+    assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status.table(found)
 
 
 def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) -> None:
