@@ -14,8 +14,8 @@ from vllm_spark.refusal import RefusedError
 class ActionModule(ActionBase):
     """Args: deployments, those of this run; limit. Every host of the play has been asked by spark_precheck.
 
-    Returns names without `vllm@`: `stop`, `running` (what of it runs) and `old` (what returns, or nothing);
-    `involved`: whether this Spark has a part in the switch.
+    Returns names without `vllm@`: `stop`, `running` (what of it runs), `others` (what runs and is left alone) and `old`
+    (what returns, or nothing); `involved`: whether this Spark has a part in the switch.
     """
 
     _requires_connection = False
@@ -37,6 +37,7 @@ class ActionModule(ActionBase):
             "involved": bool(stop) or "idle" not in plans[host],
             "stop": [_name(unit) for unit in stop],
             "running": [_name(unit) for unit in stop if unit in running],
+            "others": [_name(unit) for unit in running if unit not in stop],
             "old": _name(switch.before(stop, running)),
         }
 

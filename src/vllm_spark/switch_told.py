@@ -3,7 +3,7 @@ of its own because every run loads it with the filters."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_spark import deployment as deployments
@@ -32,12 +32,11 @@ def lasting(raw: object, to: str) -> str:
     return f"The next deploy follows the inventory again. For {to} to stay, give {' and '.join(edits)} there."
 
 
-def idle(raw: object, stopped: Collection[str], to: str) -> list[str]:
-    """The Sparks that a switch leaves without a model, as those of a pair that one of them has left: `stopped` are the
-    units that it stopped."""
-    everything = deployments.parse(raw)
-    taken = next(placed.hosts for placed in everything if placed.name == to)
-    return sorted({host for placed in everything if placed.unit in stopped for host in placed.hosts} - {*taken})
+def idle(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
+    """The Sparks that a switch leaves without a model, as those of a pair that one of them has left. By what each has
+    seen and stopped: one that was in the inventory's pair may have served something else."""
+    taken = next(placed.hosts for placed in deployments.parse(raw) if placed.name == to)
+    return sorted(one["host"] for one in did if one["stop"] and not one["others"] and one["host"] not in taken)
 
 
 def seconds(did: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -58,10 +57,10 @@ def seconds(did: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def said(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
     """The last words of a good switch: how long nothing answered, and what an operator should know of it."""
-    stopped = {f"vllm@{name}.service" for one in did for name in one["stop"]}
+    stopped = any(one["stop"] for one in did)
     changed = any(one["steps"] for one in did)
     lines = [shown(to, did)] if stopped else [f"{to} {'runs' if changed else 'ran already'}, and its gates hold."]
-    lines += [f"{host} is left without a model server." for host in idle(raw, stopped, to)]
+    lines += [f"{host} is left without a model server." for host in idle(did, raw, to)]
     return [line for line in [*lines, lasting(raw, to)] if line]
 
 

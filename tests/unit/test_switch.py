@@ -192,14 +192,16 @@ def test_the_room_on_the_box_is_what_the_plan_judges_by(budget: dict[str, Any], 
 
 
 DID = {
+    "host": "spark1",
     "stop": ["a"],
+    "others": [],
     "drained": {"drain_s": 1.5, "left": 0},
     "steps": {"stop_s": 2.0, "memory_s": 3.0, "start_s": 0.5},
     "judged": {"waited_s": 20.0},
     "total_s": 30.0,
     "judged_s": 24.0,
 }
-WORKER = {"stop": ["a"], "drained": {}, "steps": {"stop_s": 4.0}, "judged": {}, "total_s": 30.0, "judged_s": 24.0}
+WORKER = {**DID, "host": "spark2", "drained": {}, "steps": {"stop_s": 4.0}, "judged": {}}
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,10 @@ def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
         ([{**DID, "drained": {"drain_s": 30.0, "left": 2}}], "b", ["30.0 s of drain, and 2 requests were cut off"], []),
         ([{**DID, "stop": []}], "a", ["a runs, and its gates hold"], ["active:", "after the stop"]),
         ([{**DID, "stop": [], "steps": {}}], "a", ["a ran already, and its gates hold"], ["after the stop"]),
-        ([{**DID, "stop": ["pair"]}], "a", ["spark2 is left without a model server"], ["spark1 is left"]),
+        ([DID, WORKER], "a", ["spark2 is left without a model server"], ["spark1 is left"]),
+        # Half of a pair that did not run was stopped, and the other Spark serves something else.
+        ([{**DID, "stop": ["pair"]}], "a", [], ["is left without"]),
+        ([DID, {**WORKER, "others": ["b"]}], "a", [], ["is left without"]),
     ],
 )  # fmt: skip
 def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
