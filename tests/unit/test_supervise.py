@@ -113,6 +113,17 @@ def test_a_lost_peer_says_how(talk: Talk, says: str) -> None:
         connected(talk)
 
 
+def test_a_peer_that_is_gone_is_not_complained_of_with_every_beat(caplog: pytest.LogCaptureFixture) -> None:
+    async def beats_on(head: Link, worker: Link) -> None:
+        head.close()
+        for _ in range(10):
+            await worker.send({"beat": 1})
+            await asyncio.sleep(0.01)
+
+    connected(beats_on)
+    assert caplog.messages == []
+
+
 def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
     """(the link that a head took, its state) after a worker has said hello."""
 
@@ -201,6 +212,33 @@ def test_a_stopped_peer_is_no_failure() -> None:
         await head.send({"bye": "it was told to stop (rank 0)", "kind": "stopped"})
 
     assert outlasted(("sleep", "60"), stops)[:2] == ("other is lost: it was told to stop (rank 0)", supervise.STOPPED)
+
+
+@pytest.mark.parametrize(("number", "gently"), [(0, True), (1, False)])
+def test_only_a_head_that_is_stopped_has_something_to_finish(
+    number: int, gently: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    async def end(_: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
+        ended.append(gently)
+        child.kill()
+        await child.wait()
+
+    async def scene(head: Link, worker: Link) -> int | None:
+        mine, theirs = (worker, head) if number else (head, worker)
+        one = Supervisor(rank(number, command=("sleep", "60"), api="127.0.0.1:9"))
+        await theirs.send({"start": "token"})
+        beats = asyncio.ensure_future(theirs.beat())
+        asyncio.get_running_loop().call_later(0.2, one._stop.set)
+        try:
+            return await one._session(mine)
+        finally:
+            beats.cancel()
+
+    monkeypatch.setattr(supervise, "end", end)
+    assert connected(scene) == supervise.STOPPED
+    assert ended == [gently]
 
 
 HOUR = supervise.WITHIN_S

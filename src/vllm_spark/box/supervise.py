@@ -152,6 +152,8 @@ class Link:
         return str(self._writer.get_extra_info("peername")[0])
 
     async def send(self, message: Message) -> None:
+        if self._writer.is_closing():
+            return  # the peer is gone, and whoever listens hears of it; asyncio would say so for every beat
         self._writer.write(json.dumps(message).encode() + b"\n")
         # A peer that reads nothing is noticed by its silence, not by waiting here.
         with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -270,7 +272,7 @@ class Supervisor:
         say(f"ending rank {rank.rank}: {reason}")
         kind = "gave_up" if gave_up else "stopped" if stopped else "ended"
         await link.send({"bye": f"{reason} (rank {rank.rank})", "kind": kind})
-        await end(rank.container, child, gently=stopped)
+        await end(rank.container, child, gently=stopped and rank.rank == 0)
         session.unlink(missing_ok=True)
         if isinstance(lost, GaveUpError):
             raise lost
@@ -467,7 +469,8 @@ async def _answered(host: str, port: int, path: str | None) -> bool:
 
 
 async def end(container: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
-    """See the container gone. A rank whose peer is lost has nothing to finish, so it is killed."""
+    """See the container gone. Only a head that is told to stop has requests to finish. A rank whose peer is lost has
+    none, nor has a worker: its head ends with it, and Ray on it would wait for that head until it is killed anyway."""
     if gently and child.returncode is None:
         await quiet("docker", "stop", "--time", str(STOP_S), container)
     # Until `docker run` itself has ended: one that was still creating the container would start it afterwards.
