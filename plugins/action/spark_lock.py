@@ -38,14 +38,14 @@ class ActionModule(ActionBase):
 
     def _take_over(self, host: str, mine: Run, held: Held) -> None:
         """Take the lock of a run that has ended, or as the operator wants it; of that run only, not of the next."""
-        alive = operator_lock.lives(held, mine, operator_lock.started(held.pid))
+        alive = operator_lock.lives_here(held, mine)
         if alive is False or self._task.args["break_lock"]:
             found = self._ask("taken", mine.holder(self._task.args["verb"]), held.run)
             if found["done"]:
                 display.display(f"{host}  {operator_lock.taken_over(held, alive)}")
                 return
             held = Held.from_json(found["holder"])
-            alive = operator_lock.lives(held, mine, operator_lock.started(held.pid))
+            alive = operator_lock.lives_here(held, mine)
         raise AnsibleActionFail(str(RefusedError([operator_lock.refusal(host, held, alive)])))
 
     def _ask(self, state: str, holder: dict[str, Any], over: str | None = None) -> dict[str, Any]:

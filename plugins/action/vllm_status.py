@@ -53,8 +53,7 @@ class ActionModule(ActionBase):
         shown = box["facts"]["status"]["lock"] if "facts" in box else None
         if not shown:
             return None
-        held = Held.from_json(shown)
-        return operator_lock.lives(held, operator_lock.this_run(os.getppid()), operator_lock.started(held.pid))
+        return operator_lock.lives_here(Held.from_json(shown), operator_lock.this_run(os.getppid()))
 
     def _why(self, box: Mapping[str, Any]) -> str:
         return " ".join(str(box.get("msg") or "it was not asked").removeprefix("Task failed: ").split())

@@ -1,4 +1,5 @@
-"""Two operators: who holds a Spark, whether that run still lives, and what the other is told. Pure but for `this_run`.
+"""Two operators: who holds a Spark, whether that run still lives, and what the other is told. Pure, but for `this_run`
+and `lives_here`.
 
 A Spark is held by one ansible-playbook process at a time. Whoever asks from the same machine can see whether that
 process lives, so a lock whose run has ended is taken over with a line that says so. From another machine nobody can
@@ -117,8 +118,13 @@ def lives(held: Held, mine: Run, started_now: str) -> bool | None:
     return started_now == held.started
 
 
+def lives_here(held: Held, mine: Run) -> bool | None:
+    """`lives`, as the processes of this machine are now."""
+    return lives(held, mine, started(held.pid))
+
+
 def life(held: Held, alive: bool | None) -> str:
-    """What is known of the run that holds a lock; `alive` is from `lives`."""
+    """What is known of the run that holds a lock; `alive` is from `lives_here`."""
     if alive:
         return f"that run lives, process {held.pid} of this machine"
     if alive is False:

@@ -38,7 +38,7 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 class Asked:
     """What a run knows of one host. `spec` is None for a Spark that shall be idle, and where `refused` says why nobody
     knows; `facts` is None where `problem` says why it did not answer. `holder_lives`, of the run that
-    holds it, is from operator_lock.lives."""
+    holds it, is from operator_lock.lives_here."""
 
     spec: Spec | None = None
     refused: str = ""

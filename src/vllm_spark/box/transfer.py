@@ -176,8 +176,7 @@ class Part:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError, ValueError, TypeError):
             kept = json.loads(self.notes.read_text(encoding="utf-8"))
-            same = self._what() == {name: kept.get(name) for name in self._what()}
-            if same and self.file.stat().st_size == self.entry.size:
+            if self._what().items() <= kept.items() and self.file.stat().st_size == self.entry.size:
                 self.chunks = {number for number in kept["chunks"] if 0 <= number < self.count}
         self.descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if self.entry.size:
