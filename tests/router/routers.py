@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import loopback
 from made import AS_LISTED, made, pip
 from vllm_spark import paths
 
@@ -27,7 +28,6 @@ UNREAD = ("litellm/proxy/_experimental/out", "botocore/data", "bin")
 
 # A first start of LiteLLM compiles 3000 files, on a machine that is busy with other tests.
 START_S, LIFE_S, END_S = 240, 600, 10
-LOOPBACK = "127.0.0.1"
 
 
 def litellm_packages() -> Path:
@@ -47,10 +47,11 @@ def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
     """The URL of a LiteLLM with this config. It keeps to this machine and gets nothing of our variables."""
     written = folder / "litellm.yml"
     written.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
-    port = free_port()
+    port = loopback.free_port()
     begin = "import sys; sys.argv[0] = 'litellm'; from litellm import run_server; run_server()"
     # -S: of this interpreter only the standard library.
-    words = [sys.executable, "-sS", "-c", begin, "--config", str(written), "--host", LOOPBACK, "--port", str(port)]
+    listen = ("--host", loopback.ADDRESS, "--port", str(port))
+    words = [sys.executable, "-sS", "-c", begin, "--config", str(written), *listen]
     env = {
         "PATH": os.defpath,
         "HOME": str(folder),
@@ -59,7 +60,7 @@ def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
         "LITELLM_LOG": "ERROR",
     }
     with running(words, env, port, folder / "litellm.log"):
-        yield f"http://{LOOPBACK}:{port}"
+        yield f"http://{loopback.ADDRESS}:{port}"
 
 
 def nginx_binary() -> Path:
@@ -92,11 +93,11 @@ def fetch(folder: Path, *own: str) -> subprocess.CompletedProcess[bytes]:
 @contextmanager
 def nginx(http: str, folder: Path) -> Iterator[str]:
     """The URL of an nginx with these lines in its http block; {listen} and {folder} in them are filled in."""
-    port = free_port()
+    port = loopback.free_port()
     kept = "".join(
         f"{kind}_temp_path {folder}/{kind};\n" for kind in ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
     )
-    lines = http.replace("{listen}", f"{LOOPBACK}:{port}").replace("{folder}", str(folder))
+    lines = http.replace("{listen}", f"{loopback.ADDRESS}:{port}").replace("{folder}", str(folder))
     written = folder / "nginx.conf"
     written.write_text(
         f"daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;\n"
@@ -105,13 +106,7 @@ def nginx(http: str, folder: Path) -> Iterator[str]:
     )
     words = [str(nginx_binary()), "-e", "stderr", "-p", str(folder), "-c", str(written)]
     with running(words, {"PATH": os.defpath}, port, folder / "nginx.log"):
-        yield f"http://{LOOPBACK}:{port}"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind((LOOPBACK, 0))
-        return int(taken.getsockname()[1])
+        yield f"http://{loopback.ADDRESS}:{port}"
 
 
 @contextmanager
@@ -140,4 +135,4 @@ def running(words: Sequence[str], env: Mapping[str, str], port: int, log: Path) 
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex((LOOPBACK, port)) == 0
+        return probe.connect_ex((loopback.ADDRESS, port)) == 0

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import pytest
 import routers
 import yaml
 
+import loopback
 from unit.conftest import load_module
 from unit.lying_server import Mock, refusal, serving
 from vllm_spark.gates import Verdict, failover
@@ -61,10 +61,7 @@ class Servers:
 
     def _start(self, place: str, name: str) -> Server:
         if place == "nobody":
-            # Bound and not listening: connections are refused, and no other server gets the port.
-            held = self._stack.enter_context(socket.socket())
-            held.bind((routers.LOOPBACK, 0))
-            return routers.LOOPBACK, held.getsockname()[1]
+            return loopback.ADDRESS, self._stack.enter_context(loopback.nobody())
         refused = {"busy": (429, "Too many requests"), "broken": (500, "EngineCore died")}
         honest = {
             "engine": mock(name),

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import loopback
 from vllm_spark.box import transfer, weights
 from vllm_spark.box.jobs import Progress
 from vllm_spark.box.weights import Entry, Manifest, Source
@@ -109,7 +110,4 @@ class Cable:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        # Closed alone, it would still be listened on by the thread, which could take another test's connection.
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.thread.join()
-        self.listener.close()
+        loopback.end(self.listener, self.thread)

@@ -15,6 +15,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
+import loopback
 from vllm_spark import cli, contact
 
 HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
@@ -86,10 +87,7 @@ class Server:
                 continue
 
     def close(self) -> None:
-        # Closed alone, it would still be listened on by the thread, which could take another test's connection.
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.thread.join()
-        self.listener.close()
+        loopback.end(self.listener, self.thread)
 
     @property
     def authorized_keys(self) -> Path:
@@ -257,9 +255,7 @@ def test_no_password_login(server: Server, run: Run) -> None:
 
 
 def test_nobody_there(run: Run) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    with loopback.nobody() as port:
         ended = run(port, "--fingerprint", "SHA256:x")
     assert ended.status == 1
     assert f"127.0.0.1 port {port}: Connection refused" in ended.err
@@ -308,8 +304,7 @@ def test_openssh_lets_the_key_in(run: Run, desk: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sshd"
     folder.mkdir()
     keys = [new_key(kind, folder / f"ssh_host_{kind}_key") for kind in ("ed25519", "ecdsa", "rsa")]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = loopback.free_port()
     shutil.copy(desk / "id_ed25519.pub", folder / "authorized_keys")
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nUsePAM no\nStrictModes no\nPidFile none\n"

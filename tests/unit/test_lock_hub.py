@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import yaml
 from conftest import DATA
 from stand_in import Reply, serving
 
+import loopback
 from vllm_spark import lock, locking, recipe
 from vllm_spark.hub import Hub
 from vllm_spark.refusal import RefusedError
@@ -103,9 +103,8 @@ def test_a_file_that_cannot_be_mounted_is_refused(repository: str, path: str, sa
 
 
 def test_a_hub_that_is_down() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with loopback.nobody() as port:
+        url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=rf"the hub at {url} does not answer: .* Fix: "):
             Hub(url).revision("owner/Model")
 
@@ -199,9 +198,8 @@ def test_lock_names_recipes_that_nobody_has_deployed(folder: Path) -> None:
 
 
 def test_when_the_registry_is_down_the_file_is_as_it_was(folder: Path) -> None:
-    with serving(hub) as (models, _), socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+    with serving(hub) as (models, _), loopback.nobody() as port:
         (folder / "lock.yml").write_text("images: {}\n")
         with pytest.raises(RefusedError, match="does not answer"):
-            run(folder, f"http://127.0.0.1:{held.getsockname()[1]}", models)
+            run(folder, f"http://127.0.0.1:{port}", models)
     assert (folder / "lock.yml").read_text() == "images: {}\n"

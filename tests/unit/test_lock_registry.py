@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from stand_in import Reply, serving
 
+import loopback
 from vllm_spark import registry
 from vllm_spark.refusal import RefusedError
 from vllm_spark.registry import Registry
@@ -98,9 +99,8 @@ def test_everything_else_is_refused_with_its_reason(tag: str) -> None:
 
 
 def test_a_registry_that_is_down() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with loopback.nobody() as port:
+        url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=r"does not answer at http://127.*[Cc]onnection refused.* Fix: "):
             Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
 
@@ -186,9 +186,8 @@ NAMES = {
 
 @pytest.mark.parametrize("image", NAMES)
 def test_names_are_read_as_docker_reads_them(image: str) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with loopback.nobody() as port:
+        url = f"http://127.0.0.1:{port}"
         hosts = dict.fromkeys(("docker.io", "registry:5000", "ghcr.io"), url)
         with pytest.raises(RefusedError) as refused:
             Registry(hosts).resolve(image, "v1", ("linux/arm64",))

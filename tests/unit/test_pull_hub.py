@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -12,6 +11,7 @@ from threading import Thread
 import pytest
 from pull_boxes import COMMIT, FILES, FOLDER, REPOSITORY, shown
 
+import loopback
 from stand_in_hub import Hub
 from vllm_spark.box import hub_fetch, weights
 from vllm_spark.box.jobs import JobError, Progress
@@ -140,9 +140,8 @@ def test_no_such_model(hub: Hub, box: Source) -> None:
 
 
 def test_no_hub(box: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{held.getsockname()[1]}")
+    with loopback.nobody() as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
         with pytest.raises(JobError) as refused:
             have(box)
     assert refused.value.reason == "hub-down"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from registry_on_a_shelf import REPOSITORY, Image, digest_of, registry, sent
 
+import loopback
 from vllm_spark.box import image as images
 from vllm_spark.box.jobs import JobError, Progress
 
@@ -67,16 +68,11 @@ def request(box: Path, image: Image, url: str, host: str = "docker.io") -> dict[
         "repository": REPOSITORY,
         "digest": image.digest,
         "platform": "linux/arm64",
-        "port": free_port(),
+        "port": loopback.free_port(),
         "folder": str(box / "shelf"),
         "keep": True,
         "behind": {"url": url, "host": host} if url else None,
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def pull(asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,7 +88,7 @@ def unchanged(box: Path) -> None:
 
 @pytest.mark.parametrize("host", ["docker.io", "registry"])
 def test_docker_has_it_under_its_own_name_and_the_box_is_as_before(box: Path, image: Image, host: str) -> None:
-    host = host if host == "docker.io" else f"registry:{free_port()}"
+    host = host if host == "docker.io" else f"registry:{loopback.free_port()}"
     with registry(image) as (url, asked):
         asked_for = request(box, image, url, host)
         first, second = pull(asked_for), pull(asked_for)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 from pull_boxes import COMMIT, FOLDER, Cable, giving, model, request, shown
 
+import loopback
 from vllm_spark import pull_plan
 
 FILES = {"config.json": b"{}", **{f"model-{number}.safetensors": os.urandom(30 << 20) for number in range(2)}}
@@ -61,11 +61,6 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 def arrived(box: Path) -> bool:
     """Has a first range been noted?"""
     return bool(list((box / "worker").rglob("*.vllm-spark.parts")))
@@ -97,7 +92,7 @@ def test_one_that_was_ended_goes_on_with_the_next(box: Path, number: signal.Sign
 
 def test_both_ends_as_programs(box: Path) -> None:
     sources = [{"folder": FOLDER, "commit": COMMIT}]
-    port = free_port()
+    port = loopback.free_port()
     giver = started(box, "serve", request(box / "head", port))
     assert started(box, "take", take(box, port)).wait(DEADLINE_S) == 0
     giver.terminate()
@@ -111,7 +106,7 @@ def test_both_ends_as_programs(box: Path) -> None:
 
 
 def test_a_giver_that_nobody_asks_ends(box: Path) -> None:
-    asked = {**request(box / "head", free_port()), "idle_s": 0.1}
+    asked = {**request(box / "head", loopback.free_port()), "idle_s": 0.1}
     assert started(box, "serve", asked).wait(DEADLINE_S) == 0
     assert result(box, "serve") == {"ok": True, "sent": 0}
 
