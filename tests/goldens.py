@@ -16,8 +16,12 @@ sys.path.insert(0, str(HERE / "unit"))
 
 import test_cases  # noqa: E402  the driver of the cases knows what they hold
 
-from vllm_spark import launch, lock, paths, plan, ranks, recipe  # noqa: E402
-from vllm_spark.spec import Spec  # noqa: E402
+from vllm_spark.core import paths  # noqa: E402
+from vllm_spark.deploy import launch, ranks  # noqa: E402
+from vllm_spark.inventory import spec  # noqa: E402
+from vllm_spark.inventory.spec import Spec  # noqa: E402
+from vllm_spark.preflight import checks  # noqa: E402
+from vllm_spark.recipe import loader, lockfile  # noqa: E402
 
 # What a lock file would say, made up: a golden shows where it goes.
 DIGEST = f"sha256:{'d' * 64}"
@@ -27,7 +31,7 @@ CHECKSUM = "f" * 64
 
 def case(name: str) -> dict[str, Any]:
     """The case of one recipe: placed as `demo` on as many Sparks as it is for, with what it leaves open locked."""
-    document = recipe.load(name).document
+    document = loader.load(name).document
     hosts = ["spark1", "spark2"][: document["topology"]["nodes"]]
     made: dict[str, Any] = {"deployments": [{"name": "demo", "recipe": name, "hosts": hosts}], "secrets": {}}
     if len(hosts) > 1:
@@ -40,9 +44,9 @@ def there(made: dict[str, Any]) -> dict[str, Any]:
     """Facts of boxes that hold the models at their commits, and the files that are mounted from them."""
     head = resolved(made)["spark1"]
     mounts = [mount for mount in head.recipe.get("mounts", []) if mount["from"] == "model"]
-    facts: dict[str, Any] = {"paths": dict.fromkeys(plan.model_folders(head), True)}
+    facts: dict[str, Any] = {"paths": dict.fromkeys(checks.model_folders(head), True)}
     if mounts:
-        facts["checksums"] = {launch.mount_source(head, mount): mount["sha256"] for mount in mounts}
+        facts["checksums"] = {spec.mount_source(head, mount): mount["sha256"] for mount in mounts}
     return facts
 
 
@@ -53,10 +57,10 @@ def resolved(made: dict[str, Any]) -> dict[str, Spec]:
         return test_cases.resolved(made, "spark1", file)
 
 
-def locked_as(document: recipe.Document) -> dict[str, Any]:
+def locked_as(document: loader.Document) -> dict[str, Any]:
     images: dict[str, Any] = {}
     models: dict[str, Any] = {}
-    for opened in lock.opens(document):
+    for opened in lockfile.unpinned_refs(document):
         if opened.kind == "image":
             images[opened.key] = {"digest": DIGEST}
         elif opened.kind == "model":
@@ -77,7 +81,7 @@ def argv(made: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or recipe.names([paths.RECIPES]):
+    for name in sys.argv[1:] or loader.names([paths.RECIPES]):
         made = case(name)
         made["expect"] = {"argv": argv(made)}
         (HERE / "cases" / f"argv-{name}.json").write_text(json.dumps(made, indent=2) + "\n")

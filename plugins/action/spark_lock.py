@@ -1,4 +1,7 @@
-"""Take the lock of a Spark for this run of ansible-playbook, or give it back. A shim over vllm_spark.operator_lock."""
+"""Take the lock of a Spark for this run of ansible-playbook, or give it back.
+
+A shim over vllm_spark.lifecycle.operator_lock.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import operator_lock
-from vllm_spark.operator_lock import Held, Run
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.lifecycle import operator_lock
+from vllm_spark.lifecycle.operator_lock import LockHolder, OperatorRun
 
 display = Display()
 
@@ -29,22 +32,22 @@ class ActionModule(ActionBase):
         if given["state"] == "given":
             found = self._ask("given", mine.holder(""))
             if found["holder"] and not found["done"]:
-                display.display(f"{host}  {operator_lock.lost(Held.from_json(found['holder']))}")
+                display.display(f"{host}  {operator_lock.lost_message(LockHolder.from_json(found['holder']))}")
             return {"changed": False, "taken": False}
         found = self._ask("taken", mine.holder(given["verb"]))
         if not found["done"]:
-            self._take_over(host, mine, Held.from_json(found["holder"]))
+            self._take_over(host, mine, LockHolder.from_json(found["holder"]))
         return {"changed": False, "taken": True}
 
-    def _take_over(self, host: str, mine: Run, held: Held) -> None:
+    def _take_over(self, host: str, mine: OperatorRun, held: LockHolder) -> None:
         """Take the lock of a run that has ended, or as the operator wants it; of that run only, not of the next."""
         alive = operator_lock.lives_here(held, mine)
         if alive is False or self._task.args["break_lock"]:
             found = self._ask("taken", mine.holder(self._task.args["verb"]), held.run)
             if found["done"]:
-                display.display(f"{host}  {operator_lock.taken_over(held, alive)}")
+                display.display(f"{host}  {operator_lock.take_over_message(held, alive)}")
                 return
-            held = Held.from_json(found["holder"])
+            held = LockHolder.from_json(found["holder"])
             alive = operator_lock.lives_here(held, mine)
         raise AnsibleActionFail(str(RefusedError([operator_lock.refusal(host, held, alive)])))
 

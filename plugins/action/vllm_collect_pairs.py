@@ -1,4 +1,7 @@
-"""Name the bundles of a pair together, from what its hosts have registered. A shim over vllm_spark.collect."""
+"""Name the bundles of a pair together, from what its hosts have registered.
+
+A shim over vllm_spark.doctor.support_bundle.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import collect
+from vllm_spark.doctor import support_bundle
 
 display = Display()
 
@@ -26,7 +29,7 @@ class ActionModule(ActionBase):
         }
         done = {host: result for host, result in asked.items() if "bundle" in result}
         lines = list(
-            collect.pairs(
+            support_bundle.pairs(
                 self._task.args["deployments"],
                 {host: result["bundle"] for host, result in done.items()},
                 {host: result["deployments"] for host, result in done.items()},

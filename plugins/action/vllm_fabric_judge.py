@@ -1,4 +1,7 @@
-"""What a box showed after its link was changed: a line per subnet, or the refusals. A shim over vllm_spark.netplan."""
+"""What a box showed after its link was changed: a line per subnet, or the refusals.
+
+A shim over vllm_spark.network.netplan.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import netplan
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.network import netplan
 
 display = Display()
 
@@ -24,9 +27,9 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         given = self._task.args
         if "lost" in given:
-            refusals = [netplan.lost(given["host"], given["guard_s"], given["lost"])] if given["lost"] else []
+            refusals = [netplan.lost_refusal(given["host"], given["guard_s"], given["lost"])] if given["lost"] else []
         else:
-            lines, refusals = netplan.judge(given["plan"], given["pings"], given["netdevs"])
+            lines, refusals = netplan.judge_pings(given["plan"], given["pings"], given["netdevs"])
             for line in lines:
                 display.display(f"{given['plan']['host']}  {line}")
         if refusals:

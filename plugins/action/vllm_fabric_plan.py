@@ -1,5 +1,5 @@
 """The link of a pair: the inventory first, then the box; plan out, or every refusal at once. A shim over
-vllm_spark.netplan."""
+vllm_spark.network.netplan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import netplan
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.network import netplan
 
 
 class ActionModule(ActionBase):

@@ -1,4 +1,4 @@
-"""What deploy would do, and whether it can: a shim over vllm_spark.plan and vllm_spark.forecast."""
+"""What deploy would do, and whether it can: a shim over vllm_spark.deploy.plan and vllm_spark.sizing.forecast."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import forecast, plan, roofline, toolkit
-from vllm_spark.forecast import Asked, Setting
-from vllm_spark.refusal import Refusal, RefusedError, message
-from vllm_spark.spec import Spec
+from vllm_spark.core import version
+from vllm_spark.core.refusal import Refusal, RefusedError, message
+from vllm_spark.deploy import plan
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.sizing import forecast, roofline
+from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 
 display = Display()
 
@@ -31,12 +33,12 @@ class ActionModule(ActionBase):
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         hosts = self._task.args["hosts"]
         if not hosts:
-            return self._said(host, plan.idle(known[host]["vllm_plan_box"]["facts"])[1])
+            return self._said(host, plan.idle_plan(known[host]["vllm_plan_box"]["facts"])[1])
         specs = {name: Spec.from_json(known[name]["spark_precheck_resolved"]["spec"]) for name in hosts}
         facts = {name: known[name]["vllm_plan_box"]["facts"] for name in hosts}
         head = specs[hosts[0]]
-        asked = Asked(int(self._task.args["context"]) or None, int(self._task.args["streams"]) or 1)
-        setting = Setting(
+        asked = ForecastRequest(int(self._task.args["context"]) or None, int(self._task.args["streams"]) or 1)
+        setting = ForecastContext(
             hub_dir=head.site.hub_dir,
             constants=self._constants(),
             catalogue=forecast.catalogue([Path(folder) for folder in self._task.args["recipe_folders"]]),
@@ -71,7 +73,9 @@ class ActionModule(ActionBase):
     def _would(self, specs: dict[str, Spec], facts: dict[str, Any], host: str) -> tuple[tuple[Refusal, ...], list[str]]:
         """(why deploy would refuse, what it would do); a model that is not here yet is no reason."""
         try:
-            return (), plan.of_host(specs, facts, host, toolkit.version(), plan.awaited(specs[host], facts[host]))[1]
+            return (), plan.of_host(
+                specs, facts, host, version.version(), plan.ids_fixed_by_pull(specs[host], facts[host])
+            )[1]
         except RefusedError as error:
             return error.refusals, []
 

@@ -1,5 +1,5 @@
 """Write down what was judged, or read what ran when. The file is the module's; what an entry says is
-vllm_spark.history's."""
+vllm_spark.lifecycle.history's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import history
+from vllm_spark.lifecycle import history
 
 
 class ActionModule(ActionBase):

@@ -1,4 +1,4 @@
-"""Show what ran when, of all hosts of this play. A shim over vllm_spark.history."""
+"""Show what ran when, of all hosts of this play. A shim over vllm_spark.lifecycle.history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import history
+from vllm_spark.lifecycle import history
 
 display = Display()
 

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import derive, pulling
+from vllm_spark.transfer import messages
 
 display = Display()
 
@@ -44,14 +44,14 @@ class ActionModule(ActionBase):
     def _headline(self, before: int, elapsed_s: float) -> str:
         deadline_s = self._task.args["timeout_s"]
         if "log" in self._task.args:
-            return derive.headline(self._log(1), elapsed_s, deadline_s)
-        return pulling.headline(self._disk_used() - before, elapsed_s, deadline_s)
+            return messages.build_headline(self._log(1), elapsed_s, deadline_s)
+        return messages.image_headline(self._disk_used() - before, elapsed_s, deadline_s)
 
     def _failure(self, said: str) -> str:
         args = self._task.args
         if "log" in args:
-            return derive.failure(args["image"], self._log(FAILURE_LINES).splitlines() or [said], args["log"])
-        return pulling.failure(args["image"], said)
+            return messages.build_failure(args["image"], self._log(FAILURE_LINES).splitlines() or [said], args["log"])
+        return messages.image_failure(args["image"], said)
 
     def _look(self, task_vars: dict[str, Any]) -> dict[str, Any]:
         """The state of the job, as the module of async_status tells it."""

@@ -1,5 +1,5 @@
 """What the recipes leave open, asked of registries and hub, and the lock file written. A shim over
-vllm_spark.locking."""
+vllm_spark.pinning.lock_verb."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import lock
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import lockfile
 
 display = Display()
 
@@ -27,13 +27,13 @@ class ActionModule(ActionBase):
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         # Half a second of imports that no other verb needs.
-        from vllm_spark import locking  # noqa: PLC0415
-        from vllm_spark.hub import Hub  # noqa: PLC0415
-        from vllm_spark.registry import Registry  # noqa: PLC0415
+        from vllm_spark.pinning import lock_verb  # noqa: PLC0415
+        from vllm_spark.pinning.hub import Hub  # noqa: PLC0415
+        from vllm_spark.pinning.registry import Registry  # noqa: PLC0415
 
         given = self._task.args
         file, registry = Path(given["lock_file"]), Registry(given["registries"])
-        wanted = locking.Wanted(
+        wanted = lock_verb.LockRequest(
             deployments=given["deployments"],
             limit=tuple(given["limit"]),
             recipes=tuple(given["recipes"]),
@@ -41,14 +41,14 @@ class ActionModule(ActionBase):
             accepted=tuple(given["accepted"]),
             verify=given["verify"],
         )
-        outside = locking.Outside(registry, Hub(token=given["token"]))
+        outside = lock_verb.RemoteSources(registry, Hub(token=given["token"]))
         try:
-            done = locking.run(wanted, file, outside, locking.verified(registry), time.strftime("%Y-%m-%d"))
+            done = lock_verb.run(wanted, file, outside, lock_verb.verified(registry), time.strftime("%Y-%m-%d"))
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         changed = done.before != done.after
         if changed and not self._task.check_mode:
-            lock.write(file, done.after)
+            lockfile.write(file, done.after)
         for line in done.lines:
             display.display(line)
         diff = {"before": done.before, "after": done.after, "before_header": str(file), "after_header": str(file)}

@@ -1,4 +1,7 @@
-"""Stage 2 on the controller: specs and facts in, plan out, or every refusal at once. A shim over vllm_spark.plan."""
+"""Stage 2 on the controller: specs and facts in, plan out, or every refusal at once.
+
+A shim over vllm_spark.deploy.plan.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import host_findings, plan, toolkit
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Spec
+from vllm_spark.core import version
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import plan
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.preflight import host_warnings
 
 display = Display()
 
@@ -27,15 +32,15 @@ class ActionModule(ActionBase):
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         hosts = self._task.args["hosts"]
         if not hosts:
-            idle, said = plan.idle(known[host]["spark_precheck_box"]["facts"])
+            idle, said = plan.idle_plan(known[host]["spark_precheck_box"]["facts"])
             return self._planned(host, idle, said)
         specs = {name: Spec.from_json(known[name]["spark_precheck_resolved"]["spec"]) for name in hosts}
         facts = {name: known[name]["spark_precheck_box"]["facts"] for name in hosts}
         try:
             # Before what refuses: they often say why.
-            found = host_findings.findings(specs, facts, host)
-            self._show(host, host_findings.lines(found))
-            made, said = plan.of_host(specs, facts, host, toolkit.version())
+            found = host_warnings.findings(specs, facts, host)
+            self._show(host, host_warnings.lines(found))
+            made, said = plan.of_host(specs, facts, host, version.version())
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         return self._planned(host, made.to_json(), said) | {"findings": [asdict(finding) for finding in found]}

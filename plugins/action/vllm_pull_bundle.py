@@ -1,5 +1,5 @@
 """The bundle of a site without internet: written where it is not finished, read whole where it is. A shim over
-vllm_spark.bundle."""
+vllm_spark.transfer.bundle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import toolkit
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Spec
+from vllm_spark.core import version
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory.spec import Spec
 
 display = Display()
 
@@ -27,12 +27,12 @@ class ActionModule(ActionBase):
     def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         # Half a second of imports that no other verb needs.
-        from vllm_spark import bundle  # noqa: PLC0415
+        from vllm_spark.transfer import bundle  # noqa: PLC0415
 
         given, known = self._task.args, (task_vars or {})["hostvars"]
         folder = Path(given["folder"]).expanduser().resolve()
         specs = [Spec.from_json(entry) for name in given["hosts"] for entry in known[name]["vllm_pull_wanted"]["specs"]]
-        wanted = bundle.Wanted.of(specs)
+        wanted = bundle.BundleRequest.of(specs)
         if bundle.is_finished(folder):
             if refused := bundle.refusals(folder, wanted, display.display):
                 raise AnsibleActionFail("\n".join(map(str, refused)))
@@ -43,9 +43,9 @@ class ActionModule(ActionBase):
             )
             return {"changed": True, "written": True}
         token = {"HF_TOKEN": given["token"]} if given["token"] else {}
-        outside = bundle.Outside(given["registries"], token | dict(given["environment"]))
+        outside = bundle.RemoteSources(given["registries"], token | dict(given["environment"]))
         try:
-            bundle.write(folder, wanted, outside, toolkit.version(), display.display)
+            bundle.write(folder, wanted, outside, version.version(), display.display)
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         display.display(f"{folder} is finished. Inside, the same command loads from it.")

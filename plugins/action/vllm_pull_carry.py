@@ -9,9 +9,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import bundle_giver
-from vllm_spark.pull_site import BUNDLE_SHELF_PORT, BUNDLE_WEIGHTS_PORT
-from vllm_spark.refusal import message
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT
+from vllm_spark.core.refusal import message
+from vllm_spark.transfer import bundle_server
 
 DEADLINE_S = 30
 
@@ -29,15 +29,15 @@ class ActionModule(ActionBase):
             return {"changed": False}
         if opened := given.get("opened"):
             self._ssh("cancel", opened["ways"])
-            bundle_giver.stop(opened["process"])
+            bundle_server.stop(opened["process"])
             return {"changed": False}
-        process, ports = bundle_giver.start(Path(given["folder"]).expanduser().resolve(), given["token"])
+        process, ports = bundle_server.start(Path(given["folder"]).expanduser().resolve(), given["token"])
         ways = [
             f"127.0.0.1:{BUNDLE_WEIGHTS_PORT}:127.0.0.1:{ports['weights']}",
-            f"127.0.0.1:{BUNDLE_SHELF_PORT}:127.0.0.1:{ports['shelf']}",
+            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['shelf']}",
         ]
         if said := self._ssh("forward", ways):
-            bundle_giver.stop(process)
+            bundle_server.stop(process)
             raise AnsibleActionFail(
                 message(
                     f"ssh did not lead the Spark to the bundle: {said}",

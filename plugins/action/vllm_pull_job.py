@@ -1,5 +1,5 @@
 """One long program on the box: started, watched with what it says of itself, judged. A shim over
-vllm_spark.pull_words."""
+vllm_spark.transfer.messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import pull_plan, pull_words
-from vllm_spark.pull_site import PROGRAM_DIR
+from vllm_spark.core.host_layout import PULL_PROGRAM_DIR
+from vllm_spark.transfer import messages, plan
 
 display = Display()
 
@@ -19,12 +19,12 @@ LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
 # What a job is, where its words are not given.
 WORDS = {
-    "check": ("vllm_spark.box.transfer", "check"),
-    "serve": ("vllm_spark.box.transfer", "serve"),
-    "take": ("vllm_spark.box.transfer", "take"),
-    "image": ("vllm_spark.box.image", "pull"),
-    "shelf": ("vllm_spark.box.image", "shelf"),
-    "repair": ("vllm_spark.box.image", "repair"),
+    "check": ("vllm_spark.node.pull.range_copy", "check"),
+    "serve": ("vllm_spark.node.pull.range_copy", "serve"),
+    "take": ("vllm_spark.node.pull.range_copy", "take"),
+    "image": ("vllm_spark.node.pull.image_pull", "pull"),
+    "shelf": ("vllm_spark.node.pull.image_pull", "shelf"),
+    "repair": ("vllm_spark.node.pull.image_pull", "repair"),
 }
 
 
@@ -48,8 +48,8 @@ class ActionModule(ActionBase):
             {
                 "action": "start",
                 "job": job,
-                "programs": pull_plan.programs(),
-                "program_dir": PROGRAM_DIR,
+                "programs": plan.programs(),
+                "program_dir": PULL_PROGRAM_DIR,
                 "words": list(given.get("words") or ["/usr/bin/python3", "-m", module, command]),
                 "request": given["request"],
                 "token": given.get("token", ""),
@@ -57,16 +57,16 @@ class ActionModule(ActionBase):
             },
         )
         if started.get("failed"):
-            raise AnsibleActionFail(str(pull_words.failure(job, host, {"said": started.get("msg", "")})))
+            raise AnsibleActionFail(str(messages.job_failure(job, host, {"said": started.get("msg", "")})))
         if not given.get("wait", True):
             return {"changed": True, "result": {}}
         result = self._watch(job, host, task_vars)
         self._module(task_vars, {"action": "stop", "job": job})
         if not result["ok"]:
-            raise AnsibleActionFail(str(pull_words.failure(job, host, result)))
-        if said := pull_words.closing(job, result):
+            raise AnsibleActionFail(str(messages.job_failure(job, host, result)))
+        if said := messages.job_summary(job, result):
             display.display(f"{host}  {said}")
-        return {"changed": pull_words.moved(job, result), "result": result, "_ansible_verbose_override": True}
+        return {"changed": messages.changed_host(job, result), "result": result, "_ansible_verbose_override": True}
 
     def _watch(self, job: str, host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Its result. It has no deadline of ours: a slow line is none of its faults, and a dead one ends it."""
@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
             looked = self._module(task_vars, {"action": "watch", "job": job})
             if looked.get("result"):
                 return dict(looked["result"])
-            line = pull_words.headline(looked.get("progress", {}))
+            line = messages.job_headline(looked.get("progress", {}))
             if time.monotonic() - said_at >= SAY_EVERY_S and line != said:
                 display.display(f"{host}  {line}")
                 said_at, said = time.monotonic(), line

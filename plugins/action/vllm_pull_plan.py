@@ -1,5 +1,5 @@
 """Stage 2 of a pull, on the controller: what this Spark does, or every refusal at once; and at its end, whether all is
-proven. A shim over vllm_spark.pull_plan."""
+proven. A shim over vllm_spark.transfer.plan."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import pull_plan, toolkit
-from vllm_spark.pull_site import Site, models
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Spec
+from vllm_spark.core import version
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.transfer import plan
+from vllm_spark.transfer.site import PullSite, models
 
 display = Display()
 
@@ -27,21 +28,21 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         hosts = self._task.args["hosts"]
-        site = Site(
+        site = PullSite(
             wanted={
                 name: [Spec.from_json(entry) for entry in known[name]["vllm_pull_wanted"]["specs"]] for name in hosts
             },
             looks={name: known[name]["vllm_pull_looked"]["looks"] for name in hosts},
             facts={name: known[name]["vllm_pull_box"]["facts"] for name in hosts},
-            toolkit=toolkit.version(),
+            toolkit=version.version(),
             bundled=bool(self._task.args.get("bundled", False)),
         )
         try:
             if self._task.args.get("proven", False):
-                pull_plan.proven(site, host)
+                plan.proven(site, host)
                 mine = models(site.wanted[host])
                 return self._said(host, [f"{model} is whole" for model in mine], {})
-            made = pull_plan.steps(site, host)
+            made = plan.steps(site, host)
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         return self._said(host, made.lines or ["everything is here"], made.to_json())

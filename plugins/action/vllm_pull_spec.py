@@ -1,5 +1,5 @@
 """Stage 1 of a pull, on the controller: what belongs on this Spark, and what it is asked. A shim over
-vllm_spark.pull_specs."""
+vllm_spark.transfer.selection."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import pull_plan, pull_specs, spec
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory import spec
+from vllm_spark.transfer import plan, selection
 
 
 class ActionModule(ActionBase):
@@ -24,15 +25,15 @@ class ActionModule(ActionBase):
         given = self._task.args
         inventory = spec.Inventory.from_args(given)
         try:
-            found = pull_specs.of_host(inventory, given["host"], tuple(given["named"]))
+            found = selection.of_host(inventory, given["host"], tuple(given["named"]))
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         return {
             "changed": False,
             "specs": [entry.to_json() for entry in found],
-            "questions": pull_plan.questions(found) if found else {},
-            "look": pull_plan.look_at(found) if found else {},
-            "programs": pull_plan.programs(),
+            "questions": plan.questions(found) if found else {},
+            "look": plan.look_at(found) if found else {},
+            "programs": plan.programs(),
             # Pages of JSON that tell an operator nothing; -vv shows them.
             "_ansible_verbose_override": True,
         }

@@ -1,4 +1,7 @@
-"""What prune or remove takes away from a box, said before it goes. A shim over vllm_spark.prune and .remove."""
+"""What prune or remove takes away from a box, said before it goes.
+
+A shim over vllm_spark.lifecycle.prune and .remove.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import holdings, prune, remove
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.lifecycle import installed, prune, remove
 
 display = Display()
 
@@ -27,7 +30,7 @@ class ActionModule(ActionBase):
         known, hosts = (task_vars or {})["hostvars"], (task_vars or {})["ansible_play_hosts"]
         # One that a check with an error has left out of the play has been looked at, or not.
         boxes = {name: known[name][given["box"]]["holdings"] for name in hosts if given["box"] in known[name]}
-        asked = remove.Asked(**given["remove"]) if "remove" in given else None
+        asked = remove.RemoveRequest(**given["remove"]) if "remove" in given else None
         again = given.get("again", False)
         refused = [] if again else list(remove.refusals(asked, boxes) if asked else prune.refusals(boxes))
         if refused:
@@ -35,9 +38,9 @@ class ActionModule(ActionBase):
         items, left = remove.plan(boxes[host], asked) if asked else prune.plan(boxes[host])
         if again:
             if items:
-                raise AnsibleActionFail(str(remove.left(host, items)))
+                raise AnsibleActionFail(str(remove.remaining_lines(host, items)))
             return {"changed": False, "items": []}
         verb = "would remove" if self._task.check_mode else "removes"
-        for line in holdings.shown(items, left, verb):
+        for line in installed.format_items(items, left, verb):
             display.display(f"{host}  {line}")
         return {"changed": False, "items": [item.to_json() for item in items], "_ansible_verbose_override": True}

@@ -1,4 +1,7 @@
-"""Stage 1 on the controller: what shall run on this Spark, from the inventory alone. A shim over vllm_spark.spec."""
+"""Stage 1 on the controller: what shall run on this Spark, from the inventory alone.
+
+A shim over vllm_spark.inventory.spec.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import plan, spec
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import plan
+from vllm_spark.inventory import spec
 
 
 class ActionModule(ActionBase):

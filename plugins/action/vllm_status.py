@@ -1,4 +1,4 @@
-"""Show what runs where, from what the hosts of this play have registered. A shim over vllm_spark.status."""
+"""Show what runs where, from what the hosts of this play have registered. A shim over vllm_spark.lifecycle.status."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import operator_lock, status, toolkit
-from vllm_spark.operator_lock import Held
-from vllm_spark.spec import Spec
-from vllm_spark.status import Asked
+from vllm_spark.core import version
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import operator_lock, status
+from vllm_spark.lifecycle.operator_lock import LockHolder
+from vllm_spark.lifecycle.status import HostResult
 
 display = Display()
 
@@ -30,18 +31,18 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         known = task_vars or {}
         hosts = {host: self._asked(known["hostvars"][host]) for host in known["ansible_play_hosts_all"]}
-        found = status.document(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), toolkit.version())
+        found = status.document(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), version.version())
         if self._task.args["json_file"]:
             text = json.dumps(found, indent=2, sort_keys=True) + "\n"
             Path(self._task.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
         display.display(status.table(found))
         return {"changed": False, "hosts": found["hosts"], "_ansible_verbose_override": True}
 
-    def _asked(self, known: Mapping[str, Any]) -> Asked:
+    def _asked(self, known: Mapping[str, Any]) -> HostResult:
         """What this run knows of one host; a task that failed there has left its message."""
         resolved, box = known.get("spark_precheck_resolved") or {}, known.get("vllm_status_box") or {}
         spec = resolved.get("spec")
-        return Asked(
+        return HostResult(
             spec=Spec.from_json(spec) if spec else None,
             refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
             facts=box.get("facts"),
@@ -53,7 +54,7 @@ class ActionModule(ActionBase):
         shown = box["facts"]["status"]["lock"] if "facts" in box else None
         if not shown:
             return None
-        return operator_lock.lives_here(Held.from_json(shown), operator_lock.this_run(os.getppid()))
+        return operator_lock.lives_here(LockHolder.from_json(shown), operator_lock.this_run(os.getppid()))
 
     def _why(self, box: Mapping[str, Any]) -> str:
         return " ".join(str(box.get("msg") or "it was not asked").removeprefix("Task failed: ").split())

@@ -1,4 +1,4 @@
-"""What of the inventory a switch looks at. A shim over vllm_spark.switch."""
+"""What of the inventory a switch looks at. A shim over vllm_spark.lifecycle.switch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark import switch
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.lifecycle import switch
 
 
 class ActionModule(ActionBase):

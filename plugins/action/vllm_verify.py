@@ -1,5 +1,5 @@
 """Watch a start until it serves, then judge its gates. The looking is vllm_probe's, on the box; what is seen
-means what vllm_spark.watch and vllm_spark.gates say."""
+means what vllm_spark.verify.startup and vllm_spark.verify.gates say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import gates, history, report, watch
+from vllm_spark.lifecycle import history
+from vllm_spark.verify import gates, report, startup
 
 display = Display()
 
@@ -36,16 +37,16 @@ class ActionModule(ActionBase):
         self._vars = task_vars or {}
         self._host = self._vars["inventory_hostname"]
         wanted = self._task.args["gates"]
-        seen = watch.Watch(deadline_s=wanted["deadline_s"])
+        seen = startup.StartupWatch(deadline_s=wanted["deadline_s"])
         try:
             missed, written = self._report(wanted, *self._judge(wanted, seen))
-        except watch.NotServingError as error:
+        except startup.NotServingError as error:
             missed, written = str(error), {}
         if missed and self._task.args.get("fail", True):
             raise AnsibleActionFail(missed)
         return {"changed": False, "holds": not missed, "missed": missed, **written}
 
-    def _judge(self, wanted: dict[str, Any], seen: watch.Watch) -> tuple[list[gates.Verdict], dict[str, Any]]:
+    def _judge(self, wanted: dict[str, Any], seen: startup.StartupWatch) -> tuple[list[gates.Verdict], dict[str, Any]]:
         """(the verdicts, each said as soon as it is known; how the run of the unit stands)."""
         started = time.monotonic()
         first, *others = gates.rounds(wanted)
@@ -65,7 +66,7 @@ class ActionModule(ActionBase):
         return verdicts, running
 
     def _judged(
-        self, part: gates.Round, wanted: dict[str, Any], probe: dict[str, Any], seen: watch.Watch
+        self, part: gates.Round, wanted: dict[str, Any], probe: dict[str, Any], seen: startup.StartupWatch
     ) -> list[gates.Verdict]:
         verdicts = part.judge(wanted, probe, seen.lines)
         for verdict in verdicts:
@@ -84,9 +85,9 @@ class ActionModule(ActionBase):
         if document["holds"] and closing:
             display.display(closing)
         missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
-        return missed, {"report": os.path.relpath(path), "gates": history.summed(document["verdicts"]), **run}
+        return missed, {"report": os.path.relpath(path), "gates": history.summarize(document["verdicts"]), **run}
 
-    def _wait(self, wanted: dict[str, Any], seen: watch.Watch, first: gates.Round) -> dict[str, Any]:
+    def _wait(self, wanted: dict[str, Any], seen: startup.StartupWatch, first: gates.Round) -> dict[str, Any]:
         said, said_at, cursor = "", 0.0, ""
         while True:
             probe = self._look(wanted, seen, first, cursor)
@@ -95,16 +96,18 @@ class ActionModule(ActionBase):
             if state == "ready":
                 return probe
             if state == "failed":
-                raise watch.NotServingError(watch.failure(seen, wanted["unit"], self._host))
+                raise startup.NotServingError(startup.failure(seen, wanted["unit"], self._host))
             if seen.elapsed_s > seen.deadline_s:
-                raise watch.NotServingError(watch.overdue(seen, wanted["unit"], self._host))
+                raise startup.NotServingError(startup.overdue(seen, wanted["unit"], self._host))
             phase = f"{seen.progress.phase} {seen.progress.percent}"
             if phase != said or time.monotonic() - said_at >= SAY_EVERY_S:
                 self._say(seen.headline())
                 said, said_at = phase, time.monotonic()
             time.sleep(LOOK_EVERY_S)
 
-    def _look(self, wanted: dict[str, Any], seen: watch.Watch, part: gates.Round, cursor: str = "") -> dict[str, Any]:
+    def _look(
+        self, wanted: dict[str, Any], seen: startup.StartupWatch, part: gates.Round, cursor: str = ""
+    ) -> dict[str, Any]:
         result = self._execute_module(
             module_name="vllm_probe",
             module_args={

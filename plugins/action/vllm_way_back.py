@@ -1,4 +1,7 @@
-"""Which launch a rollback by hand brings back, on all hosts of this play at once. A shim over vllm_spark.rollback."""
+"""Which launch a rollback by hand brings back, on all hosts of this play at once.
+
+A shim over vllm_spark.lifecycle.rollback.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark import rollback
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.lifecycle import rollback
 
 display = Display()
 
@@ -25,7 +28,7 @@ class ActionModule(ActionBase):
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         boxes = {name: known[name]["vllm_rollback_box"]["holdings"] for name in (task_vars or {})["ansible_play_hosts"]}
         try:
-            ways = rollback.ways(boxes, self._task.args["deployment"])
+            ways = rollback.targets(boxes, self._task.args["deployment"])
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         way = ways.get(host)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vllm_spark import derive, launch, rollback, switch_told
+from vllm_spark.deploy import launch
+from vllm_spark.lifecycle import rollback, switch_report
+from vllm_spark.transfer import messages
 
 
 class FilterModule:
@@ -16,11 +18,11 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "vllm_env": launch.env_file,
-            "vllm_overlay_failure": derive.overlay_failure,
-            "vllm_rollback_due": rollback.due,
+            "vllm_overlay_failure": messages.overlay_failure,
+            "vllm_rollback_due": rollback.should_roll_back,
             "vllm_rollback_ended": rollback.ended,
-            "vllm_rollback_told": rollback.told,
-            "vllm_switch_said": switch_told.said,
-            "vllm_switch_told": switch_told.told,
-            "vllm_transfer_failure": derive.transfer_failure,
+            "vllm_rollback_told": rollback.failure_report,
+            "vllm_switch_said": switch_report.success_report,
+            "vllm_switch_told": switch_report.failure_report,
+            "vllm_transfer_failure": messages.transfer_failure,
         }

@@ -29,8 +29,9 @@ GID_TYPES = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}  # the kernel's words for show
 
 
 def fabric(root="/"):
-    """What src/vllm_spark/fabric.py asks of a box. `root` is another folder for a recorded one: what commands said
-    then lies in it as files, `ip-addr.json` and `ip-route.json`, and where used `ibdev2netdev.txt`, `show_gids.txt`."""
+    """Return the facts that network/fabric.py needs. `root` is the folder of a recorded host, in which the
+    output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt` and
+    `show_gids.txt`."""
     box = Box(root)
     hcas, source = hcas_of(box)
     return {

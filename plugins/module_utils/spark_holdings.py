@@ -33,7 +33,7 @@ UNIT_PATTERNS = (
 CHAIN = "VLLM-SPARK"
 FIREWALLS = ("iptables", "ip6tables")
 # The images that a pull has brought, and where it leaves word while Docker finds a registry on the loopback device
-# (src/vllm_spark/box/image.py).
+# (src/vllm_spark/node/pull/image_pull.py).
 PULLED = f"{STATE}/pulled"
 PULL_JOURNAL, PULL_LINE = f"{STATE}/pull/daemon.json.before", "# vllm-spark: for one pull"
 

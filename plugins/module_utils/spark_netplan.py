@@ -32,7 +32,7 @@ def read(path, mode="r"):
 
 
 def look():
-    """What src/vllm_spark/netplan.py asks of a box beside its netdevs."""
+    """What src/vllm_spark/network/netplan.py asks of a box beside its netdevs."""
     present = {name: hardware(name) for name in os.listdir("/sys/class/net")}
     seen, files = set(), []
     for folder in FOLDERS:

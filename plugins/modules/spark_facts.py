@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: spark_facts
 short_description: Read what a plan needs to know of a Spark, in one round trip
 description:
-  - Answers the questions of C(vllm_spark.plan.questions). Changes nothing.
+  - Answers the questions of C(vllm_spark.deploy.plan.questions). Changes nothing.
 author: vllm-spark
 options:
   images:
@@ -55,8 +55,8 @@ options:
     default: []
   host:
     description:
-      - Read what C(vllm_spark.host_findings) judges too, as RV(facts.host) — who uses the GPU, what Ollama has loaded,
-        firmware, a pending reboot.
+      - Read what C(vllm_spark.preflight.host_warnings) judges too, as RV(facts.host) — who uses the GPU,
+        what Ollama has loaded, firmware, a pending reboot.
     type: bool
     default: false
   status:

@@ -17,7 +17,7 @@ options:
     choices: [taken, given]
     required: true
   holder:
-    description: Who asks, as C(vllm_spark.operator_lock.Run.holder) says it; RV(holder) has the same.
+    description: Who asks, as C(vllm_spark.lifecycle.operator_lock.Run.holder) says it; RV(holder) has the same.
     type: dict
     required: true
   over:

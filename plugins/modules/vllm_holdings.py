@@ -8,7 +8,7 @@ module: vllm_holdings
 short_description: Read what the toolkit has on a box
 description:
   - Reads the launches that are kept and what they need, images, containers, files, units and rules of the firewall.
-    What is to be done about them is decided by C(vllm_spark.rollback), C(vllm_spark.prune) and C(vllm_spark.remove).
+    What is to be done about them is decided by C(lifecycle.rollback), C(lifecycle.prune) and C(lifecycle.remove).
 author: vllm-spark
 options:
   count:

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: vllm_remove
 short_description: Take units, containers, images, files and rules of the firewall away
 description:
-  - Does what C(vllm_spark.prune) or C(vllm_spark.remove) has decided, in its order. What is gone already is no error,
+  - Does what C(lifecycle.prune) or C(lifecycle.remove) has decided, in its order. What is gone already is no error,
     so a run that was cut off is finished by the next. It ends with the first thing that does not go.
 author: vllm-spark
 options:

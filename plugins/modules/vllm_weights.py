@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: vllm_weights
 short_description: Look at a Spark's weights, and run the programs that move weights and images
 description:
-  - Places the programs of C(src/vllm_spark/box) and runs one as a transient unit, which goes on without Ansible and
+  - Places the programs of C(src/vllm_spark/node) and runs one as a transient unit, which goes on without Ansible and
     ends with the next run. What it has done is in C(/run/vllm-spark/pull).
 author: vllm-spark
 options:
@@ -57,7 +57,7 @@ EXAMPLES = r"""
 - name: Look at the weights
   vllm_weights:
     action: look
-    programs: {vllm_spark/box/weights.py: "…"}
+    programs: {vllm_spark/node/pull/hub_cache.py: "…"}
     request: {hub: /var/lib/vllm-spark/hub, sources: [{folder: models--a--b, commit: "…"}]}
 """
 
@@ -117,12 +117,12 @@ def write(folder, programs):
 
 
 def look(programs, request):
-    """What vllm_spark.box.weights says of the models. Nothing is placed for it: a check changes nothing."""
+    """What vllm_spark.node.pull.hub_cache says of the models. Nothing is placed for it: a check changes nothing."""
     folder = tempfile.mkdtemp()
     try:
         write(folder, programs)
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        words = (sys.executable, "-m", "vllm_spark.box.weights")
+        words = (sys.executable, "-m", "vllm_spark.node.pull.hub_cache")
         shown = run(*words, input=json.dumps(request), env=environment)
     finally:
         shutil.rmtree(folder)

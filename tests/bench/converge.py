@@ -22,7 +22,10 @@ from typing import Any
 
 import yaml
 
-from vllm_spark import gates, launch, paths, plan, spec
+from vllm_spark.core import paths
+from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory import spec
+from vllm_spark.verify import gates
 
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"

@@ -20,7 +20,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-from vllm_spark.box import transfer
+from vllm_spark.node.pull import range_copy
 
 BLOCK = 1 << 20
 FILES = 8
@@ -149,15 +149,15 @@ def rsync(asked: dict[str, Any]) -> dict[str, Any]:
 
 def take() -> int:
     """The taker of a pull as it is placed beside this program, but that it reads nothing again and believes all."""
-    finish = transfer.Part.finish
+    finish = range_copy.PartialFile.finish
 
-    def believe(part: transfer.Part, stamps: transfer.Stamps) -> bool:
+    def believe(part: range_copy.PartialFile, stamps: range_copy.Stamps) -> bool:
         part.digest = SimpleNamespace(hexdigest=lambda: part.entry.sha256)
         return finish(part, stamps)
 
-    transfer.Part.finish = believe  # type: ignore[method-assign]
-    transfer.Part._sum = lambda *_: None  # type: ignore[method-assign]
-    return transfer.main()
+    range_copy.PartialFile.finish = believe  # type: ignore[method-assign]
+    range_copy.PartialFile._sum = lambda *_: None  # type: ignore[method-assign]
+    return range_copy.main()
 
 
 def clear(asked: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from typing import Any
 import yaml
 from copy_ends import COMMIT, FOLDER
 
-from vllm_spark import paths, pull_plan
-from vllm_spark.box.shelf import Behind, Server, Shelf
+from vllm_spark.core import paths
+from vllm_spark.node.pull.blob_registry import BlobCache, Server, Upstream
+from vllm_spark.transfer import plan
 
 ENDS = Path(__file__).with_name("copy_ends.py")
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
@@ -40,7 +41,7 @@ GIGA = 1e9
 PORT, RSYNC_PORT, WIRE_PORT = 25091, 25096, 25097
 LAYERS = 10
 # The program of a pull, and the same with its sum taken out: what the way alone costs.
-PROVEN, UNPROVEN = "-m vllm_spark.box.transfer", "copy_ends.py"
+PROVEN, UNPROVEN = "-m vllm_spark.node.pull.range_copy", "copy_ends.py"
 RSYNC_CONF = "use chroot = no\n[hub]\npath = {hub}\nread only = yes\nuid = 0\ngid = 0\n"
 
 
@@ -75,7 +76,7 @@ class End:
 
     def place(self) -> None:
         """The programs of a pull, as a Spark has them, and this bench's own."""
-        files = {**pull_plan.programs(), "copy_ends.py": ENDS.read_text(encoding="utf-8")}
+        files = {**plan.programs(), "copy_ends.py": ENDS.read_text(encoding="utf-8")}
         writer = (
             "import json, pathlib, sys\n"
             "for path, text in json.load(sys.stdin).items():\n"
@@ -196,7 +197,7 @@ def one_rsync(giver: End, taker: End) -> float | None:
 def layers(size: int) -> tuple[float, int, float, int]:
     """Through two shelves: (seconds and bytes of a whole image, seconds and bytes of one whose last layer changed)."""
     with tempfile.TemporaryDirectory() as folder:
-        head, names = Shelf(Path(folder)), []
+        head, names = BlobCache(Path(folder)), []
         head.make()
         for _ in range(LAYERS + 1):
             content = os.urandom(size // LAYERS)
@@ -207,7 +208,7 @@ def layers(size: int) -> tuple[float, int, float, int]:
             url = f"http://127.0.0.1:{server.server_port}"
             found = []
             for wanted in (names[:LAYERS], names[LAYERS:]):
-                worker = Shelf(Path(folder) / "worker", Behind(url, "head", "bench"), keep=False)
+                worker = BlobCache(Path(folder) / "worker", Upstream(url, "head", "bench"), keep=False)
                 begun = time.monotonic()
                 moved = sum(len(piece) for name in wanted for piece in worker.read("bench/image", name))
                 found += [time.monotonic() - begun, moved]

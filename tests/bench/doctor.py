@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vllm_spark import diagnose, doctor
+from vllm_spark.doctor import command, diagnosis
 
 MEGABYTE = 1_000_000
 LINE = "(EngineCore pid=9) {level} 11-20 10:00:00 [{source}] {text}\n"
@@ -63,8 +63,8 @@ def write(file: Path, kind: str, megabytes: int) -> None:
 def measure(file: Path) -> None:
     """Read one log in this process and print what it cost."""
     begun = time.perf_counter()
-    log = doctor.read(str(file))
-    judgement = diagnose.judge([log])
+    log = command.read(str(file))
+    judgement = diagnosis.judge([log])
     seconds = time.perf_counter() - begun
     megabytes = file.stat().st_size / MEGABYTE
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from vllm_spark import paths
-from vllm_spark.switch_told import PHASES
+from vllm_spark.core import paths
+from vllm_spark.lifecycle.switch_report import PHASES
 
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"

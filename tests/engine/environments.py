@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from made import AS_LISTED, made, pip
-from vllm_spark import paths
+from vllm_spark.core import paths
 
 HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "engines"

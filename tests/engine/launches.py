@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
-from vllm_spark import launch, nominal, ranks
-from vllm_spark.deployment import Deployment
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch, ranks
+from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import hub_cache
+from vllm_spark.sizing import reference_spark
 
 MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encoding="utf-8"))
 
@@ -21,24 +23,24 @@ def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A launch for each rank, as check_argv.py reads it. Pins that `lock` has still to find are made up. What the plan
     would refuse is not asked here: a broken copy must reach the engine."""
     recipe = pinned(document)
-    hosts = nominal.HOSTS[: recipe["topology"]["nodes"]]
+    hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
     digest = f"sha256:{'0' * 64}"
     specs = {host: Spec(host, rank, placed, recipe, recipe_sha256="", digest=digest) for rank, host in enumerate(hosts)}
-    joined = ranks.join(specs, {host: {"fabric": nominal.fabric(host), "images": {}} for host in hosts})
+    joined = ranks.join(specs, {host: {"fabric": reference_spark.fabric(host), "images": {}} for host in hosts})
     return [_of_rank(joined[host]) for host in hosts]
 
 
 def _of_rank(spec: Spec) -> dict[str, Any]:
     words = [word for group in launch.container_command(spec) for word in group]
     secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
-    hub = launch.HUB_IN_CONTAINER
+    hub = hub_cache.HUB_IN_CONTAINER
     return {
         "id": f"{spec.recipe['name']} on {spec.host}",
         # A shell starts Ray before the head's engine; the worker's container runs Ray alone.
         "argv": words[words.index("serve") :] if "serve" in words else None,
         "env": {**launch.environment(spec), **secrets},
-        "models": {launch.snapshot(hub, source): described(source) for source in sources(spec.recipe)},
+        "models": {hub_cache.snapshot(hub, source): described(source) for source in sources(spec.recipe)},
     }
 
 

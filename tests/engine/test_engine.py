@@ -21,18 +21,19 @@ import launches
 import pytest
 import yaml
 
-from vllm_spark import paths, recipe
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import loader
 
 HERE = Path(__file__).parent
 CHECK = HERE / "check_argv.py"
 SPARK = HERE / "spark"
 BROKEN: list[dict[str, Any]] = yaml.safe_load((HERE / "broken.yml").read_text(encoding="utf-8"))
-RECIPES = sorted(recipe.names([paths.RECIPES]))
+RECIPES = sorted(loader.names([paths.RECIPES]))
 
 
 def document_of(name: str) -> dict[str, Any]:
-    return dict(recipe.load(name).document)
+    return dict(loader.load(name).document)
 
 
 def changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,22 +10,22 @@ from pathlib import Path
 import environments
 import pytest
 
-from vllm_spark import paths
-from vllm_spark.box import image_steps
+from vllm_spark.core import paths
+from vllm_spark.node import image_build
 
 PATCHES = sorted((paths.RECIPES / "patches").glob("*.patch"))
 # The releases whose files hold every fix; 0.30 has other parsers in their place.
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
 
 
-def changes_of(patch: Path) -> list[image_steps.Change]:
-    return image_steps.parse(patch.read_text(encoding="utf-8"))
+def changes_of(patch: Path) -> list[image_build.Change]:
+    return image_build.parse(patch.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], dict[Path, str]]:
     """Lay out an engine's own copies of the files that a patch names; returns their content."""
-    monkeypatch.setattr(image_steps, "root_of", lambda package: tmp_path)
+    monkeypatch.setattr(image_build, "root_of", lambda package: tmp_path)
 
     def lay_out(patch: Path, version: str) -> dict[Path, str]:
         for change in changes_of(patch):
@@ -44,7 +44,7 @@ def content(files: dict[Path, str]) -> dict[Path, str]:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_the_release_holds_it_already(patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]) -> None:
     released = image(patch, version)
-    assert image_steps.patch(str(patch)) == {patch.name: "already there"}
+    assert image_build.patch(str(patch)) == {patch.name: "already there"}
     assert content(released) == released
 
 
@@ -54,12 +54,12 @@ def test_it_turns_the_faulty_file_into_the_release(
     patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
 ) -> None:
     released = image(patch, version)
-    faulty = image_steps.results([change.reverse() for change in changes_of(patch)])
+    faulty = image_build.results([change.reverse() for change in changes_of(patch)])
     for file, text in faulty.items():
         assert text is not None
         file.write_text(text, encoding="utf-8")
     assert content(released) != released
-    assert image_steps.patch(str(patch)) == {patch.name: "applied"}
+    assert image_build.patch(str(patch)) == {patch.name: "applied"}
     assert content(released) == released
 
 

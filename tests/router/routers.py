@@ -18,7 +18,7 @@ import yaml
 
 import loopback
 from made import AS_LISTED, made, pip
-from vllm_spark import paths
+from vllm_spark.core import paths
 
 HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "routers"

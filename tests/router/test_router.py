@@ -20,7 +20,7 @@ import yaml
 import loopback
 from unit.conftest import load_module
 from unit.lying_server import Mock, refusal, serving
-from vllm_spark.gates import Verdict, failover
+from vllm_spark.verify.gates import Verdict, failover
 
 HERE = Path(__file__).parent
 LITELLM: dict[str, Any] = yaml.safe_load((HERE / "litellm.yml").read_text(encoding="utf-8"))

@@ -12,7 +12,8 @@ from typing import Any
 import ansible.module_utils
 import pytest
 
-from vllm_spark import paths, spec
+from vllm_spark.core import paths
+from vllm_spark.inventory import spec
 
 DATA = Path(__file__).parents[1] / "data"
 # Where ansible.cfg lets a module find what it imports.

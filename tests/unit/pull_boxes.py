@@ -12,9 +12,9 @@ from threading import Event, Thread
 from typing import Any
 
 import loopback
-from vllm_spark.box import transfer, weights
-from vllm_spark.box.jobs import Progress
-from vllm_spark.box.weights import Entry, Manifest, Source
+from vllm_spark.node.pull import hub_cache, range_copy
+from vllm_spark.node.pull.hub_cache import Entry, Manifest, Source
+from vllm_spark.node.pull.job import JobProgress
 
 REPOSITORY = "owner/Model"
 FOLDER = "models--owner--Model"
@@ -37,7 +37,7 @@ def model(hub: Path, files: Files = FILES, commit: str = COMMIT) -> Source:
     entries = []
     for path, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
-        entry = Entry(path, len(content), sha256, sha256 if len(content) > 1000 else weights.git_sha1(content))
+        entry = Entry(path, len(content), sha256, sha256 if len(content) > 1000 else hub_cache.git_sha1(content))
         blob = made.blob(entry)
         blob.parent.mkdir(parents=True, exist_ok=True)
         blob.write_bytes(content)
@@ -59,16 +59,16 @@ def request(hub: Path, port: int, **more: Any) -> dict[str, Any]:
 
 
 def take(hub: Path, port: int, stop: Event | None = None, **more: Any) -> Mapping[str, Any]:
-    return transfer.take(request(hub, port, **more), Progress(), stop or Event())
+    return range_copy.fetch_from_peer(request(hub, port, **more), JobProgress(), stop or Event())
 
 
 @contextmanager
-def giving(hub: Path, port: int = 0, commit: str = COMMIT) -> Iterator[transfer.Giver]:
+def giving(hub: Path, port: int = 0, commit: str = COMMIT) -> Iterator[range_copy.RangeServer]:
     """A giver of the model below `hub`."""
     given = Source(hub, FOLDER, commit)
     manifest = given.manifest()
     assert manifest is not None
-    with transfer.Giver(("127.0.0.1", port), TOKEN, {f"{FOLDER}/{commit}": (given, manifest)}) as giver:
+    with range_copy.RangeServer(("127.0.0.1", port), TOKEN, {f"{FOLDER}/{commit}": (given, manifest)}) as giver:
         Thread(target=giver.serve_forever, args=(0.02,), daemon=True).start()
         yield giver
         giver.shutdown()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from vllm_spark import launch, plan
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory.spec import Spec
 
 STARTED = 1000.0
 

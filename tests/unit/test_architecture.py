@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vllm_spark import architecture
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import architecture
 
 # Keys without a number of their own.
 WORDS = {"schema_version", "name", "family", "summary", "sources"}

@@ -18,8 +18,9 @@ import pytest
 from conftest import DATA, RECIPE_FOLDERS
 from recorded_boxes import load, record
 
-from vllm_spark import launch, plan, ranks, spec
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import launch, plan, ranks
+from vllm_spark.inventory import spec
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.json"))
 FABRICS = DATA / "fabric"

@@ -7,38 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark import catalogue, cli, paths, recipe
-from vllm_spark.lock import Lock
+from vllm_spark.cli import main
+from vllm_spark.core import paths
+from vllm_spark.recipe import loader
+from vllm_spark.recipe.lockfile import Lock
+from vllm_spark.sizing import catalogue
 
 CASES = Path(__file__).parents[1] / "cases"
-NAMES = list(recipe.names([paths.RECIPES]))
+NAMES = list(loader.names([paths.RECIPES]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_has_its_golden_launch(name: str) -> None:
     case = json.loads((CASES / f"argv-{name}.json").read_text())
     assert case["deployments"][0]["recipe"] == name
-    assert recipe.load(name).document["model"]["repository"].replace("/", "--") in " ".join(case["expect"]["argv"])
+    assert loader.load(name).document["model"]["repository"].replace("/", "--") in " ".join(case["expect"]["argv"])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_says_where_it_is_from_and_what_to_expect(name: str) -> None:
-    document = recipe.load(name).document
+    document = loader.load(name).document
     assert document["sources"]
     assert catalogue.entry(document, Lock()).reported is not None
 
 
 def test_what_is_open_is_named_and_a_lock_closes_it() -> None:
-    document = recipe.load("gemma-4-31b-nvfp4").document
+    document = loader.load("gemma-4-31b-nvfp4").document
     assert catalogue.entry(document, Lock()).open == ("image vllm/vllm-openai:v0.20.2",)
     locked = Lock(images={"vllm/vllm-openai:v0.20.2": {"digest": f"sha256:{'5' * 64}"}})
     assert catalogue.entry(document, locked).locked
 
 
 def test_the_list_is_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["recipes"]) == 0
+    assert main.main(["recipes"]) == 0
     shown = capsys.readouterr().out
-    assert cli.main(["recipes", "--json"]) == 0
+    assert main.main(["recipes", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == sorted(NAMES)
     assert all(name in shown for name in NAMES)

@@ -6,19 +6,22 @@ import re
 
 import pytest
 
-from vllm_spark import checklist_page, gates, paths, recipe
-from vllm_spark.checklist_page import AFTER, BEFORE, Line
-from vllm_spark.gates import judging, verdict
+from vllm_spark.core import paths
+from vllm_spark.docs import checklist
+from vllm_spark.docs.checklist import AFTER, BEFORE, Line
+from vllm_spark.recipe import loader
+from vllm_spark.verify import gates
+from vllm_spark.verify.gates import runner, verdict
 
 SOURCES = "\n".join(file.read_text() for file in sorted((paths.ROOT / "src").rglob("*.py")))
 # The id of a refusal and the runbook of the same call.
 REFUSALS = dict(re.findall(r'id="([a-z-]+)",(?:(?!\bid=).)*?runbook="([a-z-]+)"', SOURCES, re.DOTALL))
-NAMES = sorted(recipe.names([paths.RECIPES]))
+NAMES = sorted(loader.names([paths.RECIPES]))
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return checklist_page.text()
+    return checklist.text()
 
 
 def row(page: str, first: str) -> list[str]:
@@ -31,12 +34,12 @@ def test_every_name_of_a_gate_has_what_it_proves() -> None:
     named = {value for key, value in vars(verdict).items() if key.isupper() and isinstance(value, str)}
     assert {"ready", "garbage", "tools", "probe"} <= named
     assert set(gates.PROVES) == named
-    assert {gate.NAME for gate in judging.OPTIONAL} <= set(gates.PROVES)
+    assert {gate.NAME for gate in runner.OPTIONAL} <= set(gates.PROVES)
 
 
 def test_gates_are_listed_in_the_order_in_which_they_are_judged() -> None:
     wanted = {"rank": 0, "served_name": "m", "through": "", "answers": [], "gates": {}}
-    wanted["gates"] = {gate.NAME: {"needed": 7} for gate in judging.OPTIONAL}
+    wanted["gates"] = {gate.NAME: {"needed": 7} for gate in runner.OPTIONAL}
     later = [part.name for part in gates.rounds(wanted)[1:]]
     assert len(later) > 1
     assert [gate for gate in gates.PROVES if gate in later] == later
@@ -49,7 +52,7 @@ def test_a_gate_is_on_the_page(page: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_shows_each_of_its_gates(page: str, name: str) -> None:
-    used = recipe.load(name).document["gates"]
+    used = loader.load(name).document["gates"]
     _, ready, log, others = row(page, f"[{name}](")
     assert ready == f"{used['ready']['deadline_s']} s"
     assert [entry.split()[0] for entry in log.split("; ")] == [gate["id"] for gate in used["log"]]

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from conftest import DATA
 
-from vllm_spark import cli
+from vllm_spark.cli import main
 
 RECIPE = "gemma-4-26b-a4b-nvfp4"
 FACTS = str(DATA / "facts" / "spark.json")
 
 
 def test_render_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", RECIPE, "--port", "8002", "--facts", FACTS]) == 0
+    assert main.main(["render", RECIPE, "--port", "8002", "--facts", FACTS]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("#!/bin/sh\n")
     assert "  --port 8002 \\\n" in shown
 
 
 def test_render_takes_a_file_and_its_secrets_for_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
+    assert main.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
     assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out
 
 
@@ -33,7 +33,7 @@ def test_render_with_facts_refuses_what_would_not_fit(
     facts["memory"]["available"] = 1 << 30
     small = tmp_path / "facts.json"
     small.write_text(json.dumps(facts))
-    assert cli.main(["render", RECIPE, "--facts", str(small)]) == 1
+    assert main.main(["render", RECIPE, "--facts", str(small)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "spark1 has 1.0 GiB available" in shown.err
@@ -41,28 +41,28 @@ def test_render_with_facts_refuses_what_would_not_fit(
 
 def test_an_unlocked_recipe_needs_the_lock_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tiny = "sandbox/recipes/tiny-gemma4.yml"
-    assert cli.main(["render", tiny]) == 1
+    assert main.main(["render", tiny]) == 1
     assert "has no digest" in capsys.readouterr().err
     lock = tmp_path / "lock.yml"
     lock.write_text(f'images: {{"registry:5000/vllm-spark/engine:0.32.0-cpu": {{digest: "sha256:{"5" * 64}"}}}}\n')
-    assert cli.main(["render", tiny, "--lock", str(lock)]) == 0
+    assert main.main(["render", tiny, "--lock", str(lock)]) == 0
     assert f"@sha256:{'5' * 64}" in capsys.readouterr().out
 
 
 def test_check_of_a_good_catalogue_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check"]) == 0
+    assert main.main(["check"]) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_unknown_names_are_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", "gemma-4-26b-a4b-nvfp"]) == 1
+    assert main.main(["render", "gemma-4-26b-a4b-nvfp"]) == 1
     assert f"Fix: name '{RECIPE}'." in capsys.readouterr().err
 
 
 def test_a_missing_file_is_a_message_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "nowhere/none.yml"]) == 1
+    assert main.main(["check", "nowhere/none.yml"]) == 1
     assert "none.yml" in capsys.readouterr().err
-    assert cli.main(["render", RECIPE, "--facts", "nowhere.json"]) == 1
+    assert main.main(["render", RECIPE, "--facts", "nowhere.json"]) == 1
     assert "nowhere.json" in capsys.readouterr().err
 
 
@@ -73,7 +73,7 @@ PAIR = str(DATA / "recipes" / "two-sparks.yml")
     ("rank", "address", "runs"), [("0", "192.168.177.10", "ray start --head"), ("1", "192.168.177.11", "ray")]
 )
 def test_render_a_pair_without_any_host(rank: str, address: str, runs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", PAIR, "--rank", rank]) == 0
+    assert main.main(["render", PAIR, "--rank", rank]) == 0
     said = capsys.readouterr().out
     assert f"--address {address}" in said
     assert f"--env VLLM_HOST_IP={address}" in said
@@ -82,10 +82,10 @@ def test_render_a_pair_without_any_host(rank: str, address: str, runs: str, caps
 
 @pytest.mark.parametrize("words", [["--facts", FACTS], ["--facts", FACTS, FACTS, FACTS]])
 def test_render_a_pair_needs_the_facts_of_both(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", PAIR, *words]) == 1
+    assert main.main(["render", PAIR, *words]) == 1
     assert "Fix: --facts spark1.json spark2.json." in capsys.readouterr().err
 
 
 def test_one_spark_has_no_rank_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["render", RECIPE, "--rank", "1"]) == 1
+    assert main.main(["render", RECIPE, "--rank", "1"]) == 1
     assert "is for 1 Sparks" in capsys.readouterr().err

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import cli, collect, doctor
-from vllm_spark.collect import Collected, Run
-from vllm_spark.refusal import RefusedError
+from vllm_spark.cli import main
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.doctor import command, diagnosis, support_bundle
+from vllm_spark.doctor.support_bundle import Collected, CollectRun
 
 PORT = "OSError: [Errno 98] Address already in use"
 KILLED = "Out of memory: Killed process 42 (VLLM::EngineCor) total-vm:1kB"
@@ -31,7 +32,7 @@ FILES = {
     "box/kernel.log": f"{KILLED}\n{KILLED}\n",
     "box/memory.txt": "Mem: 1\n",
 }
-RUN = Run("spark1", "0.1.0 (abc)", asked=1000.0, answered=1010.0)
+RUN = CollectRun("spark1", "0.1.0 (abc)", asked=1000.0, answered=1010.0)
 
 
 def collected(files: dict[str, str] | None = None, **manifest: Any) -> Collected:
@@ -40,7 +41,7 @@ def collected(files: dict[str, str] | None = None, **manifest: Any) -> Collected
 
 
 def written(folder: Path, given: Collected) -> Path:
-    return collect.write(folder, given, collect.examine(given), RUN)
+    return support_bundle.write(folder, given, support_bundle.examine(given), RUN)
 
 
 def packed(document: Any) -> str:
@@ -87,7 +88,7 @@ def test_the_bundle(tmp_path: Path) -> None:
 def test_the_doctor_reads_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, collected())
     (tmp_path / "other.log").write_text("calm\n")
-    assert cli.main(["doctor", str(path), str(tmp_path / "other.log"), "--json"]) == 1
+    assert main.main(["doctor", str(path), str(tmp_path / "other.log"), "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert [(finding["signature"], finding["file"], finding["count"]) for finding in shown["findings"]] == [
         ("out-of-memory-killed", f"{path}/box/kernel.log", 2),
@@ -108,14 +109,14 @@ def test_the_doctor_says_of_a_bundle_what_it_says_of_its_logs(tmp_path: Path) ->
     logs[0].write_bytes(source.read_bytes())
     logs[1].write_text(f"{KILLED}\n")
     path = written(tmp_path, collected({log.name: log.read_text() for log in logs}, deployments={}))
-    one = doctor.to_json(*_judged(doctor.read_bundle(str(path))))
-    other = doctor.to_json(*_judged([doctor.read(str(log)) for log in logs]))
+    one = command.to_json(*_judged(command.read_bundle(str(path))))
+    other = command.to_json(*_judged([command.read(str(log)) for log in logs]))
     assert json.dumps(one).replace(f"{path}/", "") == json.dumps(other).replace(f"{tmp_path}/", "")
     assert one["findings"]
 
 
 def _judged(logs: list[Any]) -> tuple[Any, list[Any]]:
-    return doctor.diagnose.judge(logs), logs
+    return diagnosis.judge(logs), logs
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
@@ -123,7 +124,7 @@ def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsy
     text = "".join(f"{number} {os.urandom(20).hex()}\n" for number in range(5000))
     path = written(tmp_path, collected({"box/kernel.log": text}))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    assert cli.main(["doctor", str(path)]) == 2
+    assert main.main(["doctor", str(path)]) == 2
     said = capsys.readouterr().err
     assert f"{path}: no whole bundle" in said
     assert said.rstrip().endswith("See docs/runbooks/log-unreadable.md")
@@ -133,14 +134,14 @@ def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsy
 def test_what_is_no_bundle_is_refused(make: Callable[[Path], object], tmp_path: Path) -> None:
     file = tmp_path / "a.tar.gz"
     make(file)
-    assert cli.main(["doctor", str(file)]) == 2
+    assert main.main(["doctor", str(file)]) == 2
 
 
 def test_memory_does_not_grow_with_the_logs_of_a_bundle(tmp_path: Path) -> None:
     def peak(lines: int) -> int:
         path = written(tmp_path, collected({"box/kernel.log": "calm, and nothing to say of it\n" * lines}))
         tracemalloc.start()
-        assert doctor.read_bundle(str(path))[0].lines == lines
+        assert command.read_bundle(str(path))[0].lines == lines
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most
@@ -151,7 +152,7 @@ def test_memory_does_not_grow_with_the_logs_of_a_bundle(tmp_path: Path) -> None:
 
 def test_an_answer_is_unpacked() -> None:
     given = {"files": {"a/b.log": "x"}, "manifest": {"deployments": {}}}
-    assert collect.unpack(packed(given)) == Collected(given["files"], given["manifest"])
+    assert support_bundle.unpack(packed(given)) == Collected(given["files"], given["manifest"])
 
 
 @pytest.mark.parametrize(
@@ -159,29 +160,29 @@ def test_an_answer_is_unpacked() -> None:
 )
 def test_odd_names_of_a_box_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="odd names"):
-        collect.unpack(packed({"files": {name: "x"}, "manifest": {}}))
+        support_bundle.unpack(packed({"files": {name: "x"}, "manifest": {}}))
 
 
 @pytest.mark.parametrize("answer", ["", "%%", base64.b64encode(b"no gzip").decode(), packed({"files": {}})[:20]])
 def test_answers_that_are_none(answer: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be unpacked|is cut off"):
-        collect.unpack(answer)
+        support_bundle.unpack(answer)
 
 
 def test_an_answer_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "MOST_BYTES", 1000)
+    monkeypatch.setattr(support_bundle, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="cut off"):
-        collect.unpack(packed({"files": {"a": "x" * 2000}, "manifest": {}}))
+        support_bundle.unpack(packed({"files": {"a": "x" * 2000}, "manifest": {}}))
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
-    collect.prepare(tmp_path / "a" / "b")
+    support_bundle.prepare(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for attempt in (collect.prepare, lambda folder: written(folder, collected())):
+    for attempt in (support_bundle.prepare, lambda folder: written(folder, collected())):
         with pytest.raises(RefusedError) as refused:
             attempt(tmp_path / "file" / "reports")
         assert f"nothing can be written to {tmp_path}/file/reports on this machine: Not a directory" in str(
@@ -195,7 +196,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(collect, "_add", interrupted)
+    monkeypatch.setattr(support_bundle, "_add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         written(tmp_path, collected())
     assert list(tmp_path.iterdir()) == []
@@ -219,16 +220,16 @@ NOTES = [
 
 @pytest.mark.parametrize(("manifest", "note"), NOTES)
 def test_notes(manifest: dict[str, Any], note: str) -> None:
-    [said] = collect.notes(collected(**manifest), RUN)
+    [said] = support_bundle.notes(collected(**manifest), RUN)
     assert said.startswith(note)
-    assert list(collect.notes(collected(), RUN)) == []
+    assert list(support_bundle.notes(collected(), RUN)) == []
 
 
 def test_what_the_play_prints(tmp_path: Path) -> None:
     given = collected(deployments={"gemma": FAILED})
-    found = collect.examine(given)
+    found = support_bundle.examine(given)
     path = written(tmp_path, given)
-    said = list(collect.said(given, found, RUN, path))
+    said = list(support_bundle.report_lines(given, found, RUN, path))
     assert said[0] == "gemma: failed (failed), result exit-code"
     assert said[1].startswith("1. the kernel")
     assert said[-1].startswith(f"bundle: {path} (")
@@ -236,7 +237,7 @@ def test_what_the_play_prints(tmp_path: Path) -> None:
 
 def test_logs_of_a_stopped_deployment_are_of_before() -> None:
     files = {"deployments/a/journal.log": PORT, "deployments/ab/journal.log": KILLED}
-    found = collect.examine(collected(files, deployments={"a": STOPPED, "ab": UNIT}))
+    found = support_bundle.examine(collected(files, deployments={"a": STOPPED, "ab": UNIT}))
     assert [finding.file for finding in found.now.findings] == ["deployments/ab/journal.log"]
     assert [finding.file for finding in found.before.findings] == ["deployments/a/journal.log"]
 
@@ -262,6 +263,6 @@ PAIRS: list[tuple[Any, dict[str, str], dict[str, list[str]], str]] = [
 
 @pytest.mark.parametrize(("deployments", "bundles", "known", "said"), PAIRS)
 def test_pairs(deployments: Any, bundles: dict[str, str], known: dict[str, list[str]], said: str) -> None:
-    lines = list(collect.pairs(deployments, bundles, known))
+    lines = list(support_bundle.pairs(deployments, bundles, known))
     assert len(lines) == bool(said)
     assert said in "".join(lines)

@@ -18,8 +18,8 @@ from ansible.module_utils import spark_docker
 from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 
-from vllm_spark import collect
-from vllm_spark.collect import Collected
+from vllm_spark.doctor import support_bundle
+from vllm_spark.doctor.support_bundle import Collected
 
 KEY, TOKEN, OLD, HUB = "hidden/key of+a test", "0123456789abcdef" * 4, "the-key-before-it", "hf_" + "a1b2c3d4" * 4
 SECRETS = (KEY, TOKEN, OLD, HUB)
@@ -149,7 +149,7 @@ def gather(capsys: pytest.CaptureFixture[str]) -> Callable[..., Collected]:
             module.main()
         result = json.loads(capsys.readouterr().out)
         assert result["changed"] is False
-        return collect.unpack(result["collected"])
+        return support_bundle.unpack(result["collected"])
 
     return _gather
 
@@ -220,7 +220,7 @@ def test_a_long_journal_is_sent_from_both_ends(full: ModuleType, gather: Gather)
 
 
 def test_the_doctor_ranks_what_is_now_before_what_was(full: ModuleType, gather: Gather) -> None:
-    found = collect.examine(gather(full))
+    found = support_bundle.examine(gather(full))
     assert [finding.signature for finding in found.now.findings] == ["out-of-memory-killed"]
     assert [finding.signature for finding in found.before.findings] == ["port-in-use"]
 
@@ -256,8 +256,8 @@ def test_nothing_is_there(box: ModuleType, gather: Gather) -> None:
     found = gather(box)
     assert found.manifest["deployments"] == {}
     assert "`journalctl" in "\n".join(found.manifest["notes"])
-    assert list(collect.units(found)) == ["no deployment on this box"]
-    assert collect.examine(found).now.findings == ()
+    assert list(support_bundle.units(found)) == ["no deployment on this box"]
+    assert support_bundle.examine(found).now.findings == ()
 
 
 def test_a_command_that_hangs_is_a_note(

@@ -12,9 +12,12 @@ import yaml
 from conftest import DATA
 from test_cases import merge
 
-from vllm_spark import compatibility, paths, plan, recipe, spec
-from vllm_spark.compatibility import Subject
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import plan
+from vllm_spark.inventory import spec
+from vllm_spark.recipe import known_issues, loader
+from vllm_spark.recipe.known_issues import Subject
 
 CASES = yaml.safe_load((DATA / "compatibility.yml").read_text())
 
@@ -36,24 +39,24 @@ def subject(changes: dict[str, Any]) -> Subject:
 
 
 def test_every_known_issue_has_its_cases() -> None:
-    assert [issue.id for issue in compatibility.load()] == list(CASES)
+    assert [issue.id for issue in known_issues.load()] == list(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_issue_is_met(name: str) -> None:
     for changes in CASES[name]["has"]:
-        assert name in {issue.id for issue in compatibility.found(subject(changes))}, changes
+        assert name in {issue.id for issue in known_issues.matching_issues(subject(changes))}, changes
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_its_neighbour_does_not_have_it(name: str) -> None:
     for changes in CASES[name]["has_not"]:
-        assert name not in {issue.id for issue in compatibility.found(subject(changes))}, changes
+        assert name not in {issue.id for issue in known_issues.matching_issues(subject(changes))}, changes
 
 
-@pytest.mark.parametrize("name", recipe.names([paths.RECIPES]))
+@pytest.mark.parametrize("name", loader.names([paths.RECIPES]))
 def test_no_recipe_of_the_catalogue_is_known_to_fail(name: str) -> None:
-    found = compatibility.found(Subject(recipe.load(name).document))
+    found = known_issues.matching_issues(Subject(loader.load(name).document))
     assert [issue.id for issue in found if issue.level == "refuse"] == []
 
 
@@ -64,7 +67,7 @@ def test_an_accepted_issue_goes_on_and_is_kept(resolve: Callable[..., spec.Spec]
     assert "-e accept_known_issue=env-attention-backend" in str(refused.value)
     went_on = resolve(accept_known_issues=["env-attention-backend"], **asked)
     assert went_on.accepted == ("env-attention-backend",)
-    noted = compatibility.notes(Subject(went_on.recipe), went_on.accepted)
+    noted = known_issues.notes(Subject(went_on.recipe), went_on.accepted)
     assert [line for line in noted if line.startswith("accepted known issue env-attention-backend")]
     made = plan.build(went_on, facts, "test")
     record = next(file for file in made.files if file.path.endswith("/deployed.json"))

@@ -16,7 +16,7 @@ import paramiko
 import pytest
 
 import loopback
-from vllm_spark import cli, contact
+from vllm_spark.cli import contact, main
 
 HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
 USER, PASSWORD = "nvidia", "the password of a test"
@@ -140,7 +140,7 @@ def run(desk: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def _run(port: int, *words: str, user: str = USER) -> Shown:
         files = ["--key", str(desk / "id_ed25519.pub"), "--known-hosts", str(desk / "known_hosts")]
-        status = cli.main(["contact", "127.0.0.1", "--user", user, "--port", str(port), *files, *words])
+        status = main.main(["contact", "127.0.0.1", "--user", user, "--port", str(port), *files, *words])
         return Shown(status, *capsys.readouterr())
 
     return _run

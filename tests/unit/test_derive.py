@@ -16,9 +16,14 @@ import yaml
 from conftest import DATA
 from recorded_boxes import load, record
 
-from vllm_spark import derive, images, launch, plan, ranks, recipe, spec
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Site, Spec
+from vllm_spark.core import ports
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import images, launch, plan, ranks
+from vllm_spark.inventory import spec
+from vllm_spark.inventory.spec import SiteSettings, Spec
+from vllm_spark.preflight import checks
+from vllm_spark.recipe import derived_image, loader
+from vllm_spark.transfer import messages
 
 PATCH = "--- a/vllm/x.py\n+++ b/vllm/x.py\n@@ -1,2 +1,2 @@\n-a\n+b\n c\n"
 FILES = {"patches/x.patch": PATCH}
@@ -36,8 +41,8 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def made(document: Mapping[str, Any] = DOCUMENT, files: Mapping[str, str] = FILES) -> derive.Derived:
-    found = derive.derived(document, files)
+def made(document: Mapping[str, Any] = DOCUMENT, files: Mapping[str, str] = FILES) -> derived_image.DerivedImage:
+    found = derived_image.derived_image(document, files)
     assert found is not None
     return found
 
@@ -58,9 +63,9 @@ def put(place: str, value: Any) -> dict[str, Any]:
 
 def test_a_recipe_that_adds_nothing_has_no_derived_image() -> None:
     plain = {**DOCUMENT, "image": {key: value for key, value in DOCUMENT["image"].items() if key != "derive"}}
-    assert derive.derived({**plain, "patches": []}, {}) is None
-    assert derive.derived({key: value for key, value in plain.items() if key != "patches"}, {}) is None
-    assert derive.derived(plain, FILES) is not None, "patches alone make one"
+    assert derived_image.derived_image({**plain, "patches": []}, {}) is None
+    assert derived_image.derived_image({key: value for key, value in plain.items() if key != "patches"}, {}) is None
+    assert derived_image.derived_image(plain, FILES) is not None, "patches alone make one"
 
 
 def test_the_name_has_the_recipe_and_the_hash_of_the_inputs() -> None:
@@ -108,8 +113,8 @@ def test_what_decides_nothing_makes_the_same_image(name: str) -> None:
 
 def test_the_program_and_the_template_are_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = made().inputs
-    (tmp_path / "image_steps.py").write_text("another program\n")
-    monkeypatch.setattr("vllm_spark.paths.BOX", tmp_path)
+    (tmp_path / "image_build.py").write_text("another program\n")
+    monkeypatch.setattr("vllm_spark.core.paths.NODE", tmp_path)
     assert made().inputs != before
 
 
@@ -121,7 +126,7 @@ def test_the_build_context_holds_everything_but_the_overlay() -> None:
     assert image.overlay == {key: value for key, value in OVERLAY.items() if key != "why"}
 
 
-def instructions(image: derive.Derived) -> list[str]:
+def instructions(image: derived_image.DerivedImage) -> list[str]:
     return [line for line in image.files["Dockerfile"].splitlines() if line and line[0] != "#"]
 
 
@@ -157,7 +162,7 @@ INDEXES = {
 @pytest.mark.parametrize("index", INDEXES)
 def test_the_command_labels_the_image_and_names_the_index(index: str) -> None:
     image = made()
-    words = derive.command(image, "0.1.0 (abc)", index)
+    words = derived_image.command(image, "0.1.0 (abc)", index)
     labels = [value for name, value in itertools.pairwise(words) if name == "--label"]
     assert labels == [
         f"vllm-spark.base=ghcr.io/owner/engine@{DIGEST}",
@@ -171,10 +176,10 @@ def test_the_command_labels_the_image_and_names_the_index(index: str) -> None:
 
 
 def test_an_index_with_a_login_is_refused() -> None:
-    (refusal,) = derive.index_refusals("https://me:secret@example.org/simple")
+    (refusal,) = derived_image.index_refusals("https://me:secret@example.org/simple")
     assert "secret" not in str(refusal)
     assert "holds a login for example.org" in str(refusal)
-    assert list(derive.index_refusals("https://example.org/simple")) == []
+    assert list(derived_image.index_refusals("https://example.org/simple")) == []
 
 
 # the end of a build's log -> (a part of the message, the runbook)
@@ -199,7 +204,7 @@ FAILURES = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failed_build_says_why_and_where_its_log_is(name: str) -> None:
     lines, says, runbook = FAILURES[name]
-    said = derive.failure("vllm-spark/demo:abc", lines, "/var/lib/x/build.log")
+    said = messages.build_failure("vllm-spark/demo:abc", lines, "/var/lib/x/build.log")
     assert says in said
     assert "\x1b" not in said
     assert "the whole log is /var/lib/x/build.log" in said
@@ -207,17 +212,17 @@ def test_a_failed_build_says_why_and_where_its_log_is(name: str) -> None:
 
 
 def test_the_other_words_of_a_build() -> None:
-    assert derive.headline("\x1b[91mStep 2/9 : COPY x y\x1b[0m", 61, 3600) == (
+    assert messages.build_headline("\x1b[91mStep 2/9 : COPY x y\x1b[0m", 61, 3600) == (
         "building (Step 2/9 : COPY x y)  01:01 of 1:00:00"
     )
-    said = derive.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
+    said = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
     assert said.startswith("the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match")
     assert f"expected an archive with sha256 {'3' * 64}" in said
 
 
 def test_a_transfer_that_failed_names_both_ends() -> None:
     ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
-    said = derive.transfer_failure(ends, "Connection\n refused")
+    said = messages.transfer_failure(ends, "Connection\n refused")
     assert said.startswith("vllm-spark/demo:abc did not go from spark1 to its worker: Connection refused — expected")
     assert "10.0.0.1 port 25090" in said
 
@@ -252,10 +257,10 @@ def test_a_patch_is_checked_when_the_recipe_is_read(
     damage: Callable[[Path], object], says: str, tmp_path: Path
 ) -> None:
     file = recipe_folder(tmp_path) / "patches" / "x.patch"
-    assert recipe.load("derived", (tmp_path,)).files == {"patches/x.patch": PATCH}
+    assert loader.load("derived", (tmp_path,)).files == {"patches/x.patch": PATCH}
     damage(file)
     with pytest.raises(RefusedError, match=r"derived\.yml: ") as refused:
-        recipe.load("derived", (tmp_path,))
+        loader.load("derived", (tmp_path,))
     assert says in str(refused.value)
 
 
@@ -265,7 +270,7 @@ def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
     document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
     file.write_text(yaml.safe_dump(document))
     with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected one"):
-        recipe.load("derived", (tmp_path,))
+        loader.load("derived", (tmp_path,))
 
 
 # --- who does what
@@ -277,7 +282,7 @@ def specs_of(folder: Path, hosts: tuple[str, ...]) -> dict[str, Spec]:
         sparks=hosts,
         limit=hosts,
         recipe_folders=(recipe_folder(folder, len(hosts)),),
-        site=Site(pip_index="https://example.org/simple"),
+        site=SiteSettings(pip_index="https://example.org/simple"),
     )
     found = {host: spec.resolve(inventory, host) for host in hosts}
     return {host: Spec.from_json(json.loads(json.dumps(one.to_json()))) for host, one in found.items() if one}
@@ -289,7 +294,7 @@ def test_the_launch_runs_the_derived_image_and_the_record_tells_of_both(tmp_path
     assert one.derived is not None
     assert one.image in launch.argv(one)
     assert one.base not in launch.argv(one)
-    facts["paths"] = dict.fromkeys(plan.model_folders(one), True)
+    facts["paths"] = dict.fromkeys(checks.model_folders(one), True)
     planned, said = plan.of_host(specs, {"spark1": facts}, "spark1", "test")
     deployed = json.loads(next(file.content for file in planned.files if file.path.endswith("deployed.json")))
     assert (deployed["digest"], deployed["derived"]) == (
@@ -332,10 +337,10 @@ def test_the_head_builds_and_the_worker_takes(
         assert " ".join(name for name, wanted in done.items() if wanted) == DUTIES[here][host]
         if steps.transfer:
             assert steps.transfer["head"] == ranked["spark1"].pair.address  # type: ignore[union-attr]
-            assert steps.transfer["through"] == f"127.0.0.1:{images.REGISTRY_PORT}/{one.image}"
+            assert steps.transfer["through"] == f"127.0.0.1:{ports.REGISTRY_PORT}/{one.image}"
 
 
 def test_the_registrys_port_is_of_the_range_that_a_pair_keeps() -> None:
-    from vllm_spark import pair  # noqa: PLC0415  its name is a local one above
+    from vllm_spark.core import ports  # noqa: PLC0415  its name is a local one above
 
-    assert images.REGISTRY_PORT in pair.PORTS
+    assert ports.REGISTRY_PORT in ports.PORTS

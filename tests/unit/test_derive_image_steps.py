@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark.box import image_steps
-from vllm_spark.box.image_steps import StepError
+from vllm_spark.node import image_build
+from vllm_spark.node.image_build import StepError
 
 LINES = [f"line {number}\n" for number in range(1, 31)]
 TEXT = "".join(LINES)
@@ -45,7 +45,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(image_steps, "RECORD", tmp_path / "etc" / "derived.json")
+    monkeypatch.setattr(image_build, "RECORD", tmp_path / "etc" / "derived.json")
     return folder
 
 
@@ -88,9 +88,9 @@ def test_a_patch_makes_what_git_makes(name: str, packages: Path, tmp_path: Path)
     subprocess.run(["git", "apply", str(file)], cwd=judge, check=True)
     expected = (judge / "engine" / "part.py").read_text() if new is not None else None
 
-    assert image_steps.patch(str(file)) == {"01-it.patch": "applied"}
+    assert image_build.patch(str(file)) == {"01-it.patch": "applied"}
     assert (path.read_text() if path.exists() else None) == expected == new
-    assert image_steps.patch(str(file)) == {"01-it.patch": "already there"}
+    assert image_build.patch(str(file)) == {"01-it.patch": "already there"}
     assert (path.read_text() if path.exists() else None) == new
 
 
@@ -98,7 +98,7 @@ def test_a_patch_finds_its_lines_where_they_have_moved_to(packages: Path, tmp_pa
     file = tmp_path / "it.patch"
     file.write_text(diff(TEXT, changed((14, 15, ["changed\n"]), (25, 26, ["changed too\n"]))))
     path = write(packages, "new\n" * 7 + TEXT)
-    assert image_steps.patch(str(file)) == {"it.patch": "applied"}
+    assert image_build.patch(str(file)) == {"it.patch": "applied"}
     assert path.read_text() == "new\n" * 7 + changed((14, 15, ["changed\n"]), (25, 26, ["changed too\n"]))
 
 
@@ -107,7 +107,7 @@ def test_line_ends_stay_as_they_are(packages: Path, tmp_path: Path) -> None:
     path.write_bytes(b"one\r\ntwo\r\nthree\r\nfour\r\n")
     file = tmp_path / "it.patch"
     file.write_bytes(b"--- a/engine/part.py\n+++ b/engine/part.py\n@@ -1,3 +1,3 @@\n one\r\n-two\r\n+TWO\r\n three\r\n")
-    assert image_steps.patch(str(file)) == {"it.patch": "applied"}
+    assert image_build.patch(str(file)) == {"it.patch": "applied"}
     assert path.read_bytes() == b"one\r\nTWO\r\nthree\r\nfour\r\n"
 
 
@@ -119,7 +119,7 @@ def test_bytecode_of_the_old_source_goes(packages: Path, tmp_path: Path) -> None
         (cache / name).write_bytes(b"")
     file = tmp_path / "it.patch"
     file.write_text(diff(TEXT, changed((14, 15, ["changed\n"]))))
-    image_steps.patch(str(file))
+    image_build.patch(str(file))
     assert [path.name for path in cache.iterdir()] == ["other.cpython-312.pyc"]
 
 
@@ -155,7 +155,7 @@ def test_a_patch_that_does_not_apply_changes_nothing(name: str, packages: Path, 
     file = tmp_path / "it.patch"
     file.write_text(text)
     with pytest.raises(StepError) as refused:
-        image_steps.patch(str(file))
+        image_build.patch(str(file))
     assert says in str(refused.value)
     assert (path.read_text() if path.exists() else None) == current
 
@@ -166,7 +166,7 @@ def test_a_file_is_patched_by_one_patch_after_the_other(packages: Path, tmp_path
     (tmp_path / "1.patch").write_text(diff(TEXT, middle))
     (tmp_path / "2.patch").write_text(diff(middle, middle.replace("x\n", "y\n")))
     files = [str(tmp_path / name) for name in ("1.patch", "2.patch")]
-    assert image_steps.patch(*files) == {"1.patch": "applied", "2.patch": "applied"}
+    assert image_build.patch(*files) == {"1.patch": "applied", "2.patch": "applied"}
     assert path.read_text() == changed((3, 4, ["y\n"]))
 
 
@@ -176,13 +176,13 @@ def test_what_was_done_is_recorded_and_a_refusal_is_one_line(
     write(packages, TEXT)
     file = tmp_path / "01-it.patch"
     file.write_text(GOOD)
-    assert image_steps.main(["patch", str(file)]) == 0
-    assert json.loads(image_steps.RECORD.read_text()) == {"patch": {"01-it.patch": "applied"}}
+    assert image_build.main(["patch", str(file)]) == 0
+    assert json.loads(image_build.RECORD.read_text()) == {"patch": {"01-it.patch": "applied"}}
     file.write_text("just text\n")
-    assert image_steps.main(["patch", str(file)]) == 1
+    assert image_build.main(["patch", str(file)]) == 1
     assert capsys.readouterr().err == "vllm-spark refuses: 01-it.patch is no unified diff\n"
-    assert image_steps.main(["patch"]) == 2
-    assert image_steps.main(["nonsense", "x"]) == 2
+    assert image_build.main(["patch"]) == 2
+    assert image_build.main(["nonsense", "x"]) == 2
 
 
 def archive(path: Path, files: dict[str, str]) -> str:
@@ -197,7 +197,7 @@ def archive(path: Path, files: dict[str, str]) -> str:
 def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_steps, "ENGINE", "engine")
+    monkeypatch.setattr(image_build, "ENGINE", "engine")
     write(packages, TEXT)
     (packages / "engine" / "_C.so").write_text("compiled")
     file = archive(
@@ -210,7 +210,7 @@ def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
             "src-1/engine/../../../escape.py": "no\n",
         },
     )
-    assert image_steps.overlay(file, "src-1/engine") == {"folder": "src-1/engine", "files": 2}
+    assert image_build.overlay(file, "src-1/engine") == {"folder": "src-1/engine", "files": 2}
     held = {str(path.relative_to(packages)): path.read_text() for path in packages.rglob("*") if path.is_file()}
     assert held == {
         "engine/__init__.py": "",
@@ -226,21 +226,21 @@ def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
 def test_an_overlay_that_brings_nothing_is_refused(
     engine: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_steps, "ENGINE", engine)
+    monkeypatch.setattr(image_build, "ENGINE", engine)
     file = archive(tmp_path / "o.tar.gz", {"src-1/engine/part.py": "x\n"})
     with pytest.raises(StepError) as refused:
-        image_steps.overlay(file, "src-2")
+        image_build.overlay(file, "src-2")
     assert says in str(refused.value)
 
 
 def test_everything_but_the_pinned_keeps_its_version() -> None:
     present = {"torch": "2.13.0+cpu", "transformers": "5.15.0", "typing-extensions": "4.16.0"}
     pins = ["Transformers==5.14.1", "ray[cgraph]==2.55.1"]
-    assert image_steps.constraints(present, pins) == ["torch==2.13.0+cpu", "typing-extensions==4.16.0"]
+    assert image_build.constraints(present, pins) == ["torch==2.13.0+cpu", "typing-extensions==4.16.0"]
 
 
 def test_installed_finds_what_this_python_has() -> None:
-    assert image_steps.installed()["pyyaml"]
+    assert image_build.installed()["pyyaml"]
 
 
 def test_pip_that_cannot_is_refused_with_the_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,14 +251,14 @@ def test_pip_that_cannot_is_refused_with_the_pins(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(StepError, match=r"pip cannot add vllm-spark-no-such-package==1\.0"):
-        image_steps.install(str(pins))
+        image_build.install(str(pins))
     assert "pyyaml==" in pins.with_suffix(".constraints").read_text()
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     """It runs in images that have no vllm_spark."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(Path(image_steps.__file__)), "nonsense", "x"], capture_output=True, check=False
+        [sys.executable, "-I", "-S", str(Path(image_build.__file__)), "nonsense", "x"], capture_output=True, check=False
     )
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr

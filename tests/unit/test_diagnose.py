@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark.diagnose import (
-    GENERIC_RUNBOOK,
-    UNRECOGNISED,
-    Finding,
-    Log,
-    explain,
-    judge,
-    root_cause,
-)
-from vllm_spark.log_lines import Entry, clean, parse
-from vllm_spark.signatures import SEVERITIES, SHORTEST, Signature, alternatives, literal, signatures
+from vllm_spark.doctor.diagnosis import GENERIC_RUNBOOK, UNRECOGNISED, Finding, Log, explain, judge, root_cause
+from vllm_spark.doctor.log_lines import LogEntry, clean, parse
+from vllm_spark.doctor.signatures import SEVERITIES, SHORTEST, Signature, alternatives, literal, signatures
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "tests" / "data" / "engine-logs"
@@ -261,11 +253,11 @@ def test_nothing_to_say(lines: list[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("(EngineCore pid=1) INFO 05-08 10:00:00 [a.py:1] hello", Entry("EngineCore pid=1", "INFO", "hello")),
+        ("(EngineCore pid=1) INFO 05-08 10:00:00 [a.py:1] hello", LogEntry("EngineCore pid=1", "INFO", "hello")),
         (
             "(EngineCore pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) WARNING 05-08 10:00:00 [a.py:1]   deep "
             "[repeated 2x across cluster] (Ray deduplicates logs by default.)",
-            Entry("RayWorkerWrapper pid=2", "WARNING", "  deep"),
+            LogEntry("RayWorkerWrapper pid=2", "WARNING", "  deep"),
         ),
         (
             "\x1b[0;36m(Worker_TP0 pid=3)\x1b[0;0m \x1b[31mERROR\x1b[0m 05-08 10:00:00 \x1b[90m[a.py:1]\x1b[0m x",
@@ -273,25 +265,25 @@ def test_nothing_to_say(lines: list[str]) -> None:
         ),
         ("(APIServer pid=3) INFO:     Application startup complete.\r\n", None),
         ("2026-11-20 16:58:13,815\tINFO scripts.py:1128 -- Local node IP: 10.77.0.2", None),
-        ("[2026-11-20 16:58:13,827 W 6 6] network_util.cc:296: Failed", Entry("", "WARNING", "Failed")),
+        ("[2026-11-20 16:58:13,827 W 6 6] network_util.cc:296: Failed", LogEntry("", "WARNING", "Failed")),
         (
             "(EngineCore pid=3) 2026-11-20 16:00:55,053 - INFO - autotuner.py:457 - flashinfer.jit: tuning",
-            Entry("EngineCore pid=3", "INFO", "flashinfer.jit: tuning"),
+            LogEntry("EngineCore pid=3", "INFO", "flashinfer.jit: tuning"),
         ),
         (
             "[rank0]: Traceback (most recent call last):",
-            Entry("rank0", "", "Traceback (most recent call last):"),
+            LogEntry("rank0", "", "Traceback (most recent call last):"),
         ),
         ("(raylet) [2026-11-20 16:58:13,827 E 6 6] (raylet) node.cc:2: low", None),
-        ("a 10%\ra 20%\r", Entry("", "", "a 20%")),
-        ("(a remark) stays", Entry("", "", "(a remark) stays")),
+        ("a 10%\ra 20%\r", LogEntry("", "", "a 20%")),
+        ("(a remark) stays", LogEntry("", "", "(a remark) stays")),
     ],
 )
-def test_parse(line: str, expected: Entry | None) -> None:
+def test_parse(line: str, expected: LogEntry | None) -> None:
     known = {
-        "x": Entry("Worker_TP0 pid=3", "ERROR", "x"),
-        "Application startup complete.": Entry("APIServer pid=3", "INFO", "Application startup complete."),
-        "Local node IP: 10.77.0.2": Entry("", "INFO", "Local node IP: 10.77.0.2"),
+        "x": LogEntry("Worker_TP0 pid=3", "ERROR", "x"),
+        "Application startup complete.": LogEntry("APIServer pid=3", "INFO", "Application startup complete."),
+        "Local node IP: 10.77.0.2": LogEntry("", "INFO", "Local node IP: 10.77.0.2"),
     }
     entry = parse(line)
     assert clean(line) == entry.text

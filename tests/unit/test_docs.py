@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vllm_spark import cli, paths
+from vllm_spark.cli import main
+from vllm_spark.core import paths
 
 PAGES = [
     *(paths.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "sandbox/README.md")),
@@ -53,7 +54,7 @@ def sub_commands(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(argparse.ArgumentParser, "add_subparsers", keep)
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
+        main.main(["--help"])
     return set(kept[0].choices)
 
 

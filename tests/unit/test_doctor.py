@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_spark import cli, diagnose, doctor, log_lines
-from vllm_spark.diagnose import UNRECOGNISED, Log, judge
-from vllm_spark.signatures import Harmless, harmless, signatures
+from vllm_spark.cli import main
+from vllm_spark.doctor import command, diagnosis, log_lines
+from vllm_spark.doctor.diagnosis import UNRECOGNISED, Log, judge
+from vllm_spark.doctor.signatures import Harmless, harmless, signatures
 
 LOGS = Path(__file__).parents[1] / "data" / "engine-logs"
 PORT = "OSError: [Errno 98] Address already in use"
@@ -61,15 +62,15 @@ def test_every_log_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("name", "found"), FOUND.items())
 def test_log(name: str, found: list[str]) -> None:
-    assert ids(doctor.read(str(LOGS / name))) == found
+    assert ids(command.read(str(LOGS / name))) == found
 
 
 @pytest.mark.parametrize(("name", "found"), FOUND.items())
 def test_log_in_small_blocks(name: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one block ends and the next begins makes no difference."""
-    whole = judge([doctor.read(str(LOGS / name))])
+    whole = judge([command.read(str(LOGS / name))])
     monkeypatch.setattr(log_lines, "BLOCK_BYTES", 700)
-    log = doctor.read(str(LOGS / name))
+    log = command.read(str(LOGS / name))
     assert judge([log]) == whole
     assert log.lines == len((LOGS / name).read_bytes().splitlines())
 
@@ -228,7 +229,7 @@ def test_memory_does_not_grow_with_the_log(line: str) -> None:
 
 
 def run(*words: str) -> int:
-    return cli.main(["doctor", *words])
+    return main.main(["doctor", *words])
 
 
 def test_a_clean_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +250,7 @@ def test_what_an_operator_reads(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "Not recognised:",
         f" - the engine stopped with a ValueError that no signature knows, {file}:5: ValueError: 3 is odd",
     ]
-    assert shown[5].endswith(f"See docs/runbooks/{diagnose.GENERIC_RUNBOOK}")
+    assert shown[5].endswith(f"See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}")
     assert shown[6:] == ["read 5 lines of 1 log"]
 
 

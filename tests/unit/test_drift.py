@@ -14,9 +14,9 @@ from recorded_boxes import HOSTS
 from spark_that_agrees import STARTED, agreeing
 from test_cases import CASES, boxes_of, merge, resolved
 
-from vllm_spark import drift, ranks
-from vllm_spark.drift import Drift
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import drift, ranks
+from vllm_spark.deploy.drift import Drift
+from vllm_spark.inventory.spec import Spec
 
 LAUNCH = "/etc/vllm-spark/demo/launch"
 UNIT_FILE = "/etc/systemd/system/vllm@.service"

@@ -14,9 +14,10 @@ import pytest
 from ansible.module_utils import spark_fabric
 from recorded_boxes import CASES, HOSTS, load, record, recorded
 
-from vllm_spark import fabric, paths
-from vllm_spark.fabric import Choice
-from vllm_spark.refusal import Refusal, RefusedError
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.network import fabric
+from vllm_spark.network.fabric import FabricChoice
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_case(case: Path, tmp_path: Path) -> None:
     expected = json.loads((case / "expect.json").read_text())
     facts = {host: record(tmp_path / host, load(case, host)) for host in HOSTS}
     refused: tuple[Refusal, ...] = ()
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, FabricChoice] = {}
     try:
         chosen = fabric.choose(facts)
     except RefusedError as error:
@@ -51,7 +52,7 @@ def test_case(case: Path, tmp_path: Path) -> None:
         same_but_notes(chosen[host], fields)
 
 
-def same_but_notes(choice: Choice, fields: Mapping[str, Any]) -> None:
+def same_but_notes(choice: FabricChoice, fields: Mapping[str, Any]) -> None:
     """Every field as expected; of a note only a part, and no note more."""
     for name, value in fields.items():
         if name != "notes":
@@ -234,7 +235,7 @@ def test_a_second_address_of_a_netdev_is_no_second_rail(boxes: Any) -> None:
 # The environment
 
 
-def choices(boxes: Any, case: str) -> tuple[Choice, Choice]:
+def choices(boxes: Any, case: str) -> tuple[FabricChoice, FabricChoice]:
     chosen = fabric.choose(boxes(case))
     return chosen["spark1"], chosen["spark2"]
 

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import cli, forecast, nominal, paths, recipe, spec
-from vllm_spark.forecast import Asked, Forecast, Setting
+from vllm_spark.cli import main
+from vllm_spark.core import paths
+from vllm_spark.inventory import spec
+from vllm_spark.recipe import loader
+from vllm_spark.sizing import forecast, reference_spark
+from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
-HUB = spec.Site().hub_dir
+HUB = spec.SiteSettings().hub_dir
 NVFP4 = "gemma-4-26b-a4b-nvfp4"
 MTP = "gemma-4-26b-a4b-fp8-mtp"
 PAIR = "gemma-4-31b-fp8-tp2"
@@ -21,7 +25,7 @@ GB = 10**9
 
 def document(name: str, **changes: Any) -> dict[str, Any]:
     """A recipe's document; a change of a block is merged into it, and of a list or None replaces it."""
-    found = copy.deepcopy(dict(recipe.load(name).document))
+    found = copy.deepcopy(dict(loader.load(name).document))
     for block, change in changes.items():
         found[block] = {**found.get(block, {}), **change} if isinstance(change, dict) else change
     return found
@@ -29,39 +33,62 @@ def document(name: str, **changes: Any) -> dict[str, Any]:
 
 def box(**more: Any) -> dict[str, Any]:
     """Facts of a Spark that nothing uses, as far as a forecast looks."""
-    return {"memory": dict(nominal.MEMORY), "paths": {}, "disks": {HUB: {"free": 900 * GB, "total": 1000 * GB}}, **more}
+    return {
+        "memory": dict(reference_spark.MEMORY),
+        "paths": {},
+        "disks": {HUB: {"free": 900 * GB, "total": 1000 * GB}},
+        **more,
+    }
 
 
 def of(
     given: dict[str, Any],
     facts: dict[str, Any] | None = None,
-    asked: Asked = Asked(),  # noqa: B008  frozen
+    asked: ForecastRequest = ForecastRequest(),  # noqa: B008  frozen
     catalogue: tuple[dict[str, Any], ...] = (),
 ) -> Forecast:
-    boxes = {host: facts or box() for host in nominal.HOSTS[: given["topology"]["nodes"]]}
-    return forecast.forecast(given["name"], given, boxes, asked, Setting(catalogue=catalogue))
+    boxes = {host: facts or box() for host in reference_spark.HOSTS[: given["topology"]["nodes"]]}
+    return forecast.forecast(given["name"], given, boxes, asked, ForecastContext(catalogue=catalogue))
 
 
-def said(found: Forecast, given: dict[str, Any], asked: Asked = Asked()) -> str:  # noqa: B008  frozen
+def said(found: Forecast, given: dict[str, Any], asked: ForecastRequest = ForecastRequest()) -> str:  # noqa: B008  frozen
     return "\n".join(forecast.lines(found, given, asked))
 
 
-@pytest.mark.parametrize("name", recipe.names([paths.RECIPES]))
+@pytest.mark.parametrize("name", loader.names([paths.RECIPES]))
 def test_a_recipe_of_the_catalogue_fits_a_spark_that_nothing_uses(name: str) -> None:
     given = document(name)
     found = of(given)
     assert found.go, found.refusals
-    assert found.fits.keys() == set(nominal.HOSTS[: given["topology"]["nodes"]])
+    assert found.fits.keys() == set(reference_spark.HOSTS[: given["topology"]["nodes"]])
     assert found.download_bytes >= given["model"]["size_bytes"]
 
 
 # recipe, change of it, change of the facts, load -> id of the refusal
 NO_GO = {
-    "one request does not fit": (NVFP4, {"memory": {"utilization": 0.19}}, {}, Asked(), "no-room-for-the-cache"),
-    "the weights do not fit": (NVFP4, {"memory": {"utilization": 0.1}}, {}, Asked(), "no-room-for-the-cache"),
-    "that many do not fit": (NVFP4, {}, {}, Asked(131072, 100), "no-room-for-the-cache"),
-    "the disk is full": (NVFP4, {}, {"disks": {HUB: {"free": 18 * GB, "total": 20 * GB}}}, Asked(), "too-little-disk"),
-    "a file is cut off": (NVFP4, {}, {"weights": {"/x": {"error": "/x/a has 5 bytes"}}}, Asked(), "bad-weights"),
+    "one request does not fit": (
+        NVFP4,
+        {"memory": {"utilization": 0.19}},
+        {},
+        ForecastRequest(),
+        "no-room-for-the-cache",
+    ),
+    "the weights do not fit": (NVFP4, {"memory": {"utilization": 0.1}}, {}, ForecastRequest(), "no-room-for-the-cache"),
+    "that many do not fit": (NVFP4, {}, {}, ForecastRequest(131072, 100), "no-room-for-the-cache"),
+    "the disk is full": (
+        NVFP4,
+        {},
+        {"disks": {HUB: {"free": 18 * GB, "total": 20 * GB}}},
+        ForecastRequest(),
+        "too-little-disk",
+    ),
+    "a file is cut off": (
+        NVFP4,
+        {},
+        {"weights": {"/x": {"error": "/x/a has 5 bytes"}}},
+        ForecastRequest(),
+        "bad-weights",
+    ),
 }
 
 
@@ -76,8 +103,8 @@ def test_no_go_has_its_reason(case: str) -> None:
 
 def test_a_load_that_is_not_asked_for_is_no_reason() -> None:
     """An engine takes more streams than its cache holds at full length, and lets some wait."""
-    assert of(document(NVFP4), asked=Asked(streams=100)).go
-    assert of(document(NVFP4), asked=Asked(131072, 20)).go
+    assert of(document(NVFP4), asked=ForecastRequest(streams=100)).go
+    assert of(document(NVFP4), asked=ForecastRequest(131072, 20)).go
 
 
 def test_each_spark_of_a_pair_is_judged() -> None:
@@ -179,7 +206,7 @@ def test_recipes_that_something_is_known_against_are_not_recommended(tmp_path: P
     offered = {given["name"] for given in forecast.catalogue([paths.RECIPES])}
     assert MTP in offered
     text = (paths.RECIPES / f"{MTP}.yml").read_text()
-    version = recipe.load(MTP).document["engine"]["version"]
+    version = loader.load(MTP).document["engine"]["version"]
     assert f"version: {version}" in text
     (tmp_path / f"{MTP}.yml").write_text(text.replace(f"version: {version}", "version: 0.20.2"))
     (tmp_path / "broken.yml").write_text("name: [")
@@ -189,42 +216,42 @@ def test_recipes_that_something_is_known_against_are_not_recommended(tmp_path: P
 def test_the_command_prints_and_its_status_is_the_verdict(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: dict[str, Any]
 ) -> None:
-    assert cli.main(["plan", NVFP4]) == 0
+    assert main.main(["plan", NVFP4]) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith(f"{NVFP4} on spark1: go\n")
     assert "tok/s (±12%: " in shown.out
     assert shown.err == ""
-    assert cli.main(["plan", NVFP4, "--context", "131072", "--streams", "100"]) == 1
+    assert main.main(["plan", NVFP4, "--context", "131072", "--streams", "100"]) == 1
     assert "See docs/runbooks/plan-no-go.md" in capsys.readouterr().err
     facts["memory"]["available"] = 50 * 2**30
     small = tmp_path / "facts.json"
     small.write_text(json.dumps(facts))
-    assert cli.main(["plan", NVFP4, "--facts", str(small)]) == 1
+    assert main.main(["plan", NVFP4, "--facts", str(small)]) == 1
     assert "spark1 has 50.0 GiB available" in capsys.readouterr().err
     facts["running_units"] = ["vllm@demo.service"]
     small.write_text(json.dumps(facts))
-    assert cli.main(["plan", NVFP4, "--facts", str(small)]) == 0
+    assert main.main(["plan", NVFP4, "--facts", str(small)]) == 0
 
 
 @pytest.mark.parametrize("words", [["--streams", "0"], ["--context", "none"]])
 def test_a_wrong_load_is_a_wrong_call(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["plan", NVFP4, *words])
+        main.main(["plan", NVFP4, *words])
     assert ended.value.code == 2
 
 
 def test_a_pair_needs_the_facts_of_both(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", PAIR, "--facts", "one.json"]) == 1
+    assert main.main(["plan", PAIR, "--facts", "one.json"]) == 1
     assert "Fix: --facts spark1.json spark2.json." in capsys.readouterr().err
 
 
 def test_a_known_issue_is_a_no_go_until_it_is_accepted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = (paths.RECIPES / f"{MTP}.yml").read_text()
-    version = recipe.load(MTP).document["engine"]["version"]
+    version = loader.load(MTP).document["engine"]["version"]
     file = tmp_path / f"{MTP}.yml"
     file.write_text(text.replace(f"version: {version}", "version: 0.20.2"))
-    assert cli.main(["plan", str(file)]) == 1
+    assert main.main(["plan", str(file)]) == 1
     refused = capsys.readouterr().err
     ids = [line.partition("accept_known_issue=")[2].split()[0].strip(".)") for line in refused.splitlines()]
     assert all(ids), refused
-    assert cli.main(["plan", str(file), "--accept-known-issue", *ids]) == 0
+    assert main.main(["plan", str(file), "--accept-known-issue", *ids]) == 0

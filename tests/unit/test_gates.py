@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from conftest import DATA
 
-from vllm_spark import gates, launch, recipe
-from vllm_spark.gates import log as log_gate
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import loader
+from vllm_spark.verify import gates
+from vllm_spark.verify.gates import log as log_gate
 
 LOGS = DATA / "engine-logs"
-LOG_GATES = {gate["id"]: gate for gate in recipe.load("gemma-4-26b-a4b-nvfp4").document["gates"]["log"]}
+LOG_GATES = {gate["id"]: gate for gate in loader.load("gemma-4-26b-a4b-nvfp4").document["gates"]["log"]}
 
 
 def lines(name: str) -> list[str]:

@@ -19,10 +19,11 @@ from conftest import load_module
 from gate_lies import BOTH_WAYS, WHOLE
 from lying_server import Lie, Mock, Reply, refusal, serving
 
-from vllm_spark import gates, launch
-from vllm_spark.gates import reasoning_probe
-from vllm_spark.gates.failover import TEXTS
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import gates
+from vllm_spark.verify.gates import reasoning_probe
+from vllm_spark.verify.gates.failover import TEXTS
 
 vllm_probe = load_module("vllm_probe")
 

@@ -11,7 +11,7 @@ from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 from held_boxes import record
 
-from vllm_spark import history
+from vllm_spark.lifecycle import history
 
 JUDGED = {
     "holds": True,
@@ -54,7 +54,7 @@ def test_entry(judged: dict[str, Any], said: dict[str, Any]) -> None:
     ],
 )
 def test_gates_are_named_once(verdicts: list[tuple[str, bool | None]], held: list[str], missed: list[str]) -> None:
-    found = history.summed([{"gate": gate, "ok": ok} for gate, ok in verdicts])
+    found = history.summarize([{"gate": gate, "ok": ok} for gate, ok in verdicts])
     assert found == {"held": held, "missed": missed}
 
 

@@ -12,21 +12,23 @@ from typing import Any
 import pytest
 from conftest import load_module
 
-from vllm_spark import launch, spec, switch_box
+from vllm_spark.deploy import exclusion, launch
+from vllm_spark.inventory import spec as inventory_spec
+from vllm_spark.recipe import hub_cache
 
 load_module("vllm_holdings")
 LAUNCHES = sys.modules["ansible.module_utils.spark_launches"]
 HOLDINGS = sys.modules["ansible.module_utils.spark_holdings"]
-Resolve = Callable[..., spec.Spec]
+Resolve = Callable[..., inventory_spec.Spec]
 
 
 def test_a_launch_says_what_it_needs(resolve: Resolve) -> None:
     found = resolve()
     needs = LAUNCHES.needs(launch.script(found))
     sources = [found.recipe["model"], *([found.recipe["drafter"]] if "drafter" in found.recipe else [])]
-    assert sorted(needs["snapshots"]) == sorted(launch.snapshot(found.site.hub_dir, source) for source in sources)
-    assert needs["models"] == sorted({f"{found.site.hub_dir}/{launch.hub_folder(s['repository'])}" for s in sources})
-    assert needs["files"] == sorted(launch.mount_source(found, mount) for mount in found.recipe["mounts"])
+    assert sorted(needs["snapshots"]) == sorted(hub_cache.snapshot(found.site.hub_dir, source) for source in sources)
+    assert needs["models"] == sorted({f"{found.site.hub_dir}/{hub_cache.hub_folder(s['repository'])}" for s in sources})
+    assert needs["files"] == sorted(inventory_spec.mount_source(found, mount) for mount in found.recipe["mounts"])
     assert needs["cache"] == f"{found.site.cache_dir}/demo"
     assert (needs["pair"], needs["peer"]) == (False, "")
 
@@ -76,7 +78,7 @@ def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> P
         "etc/systemd/system/vllm@demo.service.d/override.conf": "[Service]\nNice=5\n",
         "etc/systemd/system/vllm-of-mine.service": "[Service]\n",
         "usr/local/lib/vllm-spark/supervise": "x",
-        "usr/local/bin/vllm-switch": switch_box.program(),
+        "usr/local/bin/vllm-switch": exclusion.switch_program(),
         "usr/local/bin/vllm-mine": "#!/bin/sh\n",
         "var/lib/vllm-spark/history/demo.jsonl": '{"image": "a:1", "digest": "d", "who": "me"}\n{"cut',
         "var/lib/vllm-spark/pulled": "b@sha256:2\na@sha256:1\n\n",

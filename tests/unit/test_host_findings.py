@@ -20,9 +20,11 @@ from ansible.module_utils.testing import patch_module_args
 from conftest import DATA, load_module
 from test_cases import merge, resolved
 
-from vllm_spark import host_findings, paths, plan
-from vllm_spark.host_rules import RULES
-from vllm_spark.spec import Spec
+from vllm_spark.core import paths
+from vllm_spark.deploy import plan
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.preflight import host_warnings
+from vllm_spark.preflight.host_warning_rules import RULES
 
 FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())
 CASES = {case["name"]: case for case in FILE["cases"]}
@@ -50,8 +52,8 @@ def test_case(case: dict[str, Any], healthy: dict[str, Any]) -> None:
     if "peer" in case:
         boxes[WORKER] = merge(copy.deepcopy(healthy), case["peer"])
     specs = deployed("peer" in case, case.get("recipe", "everything"))
-    found = host_findings.findings(specs, boxes, HEAD)
-    said = dict(zip([finding.signature for finding in found], host_findings.lines(found), strict=True))
+    found = host_warnings.findings(specs, boxes, HEAD)
+    said = dict(zip([finding.signature for finding in found], host_warnings.lines(found), strict=True))
     assert len(said) == len(found), "one thing is said once"
     assert said.keys() == case["finds"].keys(), said
     for name, part in case["finds"].items():
@@ -64,7 +66,7 @@ def test_case(case: dict[str, Any], healthy: dict[str, Any]) -> None:
 
 
 def test_every_finding_has_its_rule_its_case_and_its_runbook() -> None:
-    known = {entry.id: entry for entry in host_findings.known()}
+    known = {entry.id: entry for entry in host_warnings.load_rules()}
     assert known.keys() == RULES.keys()
     assert known.keys() | OF_THE_DOCTOR == {name for case in CASES.values() for name in case["finds"]}
     for entry in known.values():
@@ -80,12 +82,12 @@ SHARED = {"gpu-clocks.md", "disk-full.md"}
 def test_what_is_between_two_is_said_once(healthy: dict[str, Any]) -> None:
     boxes = {HEAD: healthy, WORKER: merge(copy.deepcopy(healthy), CASES["a pair of unlike Sparks"]["peer"])}
     specs = deployed(pair=True)
-    assert len(host_findings.findings(specs, boxes, HEAD)) == 4
-    assert host_findings.findings(specs, boxes, WORKER) == []
+    assert len(host_warnings.findings(specs, boxes, HEAD)) == 4
+    assert host_warnings.findings(specs, boxes, WORKER) == []
 
 
 def test_facts_recorded_before_there_were_findings(facts: dict[str, Any]) -> None:
-    assert host_findings.findings(deployed(pair=False), {HEAD: facts}, HEAD) == []
+    assert host_warnings.findings(deployed(pair=False), {HEAD: facts}, HEAD) == []
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -115,7 +117,7 @@ def test_nothing_comes_of_what_a_box_does_not_tell(
     if missing:
         del place[path[-1]]
     boxes = {HEAD: healthy, WORKER: copy.deepcopy(healthy)}
-    assert host_findings.findings(deployed(pair=True), boxes, HEAD) == []
+    assert host_warnings.findings(deployed(pair=True), boxes, HEAD) == []
 
 
 def test_a_plan_asks_for_what_the_findings_need() -> None:
@@ -127,7 +129,7 @@ def test_a_plan_asks_for_what_the_findings_need() -> None:
 @pytest.mark.parametrize(("driver", "refused"), [("580.65.06", 0), ("579.99", 1), ("[N/A]", 0), ("", 0)])
 def test_a_driver_is_refused_by_its_branch(driver: str, refused: int, facts: dict[str, Any]) -> None:
     facts["gpus"] = [{"name": "NVIDIA GB10", "driver": driver}]
-    assert len(list(host_findings.refusals(deployed(pair=False)[HEAD], facts))) == refused
+    assert len(list(host_warnings.refusals(deployed(pair=False)[HEAD], facts))) == refused
 
 
 # The collectors.
@@ -280,5 +282,5 @@ def test_the_module_tells_the_host_on_this_machine(capsys: pytest.CaptureFixture
     assert told["host"].keys() == {"swappiness", "bios", "nics", "reboot", "processes", "ollama"}
     assert told["time"]["began"] <= told["time"]["ended"]
     assert "running" not in told["docker"]
-    found = host_findings.findings(deployed(pair=False), {HEAD: told}, HEAD)
+    found = host_warnings.findings(deployed(pair=False), {HEAD: told}, HEAD)
     assert all(finding.runbook for finding in found)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark import launch
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
 
 # Beside the interpreter: it comes with the lock, and nobody has to activate anything.
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vllm_spark.box import liveness
+from vllm_spark.node import liveness
 
 READY = {"ready": True, "misses": 0}
 MISSED = {"ready": True, "misses": 1, "progress": "7"}

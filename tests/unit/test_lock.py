@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Spec
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory.spec import Spec
 
 IMAGE = "registry:5000/vllm-spark/engine:0.32.0-cpu"
 GOOD = f"sha256:{'5' * 64}"

@@ -12,10 +12,11 @@ from conftest import DATA
 from stand_in import Reply, serving
 
 import loopback
-from vllm_spark import lock, locking, recipe
-from vllm_spark.hub import Hub
-from vllm_spark.refusal import RefusedError
-from vllm_spark.registry import Registry
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.pinning import lock_verb
+from vllm_spark.pinning.hub import Hub
+from vllm_spark.pinning.registry import Registry
+from vllm_spark.recipe import loader, lockfile
 
 COMMIT = "c0ffee" + "0" * 34
 SMALL = b"# a program that the checkpoint ships\n"
@@ -134,36 +135,36 @@ def index(path: str, headers: Mapping[str, str]) -> Reply:
     return Reply({"manifests": [{"digest": DIGEST, "platform": {"os": "linux", "architecture": "arm64"}}]})
 
 
-def run(folder: Path, registry_url: str, hub_url: str, **more: object) -> locking.Outcome:
+def run(folder: Path, registry_url: str, hub_url: str, **more: object) -> lock_verb.LockOutcome:
     deployments = [
         {"name": "one", "recipe": "open", "hosts": ["spark1"]},
         {"name": "two", "recipe": "closed", "hosts": ["spark2"], "active": False},
     ]
     given = {"deployments": deployments, "limit": ("spark1",), "recipe_folders": (folder,), **more}
     registry = Registry({"images.test": registry_url})
-    source = locking.Outside(registry, Hub(hub_url))
-    wanted = locking.Wanted(**given)  # type: ignore[arg-type]
-    return locking.run(wanted, folder / "lock.yml", source, locking.verified(registry), "2026-11-21")
+    source = lock_verb.RemoteSources(registry, Hub(hub_url))
+    wanted = lock_verb.LockRequest(**given)  # type: ignore[arg-type]
+    return lock_verb.run(wanted, folder / "lock.yml", source, lock_verb.verified(registry), "2026-11-21")
 
 
 def test_lock_writes_what_the_limited_recipes_leave_open(folder: Path) -> None:
     with serving(index) as (images, _), serving(hub) as (models, _):
         first = run(folder, images, models)
-        lock.write(folder / "lock.yml", first.after)
+        lockfile.write(folder / "lock.yml", first.after)
         second = run(folder, images, models)
     assert first.before == ""
     assert len(first.lines) == 3
     assert all(": new, " in line for line in first.lines)
     assert second.after == second.before == first.after
-    document = recipe.load("open", (folder,)).document
-    assert lock.missing(document, lock.read(folder / "lock.yml")) == []
+    document = loader.load("open", (folder,)).document
+    assert lockfile.missing_pins(document, lockfile.read(folder / "lock.yml")) == []
 
 
 def test_lock_leaves_a_file_of_the_same_entries_as_it_is(folder: Path) -> None:
     """Whoever wrote it, in whatever order and with whatever comments."""
     with serving(index) as (images, _), serving(hub) as (models, _):
         made = run(folder, images, models).after
-        (folder / "lock.yml").write_text(f"# mine\n{made.removeprefix(lock.HEADER)}")
+        (folder / "lock.yml").write_text(f"# mine\n{made.removeprefix(lockfile.HEADER)}")
         again = run(folder, images, models)
     assert again.after == again.before
     assert again.before.startswith("# mine")

@@ -15,9 +15,9 @@ import pytest
 from stand_in import Reply, serving
 
 import loopback
-from vllm_spark import registry
-from vllm_spark.refusal import RefusedError
-from vllm_spark.registry import Registry
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.pinning import registry
+from vllm_spark.pinning.registry import Registry
 
 ARM, AMD = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 CONFIG = f"sha256:{'c' * 64}"

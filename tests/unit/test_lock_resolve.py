@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from vllm_spark import lock
-from vllm_spark.lock import Answer, Lock, Open
-from vllm_spark.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.recipe import lockfile
+from vllm_spark.recipe.lockfile import Lock, Resolution, UnpinnedRef
 
 OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 COMMIT, LATER = "a" * 40, "b" * 40
@@ -49,26 +49,26 @@ class StandInSource:
         self.down = down
         self.asked: list[str] = []
 
-    def _answer(self, kind: str, name: str, platform: str = "") -> Answer:
+    def _answer(self, kind: str, name: str, platform: str = "") -> Resolution:
         self.asked.append(f"{kind} {name}")
         if kind in self.down:
             raise RefusedError([Refusal(f"{kind}-down", f"{name} is down", "it up", "wait.", "image-registry")])
-        return Answer(self.answers[kind], "somewhere", platform)
+        return Resolution(self.answers[kind], "somewhere", platform)
 
-    def image(self, key: str, platforms: tuple[str, ...]) -> Answer:
+    def image(self, key: str, platforms: tuple[str, ...]) -> Resolution:
         return self._answer("image", key, platforms[0])
 
-    def revision(self, repository: str) -> Answer:
+    def revision(self, repository: str) -> Resolution:
         return self._answer("revision", repository)
 
-    def file(self, repository: str, revision: str, path: str) -> Answer:
+    def file(self, repository: str, revision: str, path: str) -> Resolution:
         return self._answer("file", f"{repository}@{revision}/{path}")
 
 
 def resolved(
     old: Lock, source: StandInSource, accepted: tuple[str, ...] = (), document: dict[str, Any] = DOCUMENT
 ) -> tuple[Lock, list[str]]:
-    new, changes = lock.resolve([document], old, source, accepted, "2026-11-21")
+    new, changes = lockfile.resolve([document], old, source, accepted, "2026-11-21")
     return new, [change.line() for change in changes]
 
 
@@ -91,29 +91,29 @@ MISSING = {
 @pytest.mark.parametrize("name", MISSING)
 def test_missing_says_what_is_not_pinned(name: str) -> None:
     table, expected = MISSING[name]
-    assert [str(gap) for gap in lock.missing(DOCUMENT, table)] == expected
+    assert [str(gap) for gap in lockfile.missing_pins(DOCUMENT, table)] == expected
 
 
 def test_a_pinned_recipe_misses_nothing() -> None:
-    assert lock.missing(PINNED, Lock()) == []
-    assert lock.pinned(PINNED, FULL) == PINNED
+    assert lockfile.missing_pins(PINNED, Lock()) == []
+    assert lockfile.pinned(PINNED, FULL) == PINNED
 
 
 def test_a_drafter_is_locked_as_a_model_is() -> None:
     document = {**PINNED, "drafter": {"repository": "owner/Drafter"}}
-    assert [str(gap) for gap in lock.missing(document, Lock())] == ["model owner/Drafter has no revision"]
+    assert [str(gap) for gap in lockfile.missing_pins(document, Lock())] == ["model owner/Drafter has no revision"]
     new, _ = resolved(Lock(), StandInSource(), document=document)
-    assert lock.pinned(document, new)["drafter"]["revision"] == COMMIT
+    assert lockfile.pinned(document, new)["drafter"]["revision"] == COMMIT
 
 
 def test_pinned_fills_in_what_is_open_and_nothing_else() -> None:
     before = copy.deepcopy(DOCUMENT)
-    filled = lock.pinned(DOCUMENT, FULL)
+    filled = lockfile.pinned(DOCUMENT, FULL)
     assert filled["image"]["digest"] == OLD
     assert filled["model"]["revision"] == COMMIT
     assert [mount["sha256"] for mount in filled["mounts"]] == [FILE, FILE]
     assert before == DOCUMENT
-    assert lock.missing(filled, Lock()) == []
+    assert lockfile.missing_pins(filled, Lock()) == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_pinned_fills_in_what_is_open_and_nothing_else() -> None:
 )
 def test_what_is_not_locked_is_refused(without: str, says: str) -> None:
     table = Lock(**{"images": FULL.images, "models": FULL.models, without: {}})
-    assert says in "\n".join(str(refusal) for refusal in lock.refusals(DOCUMENT, table))
+    assert says in "\n".join(str(refusal) for refusal in lockfile.refusals(DOCUMENT, table))
 
 
 def test_new_entries_are_taken() -> None:
@@ -135,7 +135,7 @@ def test_new_entries_are_taken() -> None:
     assert new.models[MODEL]["revision"] == COMMIT
     assert new.models[MODEL]["files"] == {"patched.py": FILE}
     assert lines[0] == f"image {IMAGE}: new, {OLD}"
-    assert lock.missing(DOCUMENT, new) == []
+    assert lockfile.missing_pins(DOCUMENT, new) == []
 
 
 def test_what_has_not_moved_leaves_the_lock_as_it_is() -> None:
@@ -179,7 +179,7 @@ def test_a_file_of_a_pinned_commit_stands_apart_from_the_branch() -> None:
     new, _ = resolved(FULL, StandInSource(), document=document)
     assert new.models[MODEL] == FULL.models[MODEL]
     assert new.models[f"{MODEL}@{LATER}"]["files"] == {"patched.py": FILE}
-    assert lock.missing(document, new) == []
+    assert lockfile.missing_pins(document, new) == []
 
 
 def test_every_fault_is_named_at_once() -> None:
@@ -193,17 +193,17 @@ def test_the_text_is_stable_and_reads_back(tmp_path: Path) -> None:
         Lock({"b:1": {"digest": NEW}, "a:1": {"digest": OLD}}),
         Lock({"a:1": {"digest": OLD}, "b:1": {"digest": NEW}}),
     )
-    assert lock.text(first) == lock.text(second)
+    assert lockfile.text(first) == lockfile.text(second)
     file = tmp_path / "lock.yml"
-    lock.write(file, lock.text(FULL))
-    assert lock.read(file) == FULL
+    lockfile.write(file, lockfile.text(FULL))
+    assert lockfile.read(file) == FULL
     assert [path.name for path in tmp_path.iterdir()] == ["lock.yml"]
 
 
 def test_keys_of_another_version_stay(tmp_path: Path) -> None:
     file = tmp_path / "lock.yml"
     file.write_text(yaml.safe_dump({"images": {IMAGE: {"digest": OLD, "note": "by hand"}}}))
-    new, _ = resolved(lock.read(file), StandInSource())
+    new, _ = resolved(lockfile.read(file), StandInSource())
     assert new.images[IMAGE] == {"digest": OLD, "note": "by hand"}
 
 
@@ -216,7 +216,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        lock.write(file, "images: {new: {}}\n")
+        lockfile.write(file, "images: {new: {}}\n")
     assert file.read_text() == "images: {}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["lock.yml"]
 
@@ -234,8 +234,8 @@ def test_a_broken_lock_is_refused_by_its_name(name: str, tmp_path: Path) -> None
     file = tmp_path / "lock.yml"
     file.write_bytes(BROKEN[name]())
     with pytest.raises(RefusedError, match=r"lock\.yml: .* Fix: correct"):
-        lock.read(file)
+        lockfile.read(file)
 
 
 def test_the_pieces_of_a_message_name_what_they_are_about() -> None:
-    assert str(Open("file", MODEL, "patched.py")) == "file patched.py of owner/Model"
+    assert str(UnpinnedRef("file", MODEL, "patched.py")) == "file patched.py of owner/Model"

@@ -9,10 +9,12 @@ import pytest
 import yaml
 from conftest import DATA
 
-from vllm_spark import gates, log_gates, paths, recipe
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import loader, shared_gates
+from vllm_spark.verify import gates
 
-LIBRARY = log_gates.load()
+LIBRARY = shared_gates.load()
 LINES = [(name, line) for name, gate in LIBRARY.items() for line in gate["lines"]]
 
 # (gate, a real engine's log, what it must say)
@@ -35,13 +37,13 @@ def test_the_pattern_meets_its_line(name: str, printed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "file", "value"), REAL)
 def test_the_pattern_meets_a_real_log(name: str, file: str, value: str) -> None:
     log = (DATA / "engine-logs" / file).read_text().splitlines()
-    document = log_gates.expanded({"gates": {"use": {name: value}}})
+    document = shared_gates.expanded({"gates": {"use": {name: value}}})
     assert gates.log_verdict(document["gates"]["log"][0], log).ok is True
 
 
 def test_a_name_among_the_candidates_is_no_choice() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
-    document = log_gates.expanded({"gates": {"use": {"nvfp4-moe": "MARLIN"}}})
+    document = shared_gates.expanded({"gates": {"use": {"nvfp4-moe": "MARLIN"}}})
     verdict = gates.log_verdict(document["gates"]["log"][0], [line])
     assert verdict.ok is False
     assert "VLLM_CUTLASS" in str(verdict)
@@ -59,12 +61,12 @@ def test_a_wrong_use_is_refused(used: dict[str, Any], part: str, tmp_path: Any) 
     document["gates"]["use"] = used
     (tmp_path / "gemma-4-31b-awq.yml").write_text(yaml.safe_dump(document))
     with pytest.raises(RefusedError) as refused:
-        recipe.read(tmp_path / "gemma-4-31b-awq.yml")
+        loader.read(tmp_path / "gemma-4-31b-awq.yml")
     assert part in str(refused.value)
 
 
 def test_a_number_is_a_bound() -> None:
-    document = log_gates.expanded({"gates": {"use": {"kv-tokens": 200000}}})
+    document = shared_gates.expanded({"gates": {"use": {"kv-tokens": 200000}}})
     gate = document["gates"]["log"][0]
     assert gates.log_verdict(gate, ["GPU KV cache size: 146,240 tokens"]).ok is False
     assert gates.log_verdict(gate, ["GPU KV cache size: 714,768 tokens"]).ok is True

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import architecture, kv_cache, memory, memory_seen, nominal, paths, recipe, roofline
-from vllm_spark.memory import GIB
+from vllm_spark.core import paths
+from vllm_spark.core.units import GIB
+from vllm_spark.recipe import architecture, loader
+from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, roofline
 
-TOTAL = nominal.MEMORY["total"]
+TOTAL = reference_spark.MEMORY["total"]
 
 
 def of(name: str, **changes: Any) -> dict[str, Any]:
     """A recipe's document, with changes to its blocks."""
-    document = copy.deepcopy(dict(recipe.load(name).document))
+    document = copy.deepcopy(dict(loader.load(name).document))
     for block, change in changes.items():
         document[block] = {**document[block], **change}
     return document
@@ -27,13 +29,13 @@ def identity(entry: Mapping[str, Any]) -> str:
     return str(entry["id"])
 
 
-@pytest.mark.parametrize("entry", memory_seen.of("loaded"), ids=identity)
+@pytest.mark.parametrize("entry", measured_memory.of("loaded"), ids=identity)
 def test_weights_take_what_was_seen(entry: Mapping[str, Any]) -> None:
-    held = memory_seen.model(entry).held_bytes(entry.get("tensor_parallel", 1))
+    held = measured_memory.model(entry).held_bytes(entry.get("tensor_parallel", 1))
     assert sum(held.values()) / GIB == pytest.approx(entry["seen"], rel=0.01)
 
 
-@pytest.mark.parametrize("entry", memory_seen.of("cache"), ids=identity)
+@pytest.mark.parametrize("entry", measured_memory.of("cache"), ids=identity)
 def test_the_cache_holds_what_the_engine_logged(entry: Mapping[str, Any]) -> None:
     cache = kv_cache.of(
         architecture.load(entry["architecture"]), roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1)
@@ -46,7 +48,7 @@ def test_the_cache_holds_what_the_engine_logged(entry: Mapping[str, Any]) -> Non
         assert cache.requests(room, context, batched) == pytest.approx(entry["requests"], abs=0.01)
 
 
-@pytest.mark.parametrize("entry", [e for group in ("loaded", "cache") for e in memory_seen.of(group)], ids=identity)
+@pytest.mark.parametrize("entry", [e for group in ("loaded", "cache") for e in measured_memory.of(group)], ids=identity)
 def test_what_is_said_to_be_in_a_log_is_there(entry: Mapping[str, Any]) -> None:
     file = paths.ROOT / entry["source"]
     if not file.is_file():
@@ -56,7 +58,7 @@ def test_what_is_said_to_be_in_a_log_is_there(entry: Mapping[str, Any]) -> None:
     assert float(entry.get("seen", entry.get("room"))) in {float(n) for n in re.findall(wanted, file.read_text())}
 
 
-@pytest.mark.parametrize("entry", memory_seen.of("reserved"), ids=identity)
+@pytest.mark.parametrize("entry", measured_memory.of("reserved"), ids=identity)
 def test_the_share_of_the_whole_is_what_an_engine_takes(entry: Mapping[str, Any]) -> None:
     reserved = entry["utilization"] * TOTAL / GIB
     if "cache" in entry:
@@ -79,7 +81,7 @@ def test_a_report_s_cache_is_foreseen(name: str, utilization: float, seen: float
     document = of(name, memory={"utilization": utilization})
     model = memory.model_of(document)
     assert model is not None
-    found = memory.fit(document, model, nominal.MEMORY, document["args"]["max-model-len"])
+    found = memory.fit(document, model, reference_spark.MEMORY, document["args"]["max-model-len"])
     assert found.room / GIB == pytest.approx(seen, abs=1.0)
 
 
@@ -115,7 +117,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
     assert model is not None
     weights = sum(model.held_bytes(1).values())
     assert memory.reserved_bytes(document, TOTAL) == weights + memory.WORKSPACE_BYTES + 10 * GIB
-    assert memory.fit(document, model, nominal.MEMORY, 1024).room == 10 * GIB
+    assert memory.fit(document, model, reference_spark.MEMORY, 1024).room == 10 * GIB
 
 
 def test_vision_is_left_out_where_the_engine_leaves_it_out() -> None:

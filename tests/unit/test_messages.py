@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark import paths
+from vllm_spark.core import paths
 
 SECTIONS = ["Symptom", "Check", "Cause", "Fix", "How to see it is fixed", "When to escalate"]
 RUNBOOKS = sorted(paths.RUNBOOKS.glob("*.md"))

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from ansible.module_utils import spark_netplan
 
-from vllm_spark import netplan
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.network import netplan
 
 SPARKS = ("spark1", "spark2", "spark3")
 ONE, TWO = "enp1s0f1np1", "enP2p1s0f1np1"
@@ -170,7 +170,7 @@ def test_a_file_that_says_more_is_not_moved(other: dict[str, Any], says: str) ->
     assert "vllm_fabric_replace" not in said(refused)
 
 
-def planned(fabric: Change | None = None, told: Change | None = None, *, replace: bool = False) -> netplan.Plan:
+def planned(fabric: Change | None = None, told: Change | None = None, *, replace: bool = False) -> netplan.LinkPlan:
     has, tells = box()
     ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
     return netplan.plan(ends, has | (fabric or {}), tells | (told or {}), replace=replace)
@@ -239,7 +239,7 @@ TOO_LONG = f"ping: local error: message too long, mtu=1500\n{NOTHING}"
 def judged(*answers: tuple[int, str], carrier: bool = True) -> tuple[list[str], list[str]]:
     made = planned()
     pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(made.pings, answers, strict=True)]
-    lines, refusals = netplan.judge(made.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
+    lines, refusals = netplan.judge_pings(made.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
     return lines, [str(refusal) for refusal in refusals]
 
 
@@ -261,7 +261,7 @@ def test_one_subnet_carries_only_small_packets_and_the_other_nothing() -> None:
 
 
 def test_a_lost_way_says_what_the_box_does_now() -> None:
-    text = str(netplan.lost("spark1", 60, "timed out"))
+    text = str(netplan.lost_refusal("spark1", 60, "timed out"))
     assert "spark1 does not answer over a new connection since netplan was applied (timed out)" in text
     assert "puts its old files back by itself, 60 s after" in text
 

@@ -17,11 +17,12 @@ import conftest  # noqa: F401  lets a module of the box be imported
 import pytest
 from ansible.module_utils import spark_lock
 
-from vllm_spark import operator_lock, paths
-from vllm_spark.operator_lock import Held, Run
+from vllm_spark.core import paths
+from vllm_spark.lifecycle import operator_lock
+from vllm_spark.lifecycle.operator_lock import LockHolder, OperatorRun
 
-MINE = Run("anna", "desk", "boot-1:pid:[1]", 100, "5000")
-OTHER = Run("ben", "laptop", "boot-2:pid:[1]", 7, "90")
+MINE = OperatorRun("anna", "desk", "boot-1:pid:[1]", 100, "5000")
+OTHER = OperatorRun("ben", "laptop", "boot-2:pid:[1]", 7, "90")
 
 PLAY = """
 - name: Work
@@ -82,7 +83,7 @@ def test_a_run_is_not_kept_out_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
 def test_only_the_lock_that_was_seen_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
-    third = Run("cleo", "desk", "b", 9, "1")
+    third = OperatorRun("cleo", "desk", "b", 9, "1")
     assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
     assert spark_lock.look(str(tmp_path))["run"] == (third.id if done else MINE.id)
 
@@ -91,14 +92,14 @@ def test_a_broken_lock_keeps_out_and_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / spark_lock.NAME).write_text("{half a li")
     done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert done is False
-    held = Held.from_json(found)
+    held = LockHolder.from_json(found)
     assert "somebody@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
     assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
 
 
 def contend(folder: str, number: int, gate: Any, results: Any) -> None:
     gate.wait()
-    mine = Run("u", "c", "m", number, "1")
+    mine = OperatorRun("u", "c", "m", number, "1")
     done, _ = spark_lock.take(mine.holder("deploy"), folder=folder)
     results.put((number, done))
     if not done:
@@ -129,7 +130,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_is_known_by_its_start(sleeper: subprocess.Popen[bytes]) -> None:
-    held = Held.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
+    held = LockHolder.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
     mine = operator_lock.this_run(os.getpid())
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
     sleeper.send_signal(signal.SIGKILL)
@@ -140,7 +141,7 @@ def test_a_process_is_known_by_its_start(sleeper: subprocess.Popen[bytes]) -> No
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
 
 
-HELD = Held.from_json({**MINE.holder("deploy"), "age_s": 67.0})
+HELD = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ HELD = Held.from_json({**MINE.holder("deploy"), "age_s": 67.0})
     ],
 )
 def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> None:
-    held = Held.from_json({**MINE.holder("deploy"), **changes})
+    held = LockHolder.from_json({**MINE.holder("deploy"), **changes})
     assert operator_lock.lives(held, MINE, started) is expected
 
 
@@ -172,7 +173,7 @@ def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> 
 def test_the_second_operator_is_told(
     connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
 ) -> None:
-    held = Held.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
+    held = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
     said = str(operator_lock.refusal("spark1", held, alive))
     always = ["spark1 is held by anna@desk with deploy for 01:07", "-e break_lock=true", "operator-lock.md"]
     assert [part for part in [*always, *parts] if part not in said] == []
@@ -180,9 +181,9 @@ def test_the_second_operator_is_told(
 
 
 def test_lines() -> None:
-    assert operator_lock.taken_over(HELD, alive=False).endswith("that run has ended without giving it back")
-    assert operator_lock.taken_over(HELD, alive=None).endswith("as break_lock says")
-    assert "anna@desk" in operator_lock.lost(HELD)
+    assert operator_lock.take_over_message(HELD, alive=False).endswith("that run has ended without giving it back")
+    assert operator_lock.take_over_message(HELD, alive=None).endswith("as break_lock says")
+    assert "anna@desk" in operator_lock.lost_message(HELD)
 
 
 def stat(proc: Path, pid: int, name: str, parent: int, start: int) -> None:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark.progress import Phase, Progress, advance, headline
+from vllm_spark.verify.startup_phases import Phase, StartupProgress, advance, headline
 
 LOGS = Path(__file__).parents[1] / "data" / "engine-logs"
-BEGIN = Progress(Phase.PULLING)
+BEGIN = StartupProgress(Phase.PULLING)
 
 
 def read(name: str) -> list[str]:
     return (LOGS / name).read_bytes().decode().split("\n")
 
 
-def walk(lines: list[str]) -> list[Progress]:
+def walk(lines: list[str]) -> list[StartupProgress]:
     """Every change of a start, one line at a time."""
     steps = [BEGIN]
     for line in lines:
@@ -59,7 +59,7 @@ def test_phases_never_go_back(log: Path) -> None:
 
 def test_all_lines_at_once_as_one_by_one() -> None:
     lines = read("26b-a4b-nvfp4-marlin.serve.log")
-    assert advance(BEGIN, lines) == walk(lines)[-1] == Progress(Phase.SERVING)
+    assert advance(BEGIN, lines) == walk(lines)[-1] == StartupProgress(Phase.SERVING)
 
 
 @pytest.mark.parametrize(
@@ -67,85 +67,85 @@ def test_all_lines_at_once_as_one_by_one() -> None:
     [
         (
             "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.2s/it]",
-            Progress(Phase.LOADING_WEIGHTS, 50),
+            StartupProgress(Phase.LOADING_WEIGHTS, 50),
         ),
         (
             "\x1b[0;36m(EngineCore pid=1)\x1b[0;0m Loading pt checkpoint shards:   7% Completed | 1/14",
-            Progress(Phase.LOADING_WEIGHTS, 7),
+            StartupProgress(Phase.LOADING_WEIGHTS, 7),
         ),
         (
             "Loading safetensors using Runai Model Streamer:  33% Completed | 4/12",
-            Progress(Phase.LOADING_WEIGHTS, 33),
+            StartupProgress(Phase.LOADING_WEIGHTS, 33),
         ),
         (
             "Loading safetensors using Fastsafetensor loader:  20% Completed | 1/5",
-            Progress(Phase.LOADING_WEIGHTS, 20),
+            StartupProgress(Phase.LOADING_WEIGHTS, 20),
         ),
         (
             "INFO 05-08 10:00:00 [model_runner.py:291] Model loading took 15.76 GiB and 84.123456 seconds",
-            Progress(Phase.LOADING_WEIGHTS, 100, "15.76 GiB in 84 s"),
+            StartupProgress(Phase.LOADING_WEIGHTS, 100, "15.76 GiB in 84 s"),
         ),
         (
             "(EngineCore pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) INFO 05-08 10:00:00 [backends.py:1] "
             "Dynamo bytecode transform time: 10.68 s [repeated 2x across cluster]",
-            Progress(Phase.COMPILING),
+            StartupProgress(Phase.COMPILING),
         ),
         (
             "INFO 05-08 10:00:00 [backends.py:1] Directly load the compiled graph(s) for compile range "
             "(1, 8192) from the cache, took 0.310 s",
-            Progress(Phase.COMPILING, None, "from cache"),
+            StartupProgress(Phase.COMPILING, None, "from cache"),
         ),
         (
             "\rCapturing CUDA graphs (mixed prefill-decode, PIECEWISE):  20%|##   | 1/5 [00:00<00:01]"
             "\rCapturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|#### | 2/5 [00:01<00:01]\r",
-            Progress(Phase.CAPTURING_GRAPHS, 40, "mixed prefill-decode, PIECEWISE"),
+            StartupProgress(Phase.CAPTURING_GRAPHS, 40, "mixed prefill-decode, PIECEWISE"),
         ),
-        ("Capturing CUDA graphs:  10%|#  | 1/10", Progress(Phase.CAPTURING_GRAPHS, 10)),
+        ("Capturing CUDA graphs:  10%|#  | 1/10", StartupProgress(Phase.CAPTURING_GRAPHS, 10)),
         (
             "(EngineCore pid=9) INFO 05-08 10:00:00 [ray_utils.py:1] Waiting for creating a placement group "
             "of specs for 30 seconds. specs=[{'GPU': 1.0}]",
-            Progress(Phase.STARTING, None, "waiting for the other Spark, 30 s so far"),
+            StartupProgress(Phase.STARTING, None, "waiting for the other Spark, 30 s so far"),
         ),
         (
             "(APIServer pid=1) INFO 05-08 10:00:00 [serve.py:187] Launching vLLM (v0.20.2) headless "
             "multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.",
-            Progress(Phase.STARTING, None, "vLLM 0.20.2, worker"),
+            StartupProgress(Phase.STARTING, None, "vLLM 0.20.2, worker"),
         ),
         ("latest: Pulling from vllm/vllm-openai", BEGIN),
         # A prompt in the log of requests is not the engine speaking.
         ("INFO 05-08 10:00:00 [logger.py:1] Received: prompt: 'Application startup complete.'", BEGIN),
     ],
 )
-def test_one_line(line: str, expected: Progress) -> None:
+def test_one_line(line: str, expected: StartupProgress) -> None:
     assert advance(BEGIN, [line]) == expected
 
 
 def test_serving_stays_but_a_fresh_start_begins_anew() -> None:
-    serving = Progress(Phase.SERVING)
+    serving = StartupProgress(Phase.SERVING)
     late = "INFO 05-08 10:00:00 [gpu_model_runner.py:1] Graph capturing finished in 15 secs, took 0.09 GiB"
     banner = read("26b-a4b-nvfp4-marlin.serve.log")[2]
     assert advance(serving, [late]) == serving
-    assert advance(serving, [late, banner]) == Progress(Phase.STARTING, None, "vLLM 0.20.2")
+    assert advance(serving, [late, banner]) == StartupProgress(Phase.STARTING, None, "vLLM 0.20.2")
 
 
 def test_drafter_is_named_while_its_weights_load() -> None:
     lines = read("made/0.33-cached.serve.log")
-    assert Progress(Phase.LOADING_WEIGHTS, 62) in walk(lines)
-    assert Progress(Phase.LOADING_WEIGHTS, 100, "drafter") in walk(lines)
-    assert Progress(Phase.COMPILING, None, "from cache") in walk(lines)
+    assert StartupProgress(Phase.LOADING_WEIGHTS, 62) in walk(lines)
+    assert StartupProgress(Phase.LOADING_WEIGHTS, 100, "drafter") in walk(lines)
+    assert StartupProgress(Phase.COMPILING, None, "from cache") in walk(lines)
 
 
 @pytest.mark.parametrize(
     ("progress", "elapsed_s", "deadline_s", "expected"),
     [
-        (Progress(Phase.LOADING_WEIGHTS, 62), 41, 1200, "loading weights 62 %  00:41 of 20:00"),
-        (Progress(Phase.COMPILING, None, "from cache"), 61.9, 1200, "compiling (from cache)  01:01 of 20:00"),
-        (Progress(Phase.PULLING), 3725, 7200, "pulling  1:02:05 of 2:00:00"),
-        (Progress(Phase.CAPTURING_GRAPHS), 3599.9, 3600, "capturing graphs  59:59 of 1:00:00"),
-        (Progress(Phase.LOADING_WEIGHTS, 0), -1, 60, "loading weights 0 %  00:00 of 01:00"),
+        (StartupProgress(Phase.LOADING_WEIGHTS, 62), 41, 1200, "loading weights 62 %  00:41 of 20:00"),
+        (StartupProgress(Phase.COMPILING, None, "from cache"), 61.9, 1200, "compiling (from cache)  01:01 of 20:00"),
+        (StartupProgress(Phase.PULLING), 3725, 7200, "pulling  1:02:05 of 2:00:00"),
+        (StartupProgress(Phase.CAPTURING_GRAPHS), 3599.9, 3600, "capturing graphs  59:59 of 1:00:00"),
+        (StartupProgress(Phase.LOADING_WEIGHTS, 0), -1, 60, "loading weights 0 %  00:00 of 01:00"),
     ],
 )
-def test_headline(progress: Progress, elapsed_s: float, deadline_s: float, expected: str) -> None:
+def test_headline(progress: StartupProgress, elapsed_s: float, deadline_s: float, expected: str) -> None:
     assert headline(progress, elapsed_s, deadline_s) == expected
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from held_boxes import BASE, box, container, deployment, derived, launch, pulled
 
-from vllm_spark import holdings, prune
+from vllm_spark.lifecycle import installed, prune
 
 CURRENT_AND_PREVIOUS = {"current": launch("c"), "previous": launch("a")}
 HISTORY = {"demo": [{"image": "vllm/vllm-openai:d", "digest": f"sha256:{'d' * 64}"}]}
@@ -116,7 +116,7 @@ def test_refusals(held: dict[str, Any], ids: list[str]) -> None:
 
 def test_what_is_shown_ends_with_the_bytes() -> None:
     items, left = prune.plan(box({}, [pulled("d", size=3 << 30)], history=HISTORY))
-    said = holdings.shown(items, left, "would remove")
+    said = installed.format_items(items, left, "would remove")
     assert said[0].startswith(f"would remove image sha256:id-d, 3.0 GiB: {BASE.partition('@')[0]}@sha256:ddd")
     assert said[-1] == "would remove 1 in all, 3.0 GiB or more"
-    assert holdings.shown([], ["why"], "removes") == ["nothing to take away", "why"]
+    assert installed.format_items([], ["why"], "removes") == ["nothing to take away", "why"]

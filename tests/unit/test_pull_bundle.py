@@ -17,13 +17,13 @@ from registry_on_a_shelf import REPOSITORY as IMAGE_REPOSITORY
 from registry_on_a_shelf import Image, digest_of, registry, sent
 
 from stand_in_hub import Hub
-from vllm_spark import bundle, bundle_giver
-from vllm_spark.box import shelf
-from vllm_spark.box.shelf import Behind, Shelf, ShelfError
-from vllm_spark.box.weights import Source
-from vllm_spark.bundle import Held, Outside, Wanted
-from vllm_spark.pull_site import Model
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.node.pull import blob_registry
+from vllm_spark.node.pull.blob_registry import BlobCache, BlobCacheError, Upstream
+from vllm_spark.node.pull.hub_cache import Source
+from vllm_spark.transfer import bundle, bundle_server
+from vllm_spark.transfer.bundle import BundledImage, BundleRequest, RemoteSources
+from vllm_spark.transfer.site import PulledModel
 
 BIG = "model-00001-of-00002.safetensors"
 
@@ -72,13 +72,13 @@ def wheel(tmp_path: Path) -> Path:
     return wheel_of(tmp_path)
 
 
-def wanted(image: Image) -> Wanted:
-    held = Held(image.name, "docker.io", IMAGE_REPOSITORY, image.digest, ("linux/arm64",))
-    return Wanted((held,), (Model(REPOSITORY, COMMIT, 1000),))
+def wanted(image: Image) -> BundleRequest:
+    held = BundledImage(image.name, "docker.io", IMAGE_REPOSITORY, image.digest, ("linux/arm64",))
+    return BundleRequest((held,), (PulledModel(REPOSITORY, COMMIT, 1000),))
 
 
 def write(folder: Path, image: Image, url: str, hub: Hub, wheel: Path) -> None:
-    outside = Outside(
+    outside = RemoteSources(
         {"docker.io": url},
         {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(folder.parent / "home")},
         ("--no-index", "--find-links", str(wheel.parent), "demo"),
@@ -102,7 +102,7 @@ def test_it_is_whole_and_written_once(tmp_path: Path, image: Image, hub: Hub, wh
     assert [(entry["digest"], entry["annotations"]["org.opencontainers.image.ref.name"]) for entry in entries] == [
         (image.digest, image.name)
     ]
-    assert list(bundle.contents_of(folder)["wheels"]) == ["demo-1-py3-none-any.whl"]
+    assert list(bundle.read_contents(folder)["wheels"]) == ["demo-1-py3-none-any.whl"]
 
 
 def test_one_that_was_cut_is_not_finished(tmp_path: Path, image: Image, hub: Hub, wheel: Path) -> None:
@@ -172,21 +172,24 @@ def test_what_it_lacks_is_said(tmp_path: Path, finished: tuple[Path, Image], nam
 
 
 def test_a_bundle_of_another_recipe_says_what_is_not_in_it(finished: tuple[Path, Image]) -> None:
-    other = Wanted((), (Model("owner/Other", COMMIT, 1),))
+    other = BundleRequest((), (PulledModel("owner/Other", COMMIT, 1),))
     assert "it has no owner/Other" in str(bundle.refusals(finished[0], other, quiet)[0])
 
 
 def test_a_finished_bundle_is_given_to_whoever_has_the_token(tmp_path: Path, finished: tuple[Path, Image]) -> None:
     """Both servers in their own process, and a Spark that takes from them."""
     folder, image = finished
-    process, ports = bundle_giver.start(folder, TOKEN)
+    process, ports = bundle_server.start(folder, TOKEN)
     try:
         assert take(tmp_path / "spark", ports["weights"])["moved"] == sum(map(len, FILES.values()))
-        behind = Behind(f"http://127.0.0.1:{ports['shelf']}", "the bundle", TOKEN)
-        kept = Shelf(tmp_path / "images", behind)
-        assert len(list(shelf.fill(kept, IMAGE_REPOSITORY, image.digest, ("linux/arm64",)))) == len(image.layers) + 1
-        with pytest.raises(ShelfError, match="401"):
-            Shelf(tmp_path / "x", Behind(behind.url, "x", "guessed")).manifest(IMAGE_REPOSITORY, image.digest)
+        behind = Upstream(f"http://127.0.0.1:{ports['shelf']}", "the bundle", TOKEN)
+        kept = BlobCache(tmp_path / "images", behind)
+        assert (
+            len(list(blob_registry.mirror_image(kept, IMAGE_REPOSITORY, image.digest, ("linux/arm64",))))
+            == len(image.layers) + 1
+        )
+        with pytest.raises(BlobCacheError, match="401"):
+            BlobCache(tmp_path / "x", Upstream(behind.url, "x", "guessed")).manifest(IMAGE_REPOSITORY, image.digest)
     finally:
-        bundle_giver.stop(process)
+        bundle_server.stop(process)
     assert shown(tmp_path / "spark") == FILES

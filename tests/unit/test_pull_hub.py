@@ -13,9 +13,9 @@ from pull_boxes import COMMIT, FILES, FOLDER, REPOSITORY, shown
 
 import loopback
 from stand_in_hub import Hub
-from vllm_spark.box import hub_fetch, weights
-from vllm_spark.box.jobs import JobError, Progress
-from vllm_spark.box.weights import Manifest, Source
+from vllm_spark.node.pull import hub_cache, hub_fetch
+from vllm_spark.node.pull.hub_cache import Manifest, Source
+from vllm_spark.node.pull.job import JobError, JobProgress
 
 BIG = "model-00001-of-00002.safetensors"
 
@@ -31,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr(hub_fetch, "LOOK_EVERY_S", 0.02)
+        monkeypatch.setattr(hub_fetch, "POLL_INTERVAL_S", 0.02)
         yield server
         server.shutdown()
 
@@ -42,7 +42,7 @@ def box(tmp_path: Path) -> Source:
 
 
 def have(box: Source, *, verify: bool = False) -> tuple[Manifest, bool]:
-    return hub_fetch.have(box, REPOSITORY, Progress(), verify=verify)
+    return hub_fetch.ensure_model(box, REPOSITORY, JobProgress(), verify=verify)
 
 
 def fetched(hub: Hub) -> set[str]:
@@ -129,13 +129,13 @@ def test_a_download_of_before_is_taken_over_without_fetching_it_again(hub: Hub, 
 def test_a_damaged_manifest_is_said(hub: Hub, box: Source) -> None:
     have(box)
     box.manifest_file.write_text(json.dumps({"commit": COMMIT}))
-    with pytest.raises(weights.ManifestError):
+    with pytest.raises(hub_cache.ManifestError):
         have(box)
 
 
 def test_no_such_model(hub: Hub, box: Source) -> None:
     with pytest.raises(JobError) as refused:
-        hub_fetch.have(box, "owner/nothing", Progress())
+        hub_fetch.ensure_model(box, "owner/nothing", JobProgress())
     assert refused.value.reason == "hub-login"
 
 

@@ -14,8 +14,8 @@ import pytest
 from registry_on_a_shelf import REPOSITORY, Image, digest_of, registry, sent
 
 import loopback
-from vllm_spark.box import image as images
-from vllm_spark.box.jobs import JobError, Progress
+from vllm_spark.node.pull import image_pull
+from vllm_spark.node.pull.job import JobError, JobProgress
 
 HOSTS = "127.0.0.1 localhost\n10.0.0.7 nas\n"
 # Somebody else's formatting has to survive.
@@ -49,12 +49,12 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("DOCKER_HOSTS", str(tmp_path / "hosts"))
     monkeypatch.setenv("DOCKER_DAEMON", str(tmp_path / "daemon.json"))
-    monkeypatch.setattr(images, "HOSTS", tmp_path / "hosts")
-    monkeypatch.setattr(images, "DAEMON", tmp_path / "daemon.json")
-    monkeypatch.setattr(images, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
-    monkeypatch.setattr(images, "PULLED", tmp_path / "pulled")
-    monkeypatch.setattr(images, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(images, "RELOAD_S", 0.3)
+    monkeypatch.setattr(image_pull, "HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(image_pull, "DAEMON", tmp_path / "daemon.json")
+    monkeypatch.setattr(image_pull, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
+    monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
+    monkeypatch.setattr(image_pull, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(image_pull, "RELOAD_S", 0.3)
     # It pins names for its own process, which is this one.
     monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
     return tmp_path
@@ -76,7 +76,7 @@ def request(box: Path, image: Image, url: str, host: str = "docker.io") -> dict[
 
 
 def pull(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    return images.pull(asked, Progress(), Event())
+    return image_pull.pull(asked, JobProgress(), Event())
 
 
 def unchanged(box: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_changed(box: Path, imag
 
 
 def test_a_docker_that_takes_no_mirror_is_said(box: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "_mirrors", lambda: [])
+    monkeypatch.setattr(image_pull, "_mirrors", lambda: [])
     with registry(image) as (url, _), pytest.raises(JobError) as refused:
         pull(request(box, image, url))
     assert refused.value.reason == "docker-mirror"
@@ -147,18 +147,18 @@ def test_a_docker_that_takes_no_mirror_is_said(box: Path, image: Image, monkeypa
 
 
 def test_the_next_run_repairs_what_a_killed_one_has_left(box: Path) -> None:
-    images.mirror(25093)
-    images.name_here("nvcr.io")
+    image_pull.add_mirror(25093)
+    image_pull.add_hosts_entry("nvcr.io")
     assert "25093" in (box / "daemon.json").read_text()
     assert "nvcr.io" in (box / "hosts").read_text()
-    images.repair()
+    image_pull.repair()
     unchanged(box)
 
 
 def test_a_box_without_a_daemon_file_has_none_afterwards(box: Path) -> None:
     (box / "daemon.json").unlink()
     (box / "state" / "mirrors").unlink()
-    images.mirror(25093)
-    images.repair()
+    image_pull.add_mirror(25093)
+    image_pull.repair()
     assert not (box / "daemon.json").exists()
     assert json.loads((box / "state" / "mirrors").read_text()) == []

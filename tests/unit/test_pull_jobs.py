@@ -18,7 +18,7 @@ from conftest import load_module
 from pull_boxes import COMMIT, FOLDER, Cable, giving, model, request, shown
 
 import loopback
-from vllm_spark import pull_plan
+from vllm_spark.transfer import plan
 
 FILES = {"config.json": b"{}", **{f"model-{number}.safetensors": os.urandom(30 << 20) for number in range(2)}}
 SIZE = sum(map(len, FILES.values()))
@@ -30,7 +30,7 @@ def box(tmp_path: Path) -> Path:
     """A box with nothing but the programs, as the module places them."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()
-    for path, text in pull_plan.programs().items():
+    for path, text in plan.programs().items():
         (tmp_path / "programs" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "programs" / path).write_text(text)
     model(tmp_path / "head", FILES)
@@ -46,7 +46,7 @@ def started(box: Path, command: str, asked: dict[str, Any]) -> subprocess.Popen[
         "VLLM_SPARK_JOBS": str(box / "jobs"),
         "PATH": os.environ["PATH"],
     }
-    words = [sys.executable, "-S", "-m", "vllm_spark.box.transfer", command]
+    words = [sys.executable, "-S", "-m", "vllm_spark.node.pull.range_copy", command]
     return subprocess.Popen(words, env=environment, cwd=box)
 
 
@@ -73,7 +73,7 @@ def take(box: Path, port: int) -> dict[str, Any]:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_one_that_was_ended_goes_on_with_the_next(box: Path, number: signal.Signals) -> None:
     # Ranges that a slow test machine can count; the program has its own constant.
-    program = box / "programs" / "vllm_spark" / "box" / "transfer.py"
+    program = box / "programs" / "vllm_spark" / "node" / "pull" / "range_copy.py"
     program.write_text(program.read_text().replace("CHUNK = 64 << 20", "CHUNK = 1 << 20"))
     with giving(box / "head") as giver:
         # Twenty megabytes, then silence: the program waits, and is ended there.
@@ -124,7 +124,7 @@ def test_the_module_looks_and_places_nothing(box: Path, capsys: pytest.CaptureFi
     said = run_module(
         capsys,
         action="look",
-        programs=pull_plan.programs(),
+        programs=plan.programs(),
         request=asked,
         program_dir=str(box / "nowhere"),
         _ansible_check_mode=check,
@@ -136,6 +136,6 @@ def test_the_module_looks_and_places_nothing(box: Path, capsys: pytest.CaptureFi
 
 def test_the_module_says_why_it_cannot_look(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"hub": str(box / "head"), "sources": [{"folder": "../etc", "commit": COMMIT}]}
-    said = run_module(capsys, action="look", programs=pull_plan.programs(), request=asked)
+    said = run_module(capsys, action="look", programs=plan.programs(), request=asked)
     assert said["failed"]
     assert "../etc" in said["msg"]

@@ -14,18 +14,22 @@ import pytest
 from conftest import DATA, RECIPE_FOLDERS
 from recorded_boxes import load, record
 
-from vllm_spark import lock, pair, paths, pull_plan, pull_site, pull_specs, pull_words, recipe, spec
-from vllm_spark.pull_site import Model, Site, Steps
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core import paths, ports
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory import spec
+from vllm_spark.recipe import loader, lockfile
+from vllm_spark.transfer import messages, plan, selection
+from vllm_spark.transfer import site as transfer_site
+from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps
 
 PAIR = [{"name": "pair", "recipe": "two-sparks", "hosts": ["spark1", "spark2"]}]
 SOLO = "gemma-4-26b-a4b-nvfp4-mtp"
 SOLOS = [{"name": f"s{number}", "recipe": SOLO, "hosts": [f"spark{number}"]} for number in (1, 2)]
 ALONE = SOLOS[:1]
 DERIVED = "gemma-4-26b-a4b-fp8-mtp-overlay"
-DERIVED_FROM = lock.locked_name(recipe.load(DERIVED, (paths.RECIPES,)).document)
+DERIVED_FROM = lockfile.locked_name(loader.load(DERIVED, (paths.RECIPES,)).document)
 IMAGE = "sha256:3"
-Make = Callable[..., Site]
+Make = Callable[..., PullSite]
 
 
 def inventory(deployments: list[dict[str, Any]], lock_file: Path | None = None) -> spec.Inventory:
@@ -43,10 +47,10 @@ def site(facts: dict[str, Any], tmp_path: Path) -> Make:
         cable: str = "one-cable",
         free: int = 10**12,
         bundled: bool = False,
-    ) -> Site:
+    ) -> PullSite:
         locked = tmp_path / "lock.yml"
         locked.write_text(json.dumps({"images": {DERIVED_FROM: {"digest": f"sha256:{'4' * 64}"}}}))
-        found = {host: pull_specs.of_host(inventory(deployments, locked), host) for host in ("spark1", "spark2")}
+        found = {host: selection.of_host(inventory(deployments, locked), host) for host in ("spark1", "spark2")}
         wanted = {host: specs for host, specs in found.items() if specs}
         boxes, looks = {}, {}
         for host, specs in wanted.items():
@@ -57,13 +61,13 @@ def site(facts: dict[str, Any], tmp_path: Path) -> Make:
                 "disks": {specs[0].site.hub_dir: {"free": free}},
                 "images": {specs[0].base: IMAGE} if "image" in mine else {},
             }
-            looks[host] = [look(model, mine) for model in pull_site.models(specs)]
-        return Site(wanted, looks, boxes, "test", bundled)
+            looks[host] = [look(model, mine) for model in transfer_site.models(specs)]
+        return PullSite(wanted, looks, boxes, "test", bundled)
 
     return _site
 
 
-def look(model: Model, has: set[str]) -> dict[str, Any]:
+def look(model: PulledModel, has: set[str]) -> dict[str, Any]:
     state = next((state for state in ("whole", "cut", "unread") if state in has), "")
     size = model.size or 1000
     empty = {"folder": model.folder, "commit": model.commit, "manifest": bool(state), "wrong": []}
@@ -73,7 +77,7 @@ def look(model: Model, has: set[str]) -> dict[str, Any]:
     return empty | ({state: size} if state else {})
 
 
-def done(mine: Steps) -> dict[str, Any]:
+def done(mine: PullSteps) -> dict[str, Any]:
     """The steps of a Spark, short: only those that there are."""
     short = {
         "fetch": [source["repository"] for source in mine.fetch.get("sources", [])],
@@ -88,9 +92,9 @@ def done(mine: Steps) -> dict[str, Any]:
     return {name: value for name, value in short.items() if value}
 
 
-def steps(asked: Site) -> dict[str, Steps]:
+def steps(asked: PullSite) -> dict[str, PullSteps]:
     """Of every host, as the tasks of each make them."""
-    return {host: pull_plan.steps(asked, host) for host in asked.wanted}
+    return {host: plan.steps(asked, host) for host in asked.wanted}
 
 
 M = "owner/Model"
@@ -179,9 +183,9 @@ def test_addresses_and_ports_are_the_fabrics(site: Make) -> None:
     found = steps(site(PAIR))
     give, taken = found["spark1"].give, found["spark2"].take[0]
     assert (give["address"], give["port"]) == (taken["address"], taken["port"])
-    assert found["spark2"].over[0]["behind"]["url"] == f"http://{give['address']}:{pull_site.SHELF_PORT}"
+    assert found["spark2"].over[0]["behind"]["url"] == f"http://{give['address']}:{ports.IMAGES_PORT}"
     assert give["address"].startswith("192.168.") or give["address"].startswith("10.") or "169.254" in give["address"]
-    assert {pull_site.WEIGHTS_PORT, pull_site.SHELF_PORT, pull_site.MIRROR_PORT} <= set(pair.PORTS)
+    assert {ports.WEIGHTS_PORT, ports.IMAGES_PORT, ports.MIRROR_PORT} <= set(ports.PORTS)
 
 
 def test_without_outside_no_request_leads_there(site: Make) -> None:
@@ -244,7 +248,7 @@ def test_the_end_is_judged(site: Make, name: str) -> None:
     asked, said = site(PAIR, has), []
     for host in asked.wanted:
         try:
-            pull_plan.proven(asked, host)
+            plan.proven(asked, host)
         except RefusedError as error:
             said += [refusal.id for refusal in error.refusals]
     assert sorted(said) == expected
@@ -254,7 +258,7 @@ def test_two_images_of_one_name_are_found(site: Make) -> None:
     asked = site(PAIR, {"spark1": ALL, "spark2": ALL})
     asked.facts["spark2"]["images"] = dict.fromkeys(asked.facts["spark2"]["images"], "sha256:other")
     with pytest.raises(RefusedError, match="spark2 has sha256:other"):
-        pull_plan.proven(asked, "spark1")
+        plan.proven(asked, "spark1")
 
 
 def test_a_bundle_holds_no_derived_image(site: Make) -> None:
@@ -282,21 +286,21 @@ def test_a_pull_may_be_for_what_comes_later(name: str) -> None:
         {"name": "a", "recipe": SOLO, "hosts": ["spark1"]},
         {"name": "b", "recipe": SOLO, "hosts": ["spark1"], "active": False},
     ]
-    found = pull_specs.of_host(inventory(deployments), "spark1", named)
+    found = selection.of_host(inventory(deployments), "spark1", named)
     assert [entry.deployment.name for entry in found] == expected
 
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(RefusedError, match="pull_deployments names nobody"):
-        pull_specs.of_host(inventory(ALONE), "spark1", ("nobody",))
+        selection.of_host(inventory(ALONE), "spark1", ("nobody",))
 
 
 def test_the_programs_import_nothing_that_is_not_placed() -> None:
-    placed = pull_plan.programs()
-    named = re.compile(r"^from vllm_spark(?:\.box import ([\w, ]+)|\.box\.(\w+) import)", re.MULTILINE)
+    placed = plan.programs()
+    named = re.compile(r"^from vllm_spark\.node\.pull(?: import ([\w, ]+)|\.(\w+) import)", re.MULTILINE)
     found = [name for text in placed.values() for match in named.findall(text) for name in match if name]
-    imported = {name.strip() for names in found for name in names.split(",")}
-    assert "weights" in imported
+    imported = {name.split(" as ")[0].strip() for names in found for name in names.split(",")}
+    assert "hub_cache" in imported
     assert imported <= {Path(path).stem for path in placed}
 
 
@@ -316,17 +320,17 @@ HEADLINES = {
 
 @pytest.mark.parametrize("expected", HEADLINES)
 def test_progress_reads(expected: str) -> None:
-    assert pull_words.headline(HEADLINES[expected]) == expected
+    assert messages.job_headline(HEADLINES[expected]) == expected
 
 
-@pytest.mark.parametrize("reason", [*pull_words.REASONS, "never heard of"])
+@pytest.mark.parametrize("reason", [*messages.REASONS, "never heard of"])
 def test_every_reason_of_a_job_has_a_fix_and_a_runbook(reason: str) -> None:
-    said = pull_words.failure("take", "spark2", {"ok": False, "reason": reason, "said": "what it saw"})
+    said = messages.job_failure("take", "spark2", {"ok": False, "reason": reason, "said": "what it saw"})
     assert "on spark2 stopped: what it saw — expected" in str(said)
     assert (paths.RUNBOOKS / f"{said.runbook}.md").is_file()
 
 
 def test_the_look_is_of_every_model_once(site: Make) -> None:
     specs = site(ALONE).wanted["spark1"]
-    asked = pull_plan.look_at([*specs, *(replace(entry) for entry in specs)])
+    asked = plan.look_at([*specs, *(replace(entry) for entry in specs)])
     assert [source["repository"] for source in asked["sources"]] == [G, D]

@@ -13,10 +13,10 @@ from threading import Event
 import pytest
 from pull_boxes import COMMIT, FILES, FOLDER, TOKEN, Cable, giving, model, request, shown, take
 
-from vllm_spark.box import transfer, weights
-from vllm_spark.box.jobs import JobError, Progress
-from vllm_spark.box.transfer import Part
-from vllm_spark.box.weights import Entry, Source, Stamps
+from vllm_spark.node.pull import hub_cache, range_copy
+from vllm_spark.node.pull.hub_cache import ChecksumCache, Entry, Source
+from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.range_copy import PartialFile
 
 SIZE = sum(map(len, FILES.values()))
 BIG = "model-00001-of-00002.safetensors"
@@ -25,10 +25,10 @@ BIG = "model-00001-of-00002.safetensors"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of which a test's shards have many, and a short patience."""
-    monkeypatch.setattr(transfer, "CHUNK", 1 << 16)
-    monkeypatch.setattr(transfer, "BLOCK", 1 << 14)
-    monkeypatch.setattr(transfer, "RETRY_S", 0.02)
-    monkeypatch.setattr(transfer, "SILENCE_S", 1.0)
+    monkeypatch.setattr(range_copy, "CHUNK", 1 << 16)
+    monkeypatch.setattr(range_copy, "BLOCK", 1 << 14)
+    monkeypatch.setattr(range_copy, "RETRY_S", 0.02)
+    monkeypatch.setattr(range_copy, "READ_TIMEOUT_S", 1.0)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_everything_arrives_once_and_the_second_run_moves_and_reads_nothing(
         assert (first["moved"], first["files"]) == (SIZE, len(FILES))
         assert shown(worker) == FILES
         read: list[Path] = []
-        monkeypatch.setattr(weights, "sha256_of", lambda path, *_: read.append(path))
+        monkeypatch.setattr(hub_cache, "sha256_of", lambda path, *_: read.append(path))
         second = take(worker, giver.server_port)
     assert (second["moved"], second["files"], read) == (0, 0, [])
 
@@ -132,7 +132,7 @@ def test_a_cable_that_stays_cut_ends_it_and_the_next_run_asks_for_the_rest(head:
         cable.close()
         assert cut.value.reason == "link"
         assert "what has arrived is kept" in str(cut.value)
-        looked = weights.look(str(worker), request(worker, 0)["sources"])[0]
+        looked = hub_cache.look(str(worker), request(worker, 0)["sources"])[0]
         assert looked["missing"] > 0
         rest = take(worker, giver.server_port)
     assert 0 < rest["moved"] < SIZE
@@ -142,7 +142,7 @@ def test_a_cable_that_stays_cut_ends_it_and_the_next_run_asks_for_the_rest(head:
 def test_told_to_end_it_keeps_what_has_arrived(head: Path, worker: Path) -> None:
     stop = Event()
 
-    class Interrupted(Progress):
+    class Interrupted(JobProgress):
         def add(self, size: int) -> None:
             super().add(size)
             if self.phase == "copying" and self.done > 300_000:
@@ -151,7 +151,7 @@ def test_told_to_end_it_keeps_what_has_arrived(head: Path, worker: Path) -> None
     progress = Interrupted()
     with giving(head) as giver:
         with pytest.raises(JobError) as told:
-            transfer.take(request(worker, giver.server_port), progress, stop)
+            range_copy.fetch_from_peer(request(worker, giver.server_port), progress, stop)
         assert told.value.reason == "stopped"
         rest = take(worker, giver.server_port)
     assert rest["moved"] < SIZE
@@ -187,7 +187,7 @@ def test_only_this_transfer_is_served(head: Path, worker: Path, name: str) -> No
 def test_no_other_file_is_served(head: Path, path: str) -> None:
     (head / "secret").write_text("x")
     with giving(head) as giver:
-        taker = transfer.Taker(("127.0.0.1", giver.server_port), TOKEN, Progress(), Event(), patience_s=1)
+        taker = range_copy.RangeClient(("127.0.0.1", giver.server_port), TOKEN, JobProgress(), Event(), patience_s=1)
         assert taker._small(f"/{path}")[0] == 404
 
 
@@ -206,17 +206,17 @@ def test_two_commits_share_what_they_have_in_common(head: Path, worker: Path) ->
 
 def test_look_says_what_is_whole_and_what_is_not(head: Path, worker: Path) -> None:
     sources = request(worker, 0)["sources"]
-    empty = weights.look(str(worker), sources)[0]
+    empty = hub_cache.look(str(worker), sources)[0]
     assert (empty["manifest"], empty["present"]) == (False, False)
-    unread = weights.look(str(head), sources)[0]
+    unread = hub_cache.look(str(head), sources)[0]
     assert (unread["whole"], unread["unread"], unread["missing"]) == (0, SIZE, 0)
     source = Source(head, FOLDER, COMMIT)
     manifest = source.manifest()
     assert manifest is not None
-    assert weights.check(source, manifest, verify=False) == []
-    assert weights.look(str(head), sources)[0]["whole"] == SIZE
+    assert hub_cache.check(source, manifest, verify=False) == []
+    assert hub_cache.look(str(head), sources)[0]["whole"] == SIZE
     os.truncate(blob(head), 5)
-    cut = weights.look(str(head), sources)[0]
+    cut = hub_cache.look(str(head), sources)[0]
     assert (cut["missing"], cut["wrong"]) == (len(FILES[BIG]), [BIG])
 
 
@@ -225,8 +225,8 @@ def test_a_check_that_is_told_to_end_takes_nothing_away(head: Path) -> None:
     stop.set()
     manifest = source.manifest()
     assert manifest is not None
-    with pytest.raises(weights.StoppedError):
-        weights.check(source, manifest, verify=True, stop=stop)
+    with pytest.raises(hub_cache.StoppedError):
+        hub_cache.check(source, manifest, verify=True, stop=stop)
     assert shown(head) == FILES
 
 
@@ -234,10 +234,10 @@ def test_stamps_that_cannot_be_read_cost_a_reading_and_nothing_else(head: Path) 
     source = Source(head, FOLDER, COMMIT)
     manifest = source.manifest()
     assert manifest is not None
-    weights.check(source, manifest, verify=False)
-    Stamps.of(source.root).file.write_text("{")
-    assert weights.look(str(head), request(head, 0)["sources"])[0]["unread"] == SIZE
-    assert weights.check(source, manifest, verify=False) == []
+    hub_cache.check(source, manifest, verify=False)
+    ChecksumCache.of(source.root).file.write_text("{")
+    assert hub_cache.look(str(head), request(head, 0)["sources"])[0]["unread"] == SIZE
+    assert hub_cache.check(source, manifest, verify=False) == []
 
 
 BAD_MANIFESTS = {
@@ -254,9 +254,9 @@ BAD_MANIFESTS = {
 def test_a_manifest_that_leaves_its_folder_is_refused(name: str) -> None:
     good = {"path": "a", "size": 1, "sha256": "0" * 64, "blob": "0" * 64}
     document = {"repository": "o/m", "commit": COMMIT, "files": [good]}
-    assert weights.parse(document).size == 1
-    with pytest.raises(weights.ManifestError):
-        weights.parse({**document, "files": [{**good, **BAD_MANIFESTS[name]}]})
+    assert hub_cache.parse(document).size == 1
+    with pytest.raises(hub_cache.ManifestError):
+        hub_cache.parse({**document, "files": [{**good, **BAD_MANIFESTS[name]}]})
 
 
 @pytest.fixture
@@ -304,10 +304,10 @@ def test_a_plain_copy_of_the_files_is_given_too(tmp_path: Path, worker: Path) ->
 
 
 def test_progress_ends_at_its_total(head: Path, worker: Path) -> None:
-    progress = Progress()
+    progress = JobProgress()
     with giving(head) as giver:
         cable = Cable(giver.server_port, after=100_000, cuts=5)
-        transfer.take(request(worker, cable.port), progress, Event())
+        range_copy.fetch_from_peer(request(worker, cable.port), progress, Event())
         cable.close()
     assert (progress.phase, progress.done) == ("copying", progress.total)
     assert json.dumps(progress.to_json())
@@ -315,9 +315,9 @@ def test_progress_ends_at_its_total(head: Path, worker: Path) -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]], ids=["in order", "backwards", "mixed"])
 def test_the_sum_follows_what_arrives_and_ends_once(worker: Path, order: list[int]) -> None:
-    content = os.urandom(3 * transfer.CHUNK + 5)
+    content = os.urandom(3 * range_copy.CHUNK + 5)
     digest = hashlib.sha256(content).hexdigest()
-    part = Part(Source(worker, FOLDER, COMMIT), Entry(BIG, len(content), digest, digest))
+    part = PartialFile(Source(worker, FOLDER, COMMIT), Entry(BIG, len(content), digest, digest))
     part.open()
     ended = []
     for number in order:

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from conftest import DATA
 
-from vllm_spark import paths, recipe
-from vllm_spark.refusal import RefusedError
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import loader
 
 GOOD = yaml.safe_load((DATA / "recipes" / "everything.yml").read_text())
 
@@ -117,7 +118,7 @@ def test_one_fault_is_named(name: str, tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     change(document)
     with pytest.raises(RefusedError) as refused:
-        recipe.read(write(tmp_path, document))
+        loader.read(write(tmp_path, document))
     said = str(refused.value)
     assert "broken.yml: " in said
     assert expected in said
@@ -130,7 +131,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
     document["model"]["revision"] = "main"
     document["env"]["N"] = 1
     with pytest.raises(RefusedError) as refused:
-        recipe.read(write(tmp_path, document))
+        loader.read(write(tmp_path, document))
     said = [str(refusal) for refusal in refused.value.refusals]
     assert [line.split(": ")[1] for line in said] == ["env.N", "model.revision", "name", "schema_version"]
 
@@ -140,26 +141,26 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_no_recipe(text: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"broken\.yml"):
-        recipe.read(write(tmp_path, text))
+        loader.read(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    "file", recipe.names([paths.RECIPES, paths.ROOT / "sandbox" / "recipes"]).values(), ids=lambda f: f.stem
+    "file", loader.names([paths.RECIPES, paths.ROOT / "sandbox" / "recipes"]).values(), ids=lambda f: f.stem
 )
 def test_every_recipe_of_the_repository_is_good(file: Path) -> None:
-    assert recipe.read(file).name == file.stem
+    assert loader.read(file).name == file.stem
 
 
 def test_a_comment_is_no_change(tmp_path: Path) -> None:
     source = (DATA / "recipes" / "everything.yml").read_text()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    first = recipe.read(write(tmp_path / "a", source.replace("name: everything", "name: broken")))
-    second = recipe.read(write(tmp_path / "b", source.replace("name: everything", "name: broken  # a comment")))
+    first = loader.read(write(tmp_path / "a", source.replace("name: everything", "name: broken")))
+    second = loader.read(write(tmp_path / "b", source.replace("name: everything", "name: broken  # a comment")))
     assert first.sha256 == second.sha256
 
 
 def test_templates_in_a_recipe_stay_text(tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     document["env"]["TEXT"] = "{{ vllm_secrets }}"
-    assert recipe.read(write(tmp_path, document)).document["env"]["TEXT"] == "{{ vllm_secrets }}"
+    assert loader.read(write(tmp_path, document)).document["env"]["TEXT"] == "{{ vllm_secrets }}"

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from vllm_spark import paths, recipe
-from vllm_spark.gates import failover, garbage, judging, reasoning, structured, tools, vision
+from vllm_spark.core import paths
+from vllm_spark.recipe import loader
+from vllm_spark.verify.gates import failover, garbage, reasoning, runner, structured, tools, vision
 
 NAMES = sorted(path.stem for path in paths.RECIPES.glob("*.yml") if path.stem not in ("compatibility", "gates"))
 # Before it the reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
@@ -16,7 +17,7 @@ GRAMMARS_SINCE = (0, 22)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_names_the_gates_that_its_flags_allow(name: str) -> None:
-    document = recipe.load(name).document
+    document = loader.load(name).document
     args, used = document["args"], document["gates"]
     version = tuple(int(part) for part in document["engine"]["version"].split(".")[:2])
     drops_grammars = version < GRAMMARS_SINCE and args.get("reasoning-parser") == "gemma4"
@@ -34,8 +35,8 @@ def test_a_gate_that_is_left_out_has_its_reason(name: str) -> None:
     block = re.search(r"^gates:\n((?:[ ].*\n)+)", text, re.MULTILINE)
     assert block
     comments = " ".join(re.findall(r"# (.*)", block[1])).lower()
-    for gate in judging.OPTIONAL:
-        if gate.NAME not in recipe.load(name).document["gates"]:
+    for gate in runner.OPTIONAL:
+        if gate.NAME not in loader.load(name).document["gates"]:
             assert f"no {gate.NAME}" in comments, gate.NAME
 
 

@@ -7,33 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark import cli, prediction_page, reference, speeds
+from vllm_spark.cli import main
+from vllm_spark.docs import pages, prediction
+from vllm_spark.sizing import reported_speeds
 
 
 def test_no_page_is_stale() -> None:
-    assert cli.main(["docs", "--check"]) == 0
+    assert main.main(["docs", "--check"]) == 0
 
 
 def test_a_stale_page_is_named_and_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reference, "FOLDER", tmp_path / "reference")
-    assert cli.main(["docs", "--check"]) == 1
+    monkeypatch.setattr(pages, "FOLDER", tmp_path / "reference")
+    assert main.main(["docs", "--check"]) == 1
     assert "docs/reference/prediction.md is not what the toolkit's data say" in capsys.readouterr().err
     assert not (tmp_path / "reference").exists()
-    assert cli.main(["docs"]) == 0
-    assert {file.name for file in (tmp_path / "reference").iterdir()} == set(reference.PAGES)
-    assert cli.main(["docs", "--check"]) == 0
+    assert main.main(["docs"]) == 0
+    assert {file.name for file in (tmp_path / "reference").iterdir()} == set(pages.PAGES)
+    assert main.main(["docs", "--check"]) == 0
     (tmp_path / "reference" / "prediction.md").write_text("by hand")
-    assert cli.main(["docs", "--check"]) == 1
+    assert main.main(["docs", "--check"]) == 1
 
 
 def test_the_page_claims_no_more_than_the_rows_held_back_show() -> None:
-    text = prediction_page.text()
-    found = speeds.summary([row.error() for row in speeds.rows("held_back")])
+    text = prediction.text()
+    found = reported_speeds.summary([row.error() for row in reported_speeds.rows("held_back")])
     assert found.inside < found.rows, "a claim of everything needs another sentence"
     assert f"{found.inside} of {found.rows} inside 15 %" in text
     claimed = [int(share) for share in re.findall(r"(\d+)% inside 15 %", " ".join(text.split()))]
     assert claimed == [round(found.share_inside * 100)]
-    for row in [*speeds.rows("seeds"), *speeds.rows("held_back")]:
+    for row in [*reported_speeds.rows("seeds"), *reported_speeds.rows("held_back")]:
         assert f"| {row.id} |" in text

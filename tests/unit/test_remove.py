@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from held_boxes import BASE, box, container, deployment, derived, launch, pulled
 
-from vllm_spark import remove
-from vllm_spark.remove import Asked
+from vllm_spark.lifecycle import remove
+from vllm_spark.lifecycle.remove import RemoveRequest
 
 STATE = "/var/lib/vllm-spark"
 REGISTRY = "docker.io/library/registry@sha256:1"
@@ -39,7 +39,7 @@ PAIR = box(
 
 
 def names(held: dict[str, Any], **asked: Any) -> list[str]:
-    items, _ = remove.plan(held, Asked(limited=True, registry_image=REGISTRY, **asked))
+    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **asked))
     return [f"{item.kind} {item.name}" for item in items]
 
 
@@ -114,7 +114,7 @@ def test_cut_off_anywhere_the_next_run_takes_the_rest(done: int) -> None:
 
 
 def test_what_stays_is_said_with_the_word_that_takes_it() -> None:
-    _, left = remove.plan(PAIR, Asked(limited=True))
+    _, left = remove.plan(PAIR, RemoveRequest(limited=True))
     assert [
         word for word in ("remove_weights=true", "remove_caches=true", "override.conf") if word not in str(left)
     ] == []
@@ -166,7 +166,7 @@ def test_one_deployment_leaves_what_others_need() -> None:
         "path /etc/vllm-spark/demo",
         f"path {STATE}/history/demo.jsonl",
     ]
-    _, left = remove.plan(held, Asked(deployment="demo", weights=True))
+    _, left = remove.plan(held, RemoveRequest(deployment="demo", weights=True))
     assert [line for line in left if "spark2 has the other half of demo" in line] != []
     assert [line for line in left if "models--org--model-f stays: another deployment" in line] != []
 
@@ -177,7 +177,7 @@ def test_the_rules_stay_for_another_pair() -> None:
 
 
 def test_a_host_without_the_deployment_is_left_alone() -> None:
-    assert remove.plan(PAIR, Asked(deployment="absent")) == ([], [])
+    assert remove.plan(PAIR, RemoveRequest(deployment="absent")) == ([], [])
 
 
 BROKEN = {**PAIR, "docker": {**PAIR["docker"], "error": "no socket"}}
@@ -194,9 +194,9 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("asked", "held", "ids"), REFUSALS)
 def test_refusals(asked: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
-    assert [refusal.id for refusal in remove.refusals(Asked(**asked), {"spark1": held})] == ids
+    assert [refusal.id for refusal in remove.refusals(RemoveRequest(**asked), {"spark1": held})] == ids
 
 
 def test_what_is_left_is_named() -> None:
-    items, _ = remove.plan(box({}, [pulled("b"), derived("d", base=BASE)]), Asked(limited=True))
-    assert "sha256:id-derived-d" in str(remove.left("spark1", items))
+    items, _ = remove.plan(box({}, [pulled("b"), derived("d", base=BASE)]), RemoveRequest(limited=True))
+    assert "sha256:id-derived-d" in str(remove.remaining_lines("spark1", items))

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vllm_spark import gates, launch, report
-from vllm_spark.gates import Verdict
-from vllm_spark.spec import Spec
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import gates, report
+from vllm_spark.verify.gates import Verdict
 
 HOLDS = [Verdict("ready", "token", True, "one token"), Verdict("answer", "0", True, "Capital? Paris")]
 

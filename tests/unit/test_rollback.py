@@ -10,7 +10,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 
-from vllm_spark import rollback
+from vllm_spark.lifecycle import rollback
 
 FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
 
@@ -29,7 +29,7 @@ HOLDS, MISSED, SKIPPED = {"holds": True}, {"holds": False}, {"skipped": True}
     ],
 )
 def test_due(undoable: list[bool], judged: list[dict[str, bool]], due: bool) -> None:
-    assert rollback.due([{"undoable": one} for one in undoable], judged) is due
+    assert rollback.should_roll_back([{"undoable": one} for one in undoable], judged) is due
 
 
 RECORD = {"deployment": "demo", "recipe": "r-1", "image": "engine:1", "toolkit": "0.1+abc"}
@@ -46,7 +46,7 @@ RECORD = {"deployment": "demo", "recipe": "r-1", "image": "engine:1", "toolkit":
 )
 def test_told(restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]) -> None:
     failed = {"report": "reports/x.json"}
-    said = rollback.told("the answer is wrong", failed, {"restored": restored}, judged)
+    said = rollback.failure_report("the answer is wrong", failed, {"restored": restored}, judged)
     assert [part for part in parts if part not in said] == []
     assert [part for part in never if part in said] == []
 

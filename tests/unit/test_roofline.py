@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from vllm_spark import architecture, roofline, speeds
-from vllm_spark.roofline import Constants, Drafter, Load
-from vllm_spark.speeds import Row
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import reported_speeds, roofline
+from vllm_spark.sizing.reported_speeds import Row
+from vllm_spark.sizing.roofline import Constants, Drafter, Load
 
-SEEDS = speeds.rows("seeds")
-HELD_BACK = speeds.rows("held_back")
+SEEDS = reported_speeds.rows("seeds")
+HELD_BACK = reported_speeds.rows("held_back")
 SWEEP = "field report 004, sweep of num_speculative_tokens"
 
 DENSE, MIXTURE = architecture.load("gemma-4-31b"), architecture.load("gemma-4-26b-a4b")
@@ -27,13 +28,13 @@ def test_the_rows_are_thirty_and_each_is_once() -> None:
 
 @pytest.mark.parametrize("row", SEEDS, ids=lambda row: row.id)
 def test_a_row_of_the_seeds_is_within_15_percent_and_nearer_than_the_napkin(row: Row) -> None:
-    assert abs(row.error()) <= speeds.INSIDE
+    assert abs(row.error()) <= reported_speeds.INSIDE
     assert abs(row.error()) < abs(row.naive_error())
 
 
 def test_the_mean_error_is_5_percent_at_most_and_the_napkin_s_far_above() -> None:
-    assert speeds.summary([row.error() for row in SEEDS]).mean <= 0.05
-    assert speeds.summary([row.naive_error() for row in SEEDS]).mean > 1
+    assert reported_speeds.summary([row.error() for row in SEEDS]).mean <= 0.05
+    assert reported_speeds.summary([row.naive_error() for row in SEEDS]).mean > 1
 
 
 def test_four_drafted_tokens_are_best_as_measured() -> None:
@@ -46,7 +47,7 @@ def test_four_drafted_tokens_are_best_as_measured() -> None:
 
 
 def test_what_is_reported_above_full_acceptance_is_disputed() -> None:
-    for row in speeds.rows("disputed"):
+    for row in reported_speeds.rows("disputed"):
         assert row.load.drafter is not None
         assert row.load.drafter.acceptance == 1
         assert row.measured > row.step().tokens_per_s
@@ -70,8 +71,8 @@ WITHOUT = {
 
 @pytest.mark.parametrize("constants", WITHOUT.values(), ids=WITHOUT.keys())
 def test_every_term_is_needed(constants: dict[str, float]) -> None:
-    variant = speeds.summary([row.error(roofline.constants_of(constants)) for row in SEEDS])
-    assert variant.mean > speeds.summary([row.error() for row in SEEDS]).mean
+    variant = reported_speeds.summary([row.error(roofline.constants_of(constants)) for row in SEEDS])
+    assert variant.mean > reported_speeds.summary([row.error() for row in SEEDS]).mean
 
 
 # model, its published size in billions, its published active part

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from conftest import DATA
 
-from vllm_spark import paths
+from vllm_spark.core import paths
 
 DOCUMENT = yaml.safe_load((DATA / "traps.yml").read_text())
 TRAPS, FAULTS = DOCUMENT["traps"], DOCUMENT["faults"]

@@ -6,8 +6,9 @@ import re
 
 import yaml
 
-from vllm_spark import paths, recipe
-from vllm_spark.deployment import SCHEMA, parse
+from vllm_spark.core import paths
+from vllm_spark.inventory.deployment import SCHEMA, parse
+from vllm_spark.recipe import loader
 
 SAMPLE = paths.ROOT / "inventories" / "sample" / "group_vars" / "all" / "vllm.yml"
 
@@ -22,6 +23,6 @@ def test_it_names_every_variable_that_a_role_reads() -> None:
 def test_its_deployments_are_good_and_show_every_key() -> None:
     sample = yaml.safe_load(SAMPLE.read_text())
     shown = parse(sample["vllm_deployments"])
-    assert {deployment.recipe for deployment in shown} <= set(recipe.names([paths.RECIPES]))
+    assert {deployment.recipe for deployment in shown} <= set(loader.names([paths.RECIPES]))
     known = set(yaml.safe_load(SCHEMA.read_text())["items"]["properties"])
     assert known == {key for entry in sample["vllm_deployments"] for key in entry}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vllm_spark import paths
+from vllm_spark.core import paths
 
 SCENARIOS = sorted(paths.ROOT.glob("molecule/*/molecule.yml"))
 # What Molecule does without a playbook of the scenario.

@@ -15,9 +15,11 @@ from spark_that_agrees import agreeing
 from stand_in import Reply, serving
 from test_cases import boxes_of, merge, resolved
 
-from vllm_spark import paths, ranks, status
-from vllm_spark.spec import Spec
-from vllm_spark.status import Asked
+from vllm_spark.core import paths
+from vllm_spark.deploy import ranks
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import status
+from vllm_spark.lifecycle.status import HostResult
 
 SECRET = "hidden-value-of-a-test"
 
@@ -32,14 +34,14 @@ def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     return agreeing(spec, facts)
 
 
-def shown(**hosts: Asked) -> dict[str, Any]:
+def shown(**hosts: HostResult) -> dict[str, Any]:
     found = status.document(hosts, "2026-01-02T03:04:05Z", "test")
     # What a program reads.
     return json.loads(json.dumps(found))
 
 
 def one(spec: Spec | None, box: dict[str, Any], refused: str = "") -> dict[str, Any]:
-    return shown(spark1=Asked(spec, refused, box))["hosts"][0]["deployments"][0]
+    return shown(spark1=HostResult(spec, refused, box))["hosts"][0]["deployments"][0]
 
 
 def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> None:
@@ -59,7 +61,7 @@ def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> Non
         "model": box["records"]["demo"]["model"],
         "drift": {"differs": False, "reasons": [], "launch_diff": []},
     }
-    lines = status.table(shown(spark1=Asked(spec, "", box))).splitlines()
+    lines = status.table(shown(spark1=HostResult(spec, "", box))).splitlines()
     assert max(map(len, lines)) <= status.TABLE_WIDTH
     (first,) = [line for line in lines if "spark1" in line]
     assert [cell.strip() for cell in first.split("│")[1:-1]] == [
@@ -98,15 +100,15 @@ def test_every_key_is_documented(spec: Spec, box: dict[str, Any]) -> None:
     failed = {"recipe": "r", "launch": "new", "previous": {"launch": record["launch"]}}
     box["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
     box["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
-    found = shown(spark1=Asked(spec, "", box))
+    found = shown(spark1=HostResult(spec, "", box))
     empty = {key for key in keys(found) if key.endswith("derived")}
     page = (paths.ROOT / "docs" / "operations" / "status.md").read_text()
     assert {key for key in keys(found) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page} == set()
 
 
 def test_every_host_has_the_same_keys(spec: Spec, box: dict[str, Any]) -> None:
-    gone = shown(spark1=Asked(spec, "", None, "no route to host"))["hosts"][0]
-    there = shown(spark1=Asked(spec, "", box))["hosts"][0]
+    gone = shown(spark1=HostResult(spec, "", None, "no route to host"))["hosts"][0]
+    there = shown(spark1=HostResult(spec, "", box))["hosts"][0]
     assert gone.keys() == there.keys()
     assert gone["deployments"][0].keys() == there["deployments"][0].keys()
 
@@ -116,7 +118,9 @@ def rows(found: dict[str, Any]) -> str:
 
 
 def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
-    text = status.table(shown(spark1=Asked(spec, "", None, "no route to host"), spark2=Asked(problem="no sudo")))
+    text = status.table(
+        shown(spark1=HostResult(spec, "", None, "no route to host"), spark2=HostResult(problem="no sudo"))
+    )
     assert "spark1  does not answer: no route to host" in text
     assert "spark2  does not answer: no sudo" in text
     assert [line.split("│")[3].strip() for line in text.splitlines() if "spark" in line and "│" in line] == [
@@ -126,7 +130,7 @@ def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
 
 def test_a_host_without_docker_has_its_row(spec: Spec, box: dict[str, Any]) -> None:
     box["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
-    found = shown(spark1=Asked(spec, "", box))
+    found = shown(spark1=HostResult(spec, "", box))
     assert found["hosts"][0]["answers"]
     assert "no-docker" in found["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
     assert "spark1  no Docker engine answers: no socket" in status.table(found)
@@ -134,7 +138,7 @@ def test_a_host_without_docker_has_its_row(spec: Spec, box: dict[str, Any]) -> N
 
 def test_an_idle_spark_and_one_that_nobody_placed(facts: dict[str, Any]) -> None:
     facts["status"] = {"deployments": {}, "files": {}, "lock": None, "env": None}
-    text = rows(shown(spark1=Asked(None, "", facts)))
+    text = rows(shown(spark1=HostResult(None, "", facts)))
     assert "spark1 — idle" in text
 
 
@@ -142,14 +146,14 @@ def test_what_else_lies_or_runs_there(spec: Spec, box: dict[str, Any]) -> None:
     box["status"]["deployments"]["old"] = {"launch": "# deployment  old (rank 1 of 2)\n", "counters": []}
     box["records"]["old"] = {"recipe": "r-old", "rank": 1, "model": "o/m@abc", "launch": "1"}
     box["units"]["vllm@old.service"] = {"ActiveState": "inactive", "SubState": "dead", "NRestarts": "0"}
-    found = shown(spark1=Asked(spec, "", box))["hosts"][0]["deployments"]
+    found = shown(spark1=HostResult(spec, "", box))["hosts"][0]["deployments"]
     assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in found] == [
         ("demo", True, False),
         ("old", False, False),
     ]
     assert (found[1]["rank"], found[1]["ranks"], found[1]["state"]) == (1, 2, "inactive (dead)")
     box["running_units"].append("vllm@stranger.service")
-    found = shown(spark1=Asked(spec, "", box))["hosts"][0]["deployments"]
+    found = shown(spark1=HostResult(spec, "", box))["hosts"][0]["deployments"]
     assert [each["drift"]["reasons"] for each in found] == [
         ["deploy refuses: unknown-deployment"],
         ["it runs, and the inventory has it nowhere active"],
@@ -168,7 +172,7 @@ def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
     failed = {"recipe": "everything-new", "launch": "new", "previous": {"launch": record["launch"]}}
     box["status"]["deployments"]["demo"]["failed"] = failed
     assert one(spec, box)["taken_back"]["recipe"] == "everything-new"
-    assert "everything-new missed its gates and was taken back" in status.table(shown(spark1=Asked(spec, "", box)))
+    assert "everything-new missed its gates and was taken back" in status.table(shown(spark1=HostResult(spec, "", box)))
     # Another launch has come since: what was taken back is past.
     box["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
     assert one(spec, box)["taken_back"] is None
@@ -183,7 +187,7 @@ def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
 )
 def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, box: dict[str, Any]) -> None:
     box["status"]["deployments"]["demo"]["judged"] = {**judged, "launch": box["records"]["demo"]["launch"]}
-    text = rows(shown(spark1=Asked(spec, "", box)))
+    text = rows(shown(spark1=HostResult(spec, "", box)))
     assert cell in text
     assert "2026-01-01 10:20" in text
     assert "of another launch" not in text
@@ -222,14 +226,14 @@ def test_tokens(
 ) -> None:
     box["status"]["deployments"]["demo"]["counters"] = looks
     assert one(spec, box)["tokens"] == expected
-    assert cell in rows(shown(spark1=Asked(spec, "", box)))
+    assert cell in rows(shown(spark1=HostResult(spec, "", box)))
 
 
 def test_who_holds_it_and_what_the_launch_would_become(spec: Spec, box: dict[str, Any]) -> None:
     box["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
     box["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
     box["status"]["deployments"]["demo"]["launch"] = "by hand\n"
-    text = status.table(shown(spark1=Asked(spec, "", box)))
+    text = status.table(shown(spark1=HostResult(spec, "", box)))
     assert "spark1  is held by ben@laptop with switch for 01:07; that run is of another machine" in text
     assert "spark1  demo  -by hand" in text
 
@@ -243,7 +247,7 @@ def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, box: dict[str, Any]
         "pid": 7,
         "connected": True,
     }
-    found = shown(spark1=Asked(spec, "", box, holder_lives=False))
+    found = shown(spark1=HostResult(spec, "", box, holder_lives=False))
     assert found["hosts"][0]["lock"] == {**box["status"]["lock"], "age_s": 3, "alive": False}
     assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status.table(found)
 
@@ -263,7 +267,7 @@ def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) ->
     merge(boxes["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
 
     def asked() -> dict[str, Any]:
-        return shown(**{host: Asked(specs[host], "", boxes[host]) for host in HOSTS})
+        return shown(**{host: HostResult(specs[host], "", boxes[host]) for host in HOSTS})
 
     found = [host["deployments"][0] for host in asked()["hosts"]]
     assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in found] == [

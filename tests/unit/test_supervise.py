@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import pair
-from vllm_spark.box import supervise
-from vllm_spark.box.supervise import GaveUpError, Link, LostError, Rank, Supervisor
+from vllm_spark.core import ports
+from vllm_spark.network import pair
+from vllm_spark.node import supervisor
+from vllm_spark.node.supervisor import GaveUpError, Link, LostError, Rank, Supervisor
 
 HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
 Talk = Callable[[Link, Link], Awaitable[Any]]
@@ -23,10 +24,10 @@ Talk = Callable[[Link, Link], Awaitable[Any]]
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(supervise, "SILENCE_S", 0.3)
-    monkeypatch.setattr(supervise, "BEAT_S", 0.05)
-    monkeypatch.setattr(supervise, "RETRY_S", 0.05)
-    monkeypatch.setattr(supervise, "RUN_DIR", tmp_path)
+    monkeypatch.setattr(supervisor, "READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(supervisor, "BEAT_S", 0.05)
+    monkeypatch.setattr(supervisor, "RETRY_S", 0.05)
+    monkeypatch.setattr(supervisor, "RUN_DIR", tmp_path)
 
 
 def rank(number: int = 0, port: int = 0, peer: str = "127.0.0.1", **fields: Any) -> Rank:
@@ -63,7 +64,7 @@ def connected(talk: Talk) -> Any:
     ],
 )
 def test_unlike_ranks_are_told_apart(theirs: dict[str, Any], names: list[str]) -> None:
-    found = supervise.differences(HELLO, theirs)
+    found = supervisor.differences(HELLO, theirs)
     assert len(found) == len(names)
     assert all(name in line for name, line in zip(names, found, strict=True))
 
@@ -143,7 +144,7 @@ def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | Non
 
     head = Supervisor(rank())
     link = asyncio.run(scene())
-    return link, supervise.read(head._state._path)
+    return link, supervisor.read(head._state._path)
 
 
 def test_a_head_takes_a_worker_that_runs_the_same() -> None:
@@ -211,7 +212,7 @@ def test_a_stopped_peer_is_no_failure() -> None:
     async def stops(head: Link, worker: Link) -> None:
         await head.send({"bye": "it was told to stop (rank 0)", "kind": "stopped"})
 
-    assert outlasted(("sleep", "60"), stops)[:2] == ("other is lost: it was told to stop (rank 0)", supervise.STOPPED)
+    assert outlasted(("sleep", "60"), stops)[:2] == ("other is lost: it was told to stop (rank 0)", supervisor.STOPPED)
 
 
 @pytest.mark.parametrize(("number", "gently"), [(0, True), (1, False)])
@@ -236,12 +237,12 @@ def test_only_a_head_that_is_stopped_has_something_to_finish(
         finally:
             beats.cancel()
 
-    monkeypatch.setattr(supervise, "end", end)
-    assert connected(scene) == supervise.STOPPED
+    monkeypatch.setattr(supervisor, "end", end)
+    assert connected(scene) == supervisor.STOPPED
     assert ended == [gently]
 
 
-HOUR = supervise.WITHIN_S
+HOUR = supervisor.WITHIN_S
 
 
 @pytest.mark.parametrize(
@@ -256,14 +257,14 @@ HOUR = supervise.WITHIN_S
     ],
 )
 def test_the_lives_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
-    assert supervise.lives(past, restarts, HOUR) == {"restarts": restarts, "times": times}
+    assert supervisor.start_times(past, restarts, HOUR) == {"restarts": restarts, "times": times}
 
 
 def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
-    first = supervise.State(rank())
+    first = supervisor.State(rank())
     first.ended("other is lost")
-    supervise.State(rank()).write("waiting", "for other")
-    assert supervise.read(first._path) | {"since": 0} == {
+    supervisor.State(rank()).write("waiting", "for other")
+    assert supervisor.read(first._path) | {"since": 0} == {
         "state": "waiting",
         "why": "for other",
         "since": 0,
@@ -274,7 +275,7 @@ def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
 def test_a_broken_state_file_keeps_no_rank_from_starting(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "state.json").write_text("{")
-    state = supervise.State(rank())
+    state = supervisor.State(rank())
     state.write("waiting")
     assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "waiting"
 
@@ -283,7 +284,7 @@ def test_the_token_of_a_session_is_for_root_alone(tmp_path: Path) -> None:
     file = tmp_path / "session.env"
     file.write_text("old")
     file.chmod(0o644)
-    supervise.write_secret(file, "RAY_AUTH_TOKEN=1\n")
+    supervisor.write_secret(file, "RAY_AUTH_TOKEN=1\n")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "RAY_AUTH_TOKEN=1\n"
 
@@ -292,9 +293,9 @@ def test_the_token_of_a_session_is_for_root_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("executor", ["ray", "mp"])
 def test_the_supervisor_takes_the_words_of_a_launch(number: int, executor: str) -> None:
     one = pair.Pair(number, executor, "10.0.0.1", "eth1", "10.0.0.2", "spark2", {}, "1f")
-    words = [word for group in pair.supervisor_words(one, "demo", "image@sha256:1", "127.0.0.1:8000") for word in group]
-    parsed = supervise.parse([*words[1:], "docker", "run", "--name", "vllm-demo"])
-    assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", pair.SUPERVISOR_PORT)
+    words = [word for group in pair.supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000") for word in group]
+    parsed = supervisor.parse([*words[1:], "docker", "run", "--name", "vllm-demo"])
+    assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", ports.SUPERVISOR_PORT)
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)
     assert bool(parsed.first) == (number == 0 and executor == "ray")

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import memory, paths, plan, switch, switch_box, switch_told
-from vllm_spark.refusal import RefusedError
-from vllm_spark.spec import Spec
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import exclusion, plan
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import switch, switch_report
+from vllm_spark.sizing import memory
 
 A = {"name": "a", "recipe": "everything", "hosts": ["spark1"]}
 B = {"name": "b", "recipe": "everything", "hosts": ["spark1"], "active": False}
@@ -95,8 +98,8 @@ Before=vllm@c.service
 
 
 def test_exclusion() -> None:
-    assert switch_box.exclusion("b", ["a", "c"]) == DROP_IN
-    assert "Before" not in switch_box.exclusion("z", ["a"])
+    assert exclusion.drop_in_text("b", ["a", "c"]) == DROP_IN
+    assert "Before" not in exclusion.drop_in_text("z", ["a"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_the_plan_keeps_the_others_off(
     files = {file.path: file for file in made.files}
     folder = "/etc/systemd/system/vllm@demo.service.d"
     found = files.get(f"{folder}/exclude.conf")
-    assert (found.content if found else "") == (switch_box.exclusion("demo", excluded) if excluded else "")
+    assert (found.content if found else "") == (exclusion.drop_in_text("demo", excluded) if excluded else "")
     assert (folder in made.folders) == bool(excluded)
     assert (files["/usr/local/bin/vllm-switch"].mode, files["/etc/vllm-spark/demo/launch"].mode) == ("0755", "0755")
 
@@ -132,7 +135,7 @@ def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[...
     facts["enabled_units"] = ["vllm@b.service"]
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
-    idle, said = plan.idle(facts)
+    idle, said = plan.idle_plan(facts)
     assert idle["stop_units"] == ["vllm@b.service"]
     assert said == ["vllm@b.service stops: no deployment is active here"]
 
@@ -164,7 +167,7 @@ def test_of_all_that_are_enabled_a_boot_starts_one(
     for name in with_drop_in:
         folder = tmp_path / f"vllm@{name}.service.d"
         folder.mkdir()
-        (folder / "exclude.conf").write_text(switch_box.exclusion(name, [other for other in names if other != name]))
+        (folder / "exclude.conf").write_text(exclusion.drop_in_text(name, [other for other in names if other != name]))
     said = subprocess.run(
         [str(ANALYZE), "--user", "verify", "--man=no", str(tmp_path / "boot.target")],
         env={**os.environ, "SYSTEMD_UNIT_PATH": str(tmp_path), "SYSTEMD_LOG_LEVEL": "debug",
@@ -186,7 +189,7 @@ def test_of_all_that_are_enabled_a_boot_starts_one(
 @pytest.mark.parametrize("total", [64 << 30, 128 << 30])
 def test_the_room_on_the_box_is_what_the_plan_judges_by(budget: dict[str, Any], total: int) -> None:
     recipe = {"memory": budget, "topology": {"tensor_parallel": 1}, "args": {}, "model": {"size_bytes": 3 << 30}}
-    room = switch_box.room(recipe)
+    room = exclusion.memory_requirement(recipe)
     wanted = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
     assert int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) == wanted
 
@@ -213,7 +216,7 @@ WORKER = {**DID, "host": "spark2", "drained": {}, "steps": {"stop_s": 4.0}, "jud
     ],
 )
 def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
-    took = switch_told.seconds(did)
+    took = switch_report.phase_seconds(did)
     assert {key: took[key] for key in phases} == pytest.approx(phases)
     assert took["gap_s"] == 30.0
 
@@ -233,7 +236,7 @@ def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
     ],
 )  # fmt: skip
 def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
-    said = "\n".join(switch_told.said(did, [A, B, PAIR], to))
+    said = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
     assert [part for part in parts if part not in said] == []
     assert [part for part in never if part in said] == []
 
@@ -253,7 +256,7 @@ def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[
     ],
 )
 def test_told(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
-    said = switch_told.told("b", "the answer is wrong", restored, judged)
+    said = switch_report.failure_report("b", "the answer is wrong", restored, judged)
     assert said.startswith("the answer is wrong\nthe switch to b failed; ")
     assert part in said
     assert said.endswith("See docs/runbooks/switch-failed.md")

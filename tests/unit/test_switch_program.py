@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vllm_spark.box import switch
+from vllm_spark.node import switch
 
 GIB = 1 << 30
 
@@ -125,7 +125,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/local/bin:/usr/bin:/bin")
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
     monkeypatch.setattr(switch, "RUN_DIR", tmp_path / "run")
-    monkeypatch.setattr(switch, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(switch, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, made.available))
     monkeypatch.setattr(switch.os, "geteuid", lambda: 0)
     yield made

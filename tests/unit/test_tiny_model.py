@@ -18,15 +18,16 @@ from tiny_gemma4 import machine
 from tiny_gemma4.script import BREAD, END, GREETING, QUOTE, SCRIPTS, SPECIAL, Script, spell
 from tiny_gemma4.shape import HIDDEN, LEAST_FREE
 from tiny_gemma4.template import TEMPLATE
-from vllm_spark import paths, recipe
-from vllm_spark.gates import answer, failover, garbage, judging, structured, tools, vision
-from vllm_spark.gates.verdict import Verdict
+from vllm_spark.core import paths
+from vllm_spark.recipe import loader
+from vllm_spark.verify.gates import answer, failover, garbage, runner, structured, tools, vision
+from vllm_spark.verify.gates.verdict import Verdict
 
 MACHINE = machine.build()
 RECIPES = paths.ROOT / "sandbox" / "recipes"
 EVERY_GATE = paths.ROOT / "molecule" / "solo" / "vars" / "every_gate.yml"
 # The optional gates whose verdict depends on what the model says.
-SAYING = [gate for gate in judging.OPTIONAL if gate is not failover]
+SAYING = [gate for gate in runner.OPTIONAL if gate is not failover]
 GREETED = "Hello from tiny Gemma: the engine is real, its weights are not."
 # Which of equal letters a model prefers is chance: in two orders, of which one begins with white space.
 LETTERS = (string.printable, string.printable[::-1])
@@ -110,7 +111,7 @@ def reply(request: Mapping[str, Any], letters: str) -> dict[str, Any]:
 def gates_of(name: str) -> dict[str, Any]:
     """What the recipe asks for, and what molecule/solo asks of its server besides."""
     every = yaml.safe_load(EVERY_GATE.read_text(encoding="utf-8"))["every_gate"]
-    return {**recipe.load(name, (RECIPES,)).document["gates"], **every}
+    return {**loader.load(name, (RECIPES,)).document["gates"], **every}
 
 
 def verdicts(used: Mapping[str, Any], letters: str = "") -> Iterator[Verdict]:
@@ -134,7 +135,7 @@ def test_the_model_holds_every_gate(letters: str) -> None:
 
 
 def test_the_sandbox_asks_for_every_gate_but_eyes() -> None:
-    assert {gate.NAME for gate in judging.OPTIONAL} - set(gates_of("tiny-gemma4")) == {vision.NAME}
+    assert {gate.NAME for gate in runner.OPTIONAL} - set(gates_of("tiny-gemma4")) == {vision.NAME}
     assert gates_of("tiny-gemma4")["probe"] == {"needed": 7}
 
 

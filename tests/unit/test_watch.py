@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vllm_spark import watch
+from vllm_spark.verify import startup
 
 TOKEN = {"ready": {"status": 200, "json": {"choices": [{"text": "1"}]}, "seconds": 0.1}}
 REFUSED = {"ready": {"error": "ConnectionRefusedError", "seconds": 0.0}}
@@ -44,32 +44,32 @@ STORIES = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_story(name: str) -> None:
-    seen = watch.Watch(deadline_s=60)
+    seen = startup.StartupWatch(deadline_s=60)
     assert [seen.look(look) for look, _ in STORIES[name]] == [meaning for _, meaning in STORIES[name]]
 
 
 def test_a_failure_names_the_root_cause_and_the_log() -> None:
-    seen = watch.Watch(deadline_s=60)
+    seen = startup.StartupWatch(deadline_s=60)
     seen.look(probe(lines=[BAD_FLAG]))
-    said = watch.failure(seen, "vllm@demo.service", "spark1")
+    said = startup.failure(seen, "vllm@demo.service", "spark1")
     assert "--swap-space" in said
     assert " Fix: " in said
     assert said.endswith("Log: ssh spark1 sudo journalctl -u vllm@demo.service -e")
 
 
 def test_a_silent_failure_says_where_to_look() -> None:
-    assert "deploy.yml -l spark1" in watch.failure(watch.Watch(60), "vllm@demo.service", "spark1")
+    assert "deploy.yml -l spark1" in startup.failure(startup.StartupWatch(60), "vllm@demo.service", "spark1")
 
 
 def test_overdue_says_how_far_it_came() -> None:
-    seen = watch.Watch(deadline_s=60)
+    seen = startup.StartupWatch(deadline_s=60)
     line = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.2s/it]"
     seen.look(probe(lines=[line], running_s=61.0))
-    assert "gave no token within 60 s; it was loading weights 50 %" in watch.overdue(seen, "vllm@d.service", "spark1")
+    assert "gave no token within 60 s; it was loading weights 50 %" in startup.overdue(seen, "vllm@d.service", "spark1")
 
 
 def test_a_watch_does_not_grow_for_ever() -> None:
-    seen = watch.Watch(deadline_s=60)
+    seen = startup.StartupWatch(deadline_s=60)
     for _ in range(3):
-        seen.look(probe(lines=["x"] * watch.KEPT_LINES))
-    assert len(seen.lines) == watch.KEPT_LINES
+        seen.look(probe(lines=["x"] * startup.KEPT_LINES))
+    assert len(seen.lines) == startup.KEPT_LINES

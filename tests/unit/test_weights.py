@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import load_module
 
-from vllm_spark import architecture, weights
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import checkpoint_layout
 
 
 @pytest.fixture
@@ -83,30 +84,32 @@ def test_the_layout_is_what_the_files_hold(
     answer = reader.summary(str(tmp_path))
     assert answer["error"] == ""
     assert answer["bytes"] == (tmp_path / "model.safetensors").stat().st_size
-    found = weights.read(TINY, answer)
+    found = checkpoint_layout.read(TINY, answer)
     assert found.doubts == ()
-    assert {part: weights.width_name(width) for part, width in found.layout.items()} == layout
-    assert weights.differences(found, layout) == []
+    assert {part: checkpoint_layout.width_name(width) for part, width in found.layout.items()} == layout
+    assert checkpoint_layout.differences(found, layout) == []
 
 
 def test_a_recipe_that_says_otherwise_is_told(tmp_path: Path, reader: ModuleType) -> None:
     (tmp_path / "model.safetensors").write_bytes(encoded(tiny(experts="NVFP4")))
-    found = weights.read(TINY, reader.summary(str(tmp_path)))
-    said = weights.differences(found, {"attention": "nvfp4", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"})
+    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
+    said = checkpoint_layout.differences(
+        found, {"attention": "nvfp4", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"}
+    )
     assert said == ["attention is bf16 in the files and nvfp4 in the recipe"]
 
 
 def test_a_head_that_is_the_embedding_is_found_under_its_name(tmp_path: Path, reader: ModuleType) -> None:
     (tmp_path / "model.safetensors").write_bytes(encoded(tiny(head=False)))
-    found = weights.read(TINY, reader.summary(str(tmp_path)))
+    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
     assert found.architecture.tied
-    assert weights.width_name(found.layout["head"]) == "bf16"
+    assert checkpoint_layout.width_name(found.layout["head"]) == "bf16"
 
 
 def test_another_model_in_the_folder_is_doubted(tmp_path: Path, reader: ModuleType) -> None:
     dense = {name: shape for name, shape in tiny().items() if ".experts." not in name}
     (tmp_path / "model.safetensors").write_bytes(encoded(dense))
-    found = weights.read(TINY, reader.summary(str(tmp_path)))
+    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
     assert [doubt.partition(":")[0] for doubt in found.doubts] == ["experts"]
 
 
@@ -121,7 +124,7 @@ def test_the_index_says_which_files_count(tmp_path: Path, reader: ModuleType) ->
     (tmp_path / reader.INDEX).write_text(json.dumps(index))
     answer = reader.summary(str(tmp_path))
     assert (answer["files"], answer["error"]) == (2, "")
-    assert weights.read(TINY, answer).layout["mlp"] == 2
+    assert checkpoint_layout.read(TINY, answer).layout["mlp"] == 2
     (tmp_path / "model-2.safetensors").unlink()
     assert "names 2 files, of which model-2.safetensors is missing" in reader.summary(str(tmp_path))["error"]
     (tmp_path / reader.INDEX).write_text("{")
@@ -190,8 +193,8 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tensor_belongs_to_its_part(name: str) -> None:
-    assert weights.part_bytes({name: {"BF16": 7}}) == {NAMES[name]: 7}
+    assert checkpoint_layout.part_bytes({name: {"BF16": 7}}) == {NAMES[name]: 7}
 
 
 def test_a_norm_belongs_to_no_part() -> None:
-    assert weights.part_bytes({"model.layers.3.input_layernorm.weight": {"BF16": 7}}) == {}
+    assert checkpoint_layout.part_bytes({"model.layers.3.input_layernorm.weight": {"BF16": 7}}) == {}

@@ -1,0 +1,75 @@
+"""What a Spark does to have its image: pull it, build it, or take it from the head. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_spark.core.ports import REGISTRY_PORT
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import derived_image
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSteps:
+    """In this order. `build` is a build context and its command, `transfer` the two ends; empty where not needed."""
+
+    pull: bool
+    build: Mapping[str, Any] = field(default_factory=dict)
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self, spec: Spec) -> list[str]:
+        """What an operator should know of them."""
+        if self.build:
+            return [f"image {spec.image} is built here from {spec.base}"]
+        if self.transfer and spec.rank:
+            return [f"image {spec.image} comes from {spec.deployment.hosts[0]}, over the fabric"]
+        return [f"image {spec.image} is not here yet"] if self.pull else []
+
+
+def questions(spec: Spec) -> list[str]:
+    """The images that a Spark is asked for."""
+    return list(dict.fromkeys([spec.image, spec.base]))
+
+
+def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str) -> ImageSteps:
+    """The steps of one rank. The head builds, and a worker takes whatever the head has: builds are not repeatable to
+    the byte, and the two ranks must be one image."""
+    made, mine = spec.derived, facts["images"].get(spec.image)
+    if made is None:
+        return ImageSteps(pull=mine is None)
+    heads = mine if spec.rank == 0 else peers[0]["images"].get(spec.image)
+    workers = (mine if spec.rank else peers[0]["images"].get(spec.image)) if peers else heads
+    building = spec.rank == 0 and mine is None
+    return ImageSteps(
+        pull=building and facts["images"].get(spec.base) is None,
+        build=_build(made, toolkit, spec.site.pip_index) if building else {},
+        transfer=_transfer(spec) if peers and (heads is None or workers != heads) else {},
+    )
+
+
+def _build(made: derived_image.DerivedImage, toolkit: str, pip_index: str) -> dict[str, Any]:
+    return {
+        "folders": sorted(
+            {made.folder, *(f"{made.folder}/{path.rpartition('/')[0]}".rstrip("/") for path in made.files)}
+        ),
+        "files": [{"path": f"{made.folder}/{path}", "content": text} for path, text in sorted(made.files.items())],
+        "overlay": {**made.overlay, "path": f"{made.folder}/overlay.tar.gz"} if made.overlay else {},
+        "command": derived_image.command(made, toolkit, pip_index),
+        "log": f"{made.folder}/build.log",
+    }
+
+
+def _transfer(spec: Spec) -> dict[str, Any]:
+    assert spec.pair is not None  # noqa: S101  a worker has one; this tells the type checker
+    return {
+        "rank": spec.rank,
+        "head": spec.pair.head,
+        "head_host": spec.deployment.hosts[0],
+        "port": REGISTRY_PORT,
+        "image": spec.image,
+        "through": f"127.0.0.1:{REGISTRY_PORT}/{spec.image}",
+    }

@@ -1,0 +1,232 @@
+"""The launch of one rank: argv, env and mounts, and the script that a person can read and run.
+
+Order is sorted and stable, so that the same inputs give the same bytes: the engine's compile cache is
+keyed on its flags (vLLM compilation/backends.py), and `deploy` compares files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vllm_spark.core import paths, ports
+from vllm_spark.core.templates import templates
+from vllm_spark.inventory.spec import Spec, mount_source
+from vllm_spark.network import pair
+from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
+
+# vLLM gives up on its own engine after this long unless told otherwise (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
+ENGINE_READY_TIMEOUT_S = 600
+
+
+# Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
+STOP_TIMEOUT_S = 30
+
+DEFAULT_RUNTIME: Mapping[str, Any] = {
+    # A Spark's memory is one pool, so shared memory is taken from the model's.
+    "shm_size": "8g",
+    "ulimits": {"memlock": -1, "stack": 67108864},
+    "devices": [],
+    "capabilities": [],
+}
+
+# RDMA: without the devices NCCL takes TCP and says nothing; without IPC_LOCK it cannot register memory.
+PAIR_RUNTIME: Mapping[str, Any] = {"devices": ["/dev/infiniband"], "capabilities": ["IPC_LOCK"]}
+
+# One option and its values, kept together on one line of the script.
+OptionArgv = tuple[str, ...]
+
+
+def environment(spec: Spec) -> dict[str, str]:
+    """The container's env but for secrets: the plan's own, then the recipe's (which wins)."""
+    env = {
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "FLASHINFER_WORKSPACE_BASE": CACHE_IN_CONTAINER,
+        "TRITON_CACHE_DIR": f"{CACHE_IN_CONTAINER}/triton",
+        "VLLM_CACHE_ROOT": f"{CACHE_IN_CONTAINER}/vllm",
+        "VLLM_LOGGING_COLOR": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
+    if deadline_s > ENGINE_READY_TIMEOUT_S:
+        env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
+    if spec.pair:
+        env |= pair.environment(spec.pair)
+    return {**env, **spec.recipe.get("env", {})}
+
+
+def flags(spec: Spec) -> dict[str, Any]:
+    """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
+    recipe, placed = spec.recipe, spec.deployment
+    planned: dict[str, Any] = {
+        "served-model-name": recipe["model"]["served_name"],
+        "host": placed.bind,
+        "port": placed.port,
+        "tensor-parallel-size": recipe["topology"]["tensor_parallel"],
+        "gpu-memory-utilization": recipe["memory"].get("utilization"),
+        "kv-cache-memory-bytes": recipe["memory"].get("kv_cache_bytes"),
+    }
+    if "drafter" in recipe:
+        drafter = recipe["drafter"]
+        planned["speculative-config"] = {
+            "model": snapshot(HUB_IN_CONTAINER, drafter),
+            "num_speculative_tokens": drafter["speculative_tokens"],
+            **drafter.get("config", {}),
+        }
+    if spec.pair:
+        planned |= pair.flags(spec.pair)
+    return {**recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
+
+
+def flag_argv(flag: str, value: object) -> OptionArgv:
+    """One flag as vLLM's parser takes it: booleans as --flag/--no-flag, maps as JSON."""
+    match value:
+        case True:
+            return (f"--{flag}",)
+        case False:
+            return (f"--no-{flag}",)
+        case Mapping():
+            return (f"--{flag}", json.dumps(value, sort_keys=True, separators=(",", ":")))
+        case str():
+            return (f"--{flag}", value)
+        case Sequence():
+            return (f"--{flag}", *map(str, value))
+        case _:
+            return (f"--{flag}", str(value))
+
+
+def engine_command(spec: Spec) -> Iterator[OptionArgv]:
+    """`serve MODEL --flags`: what the engine's own parser sees."""
+    yield ("serve", snapshot(HUB_IN_CONTAINER, spec.recipe["model"]))
+    for flag, value in sorted(flags(spec).items()):
+        yield flag_argv(flag, value)
+
+
+def container_command(spec: Spec) -> Iterator[OptionArgv]:
+    """What follows the image's name: the engine; on the head of a Ray pair Ray and the engine in one container, so that
+    they end together; on its worker Ray alone, which starts the engine's second rank itself."""
+    if not spec.pair or spec.pair.executor != "ray":
+        yield from engine_command(spec)
+    elif spec.rank:
+        yield from ((word,) for word in pair.ray_argv(spec.pair))
+    else:
+        yield ("-c", f'ray {" ".join(pair.ray_argv(spec.pair))} && exec vllm "$@"')
+        # The name of the shell that -c runs, then its arguments.
+        yield ("vllm",)
+        yield from engine_command(spec)
+
+
+def entrypoint(spec: Spec) -> str:
+    """The program of the container."""
+    if not spec.pair or spec.pair.executor != "ray":
+        return "vllm"
+    return "ray" if spec.rank else "sh"
+
+
+def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
+    """(source on the box, target in the container, read-only), sorted by target."""
+    found = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
+    for source in (spec.recipe["model"], spec.recipe.get("drafter")):
+        if source:
+            folder = hub_folder(source["repository"])
+            found.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
+    for mount in spec.recipe.get("mounts", []):
+        found.append((mount_source(spec, mount), mount["target"], True))
+    return iter(sorted(found, key=lambda entry: entry[1]))
+
+
+def container_options(spec: Spec) -> Iterator[OptionArgv]:
+    """The options of `docker run` but for the labels."""
+    runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
+    for capability in sorted(runtime["capabilities"]):
+        yield ("--cap-add", capability)
+    for device in sorted(runtime["devices"]):
+        yield ("--device", device)
+    yield ("--entrypoint", entrypoint(spec))
+    for name, value in sorted(environment(spec).items()):
+        yield ("--env", f"{name}={value}")
+    yield ("--env-file", f"{spec.config_dir}/env")
+    if spec.pair and spec.pair.executor == "ray":
+        yield ("--env-file", pair.session_env(spec.deployment.name))
+    yield ("--gpus", "all")
+    yield ("--init",)
+    # The journal has the engine's output through the unit; a second copy would fill the disk.
+    yield ("--log-driver", "none")
+    for source, target, read_only in mounts(spec):
+        yield ("--mount", f"type=bind,source={source},target={target}" + (",readonly" if read_only else ""))
+    yield ("--name", spec.deployment.container)
+    yield ("--network", "host")
+    # A restart must neither need the network nor change the image.
+    yield ("--pull", "never")
+    yield ("--rm",)
+    yield ("--security-opt", "no-new-privileges")
+    yield ("--shm-size", runtime["shm_size"])
+    yield ("--stop-timeout", str(STOP_TIMEOUT_S))
+    for name, limit in sorted(runtime["ulimits"].items()):
+        yield ("--ulimit", f"{name}={limit}")
+
+
+def lines_hash(spec: Spec) -> str:
+    """A hash of every line of one rank's launch that the shell runs, so that comments do not count."""
+    lines = [line for line in _rendered(spec, "").splitlines() if line and not line.startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def fingerprint(spec: Spec) -> str:
+    """What a running container is compared by; the ranks of a pair have one together."""
+    return spec.pair.launch if spec.pair else lines_hash(spec)
+
+
+def supervisor(spec: Spec) -> Iterator[OptionArgv]:
+    """What holds a rank of a pair to its peer; a deployment of one Spark has none."""
+    if spec.pair:
+        placed = spec.deployment
+        yield from pair.supervisor_argv(spec.pair, placed.name, spec.image, f"{placed.local_address}:{placed.port}")
+
+
+def command(spec: Spec, launch: str) -> list[OptionArgv]:
+    """The whole launch as groups of words: an option with its values is one group. `launch` is its fingerprint."""
+    labels = {
+        "vllm-spark.deployment": spec.deployment.name,
+        "vllm-spark.launch": launch,
+        "vllm-spark.rank": str(spec.rank),
+    }
+    return [
+        *supervisor(spec),
+        ("docker", "run"),
+        *container_options(spec),
+        *(("--label", f"{name}={value}") for name, value in labels.items()),
+        (spec.image,),
+        *container_command(spec),
+    ]
+
+
+def argv(spec: Spec) -> list[str]:
+    """The launch as one list of words."""
+    return [word for words in command(spec, fingerprint(spec)) for word in words]
+
+
+def script(spec: Spec) -> str:
+    """The launch script as it lies on the box."""
+    return _rendered(spec, fingerprint(spec))
+
+
+def _rendered(spec: Spec, launch: str) -> str:
+    template = templates().get_template("launch.sh.j2")
+    return template.render(spec=spec, command=command(spec, launch), fingerprint=launch, closed=ports.CLOSED_PORTS)
+
+
+def env_file(secrets: Mapping[str, str]) -> str:
+    """The env file: secrets and nothing else. Raises ValueError for a value that is not one line."""
+    for name, value in secrets.items():
+        if "\n" in value:
+            raise ValueError(f"vllm_secrets.{name} has a line break; an env file holds one line per variable")
+    return templates().get_template("env.j2").render(secrets=dict(sorted(secrets.items())))
+
+
+def unit_file() -> str:
+    """The unit, the same text for every deployment."""
+    return (paths.TEMPLATES / "vllm@.service").read_text(encoding="utf-8")

@@ -1,0 +1,84 @@
+"""Stage 2, first step: the ranks of a pair, each with its own fabric and both with one fingerprint. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.network import fabric
+from vllm_spark.network.fabric import FabricChoice
+from vllm_spark.network.pair import Pair
+
+Facts = Mapping[str, Any]
+
+
+def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
+    """Every rank's spec by host, completed with what only both boxes together can tell. A deployment of one Spark comes
+    back as it is. Raises RefusedError with every reason why the two cannot be one service."""
+    if len(specs) == 1:
+        return dict(specs)
+    choices = fabric.choose({host: facts[host]["fabric"] for host in specs})
+    refused = [*_images(specs, facts), *_environments(specs, choices)]
+    if refused:
+        raise RefusedError(refused)
+    ranked = {host: replace(spec, pair=_pair(spec, choices)) for host, spec in specs.items()}
+    # One fingerprint for both: a change of either rank is a change of the service.
+    hashes = [launch.lines_hash(spec) for spec in sorted(ranked.values(), key=lambda spec: spec.rank)]
+    both = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return {host: replace(spec, pair=replace(spec.pair, launch=both)) for host, spec in ranked.items() if spec.pair}
+
+
+def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:
+    """What an operator should know of a host's fabric that keeps no pair from working."""
+    if len(specs) == 1:
+        return ()
+    choice = fabric.choose({name: facts[name]["fabric"] for name in specs})[host]
+    used = f"fabric: {choice.netdev} {choice.address}, {'+'.join(choice.hcas)}, MTU {choice.mtu}"
+    return (used, *choice.notes)
+
+
+def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:
+    mine, other = choices[spec.host], next(choice for host, choice in choices.items() if host != spec.host)
+    topology = spec.recipe["topology"]
+    return Pair(
+        rank=spec.rank,
+        executor=topology["executor"],
+        address=mine.address,
+        netdev=mine.netdev,
+        peer=other.address,
+        peer_host=other.host,
+        env=fabric.environment(
+            mine, topology["executor"], spec.recipe["engine"]["version"], other, spec.recipe.get("env")
+        ),
+    )
+
+
+def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]) -> Iterator[Refusal]:
+    """Asked of the head alone: the reason names both hosts."""
+    spec = next(spec for spec in specs.values() if spec.rank == 0)
+    other = next(choice for host, choice in choices.items() if host != spec.host)
+    topology, engine = spec.recipe["topology"], spec.recipe["engine"]
+    yield from fabric.env_refusals(
+        choices[spec.host], topology["executor"], engine["version"], other, spec.recipe.get("env")
+    )
+
+
+def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[Refusal]:
+    """One digest can stand for two images: an index has one per platform, and a local build none at all. Of a derived
+    image the worker takes the head's (images.steps)."""
+    ids = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
+    derived = any(spec.derived for spec in specs.values())
+    if not derived and len({found for found in ids.values() if found}) > 1:
+        seen = ", ".join(f"{host} has {found}" for host, found in ids.items())
+        yield Refusal(
+            id="images-differ",
+            what=f"{next(iter(specs.values())).image} is not the same image on both: {seen}",
+            expected="one image ID, because the ranks exchange pickled Python objects",
+            fix=f"{' and '.join(f'ssh {host} sudo docker image rm' for host in ids)} that image, then deploy again.",
+            runbook="pair-differs",
+        )

@@ -1,0 +1,130 @@
+"""`vllm-spark doctor`: what logs of the engine, Ray, NCCL, the kernel and Docker say, root cause first."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from vllm_spark.core.refusal import message
+from vllm_spark.doctor import diagnosis
+from vllm_spark.doctor.diagnosis import Finding, Judgement, Log
+from vllm_spark.doctor.log_lines import blocks
+
+STANDARD_INPUT = "-"
+BUNDLE_SUFFIX = ".tar.gz"  # of what `collect` writes
+LOG_SUFFIX = ".log"  # of what is judged in it
+FOUND = 1
+UNREADABLE = 2
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    doctor = commands.add_parser(
+        "doctor", help="name the root cause in logs of the engine, Ray, NCCL, the kernel, Docker"
+    )
+    doctor.add_argument(
+        "logs",
+        nargs="*",
+        metavar="LOG",
+        default=[STANDARD_INPUT],
+        help="files, or bundles of collect; - is standard input, the default",
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(call: argparse.Namespace) -> int:
+    """Print the findings. Exit status 0 without any, 1 with one, 2 for a log that cannot be read."""
+    try:
+        logs = [log for name in call.logs for log in _logs(name)]
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}"
+        fix = "name another file, or read it with sudo and pipe it in: sudo cat FILE | vllm-spark doctor -."
+        print(message(what, "a log that can be read", fix, runbook="log-unreadable"), file=sys.stderr)
+        return UNREADABLE
+    judgement = diagnosis.judge(logs)
+    print(json.dumps(to_json(judgement, logs), indent=2) if call.json else "\n".join(lines(judgement, logs)))
+    return FOUND if judgement.findings or judgement.unrecognised else 0
+
+
+def read(name: str) -> Log:
+    """Judge one log. Raises OSError where it cannot be read."""
+    with _opened(name) as stream:
+        return judged("standard input" if name == STANDARD_INPUT else name, stream)
+
+
+def judged(name: str, stream: BinaryIO) -> Log:
+    """Judge a log whose bytes are at hand; `name` is what a finding calls it."""
+    log = Log(name)
+    for block in blocks(stream):
+        log.read(block)
+    return log
+
+
+def read_bundle(name: str) -> list[Log]:
+    """Judge the logs of what `collect` wrote, one after the other as they lie in it. Raises OSError where it cannot be
+    read."""
+    logs = []
+    try:
+        with tarfile.open(name, "r|gz") as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.name.endswith(LOG_SUFFIX) else None
+                if stream:
+                    logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise OSError(errno.EINVAL, f"no whole bundle ({error})", name) from error
+    return logs
+
+
+def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
+    """The findings as an operator reads them."""
+    read_lines = sum(log.lines for log in logs)
+    amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
+    if not judgement.findings and not judgement.unrecognised:
+        yield f"no finding in {amount}"
+        return
+    for place, finding in enumerate(judgement.findings, 1):
+        yield f"{place}. {finding.cause}"
+        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.seen(finding)}"
+        yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+    if judgement.unrecognised:
+        yield "Not recognised:"
+        for finding in judgement.unrecognised:
+            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.seen(finding)}"
+        yield f"   Fix: {diagnosis.GENERIC_FIX} See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}"
+    yield f"read {amount}"
+
+
+def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:
+    """The same for programs: `findings` and `unrecognised` in their order, and the lines read of each log."""
+    return {
+        "findings": [asdict(finding) for finding in judgement.findings],
+        "unrecognised": [asdict(finding) for finding in judgement.unrecognised],
+        "logs": [{"file": log.file, "lines": log.lines} for log in logs],
+    }
+
+
+def _logs(name: str) -> list[Log]:
+    return read_bundle(name) if name.endswith(BUNDLE_SUFFIX) else [read(name)]
+
+
+def _where(finding: Finding) -> str:
+    times = f" and {finding.count - 1} more" if finding.count > 1 else ""
+    return f"{finding.file}:{finding.number}{times}"
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as stream:
+        yield stream

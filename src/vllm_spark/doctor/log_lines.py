@@ -1,0 +1,114 @@
+"""Log lines: taken out of what journald, Docker, the kernel, Ray and vLLM put before them, and read in blocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+BLOCK_BYTES = 256 * 1024
+LINE_BYTES = 64 * 1024  # of a line that is longer than a block, its beginning
+LINE_CHARACTERS = 8 * 1024  # what is judged of a line: no pattern may run away on one that never ends
+
+# What stands before the engine's own line: journalctl, dmesg, `docker logs -t`, `docker compose logs`.
+_CARRIER = re.compile(
+    r"""(?:
+      [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?
+    | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)[ ](?:\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?
+    | (?:<\d+>)?\[[ ]*\d+\.\d{6}\][ ]
+    | \[[A-Z][a-z]{2}[ ][A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{4}\][ ]
+    | [\w.-]{1,60}[ ]+\|[ ]
+    )""",
+    re.VERBOSE,
+)
+_JSON_FILE = '{"log":"'  # Docker's json-file driver, as it lies in /var/lib/docker/containers
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# "(EngineCore pid=686) (RayWorkerWrapper pid=228, ip=10.77.0.2) ": vLLM puts its own prefix before the
+# one that Ray put before a worker's line. One space only: what follows may be an indented frame.
+_PROCESS = re.compile(r"\s*\((?P<process>[^()]{0,60}?\bpid=\d+|raylet|autoscaler)[^()]{0,80}\) ?")
+_RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on tracebacks and C++ warnings
+_LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC"
+_HEADER = re.compile(
+    rf"""(?:
+      (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[[^\]\s]+\][ ]?
+    | (?P<uvicorn>{_LEVELS}):[ ]+
+    | \d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+(?:[ ]-[ ]|\s)(?P<ray>{_LEVELS})(?:[ ]-[ ]|\s)\S+:\d+[ ]--?[ ]
+    | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEF])[ \d]+\][ ]\S+:\d+:[ ]
+    )""",
+    re.VERBOSE,
+)
+_LEVEL_NAMES = {
+    "WARN": "WARNING",
+    "SUCC": "INFO",
+    "D": "DEBUG",
+    "I": "INFO",
+    "W": "WARNING",
+    "E": "ERROR",
+} | {"F": "CRITICAL"}
+_RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY_DEDUP_LOGS
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One line of the log: which process wrote it, at which level ("" if it says neither), and the text."""
+
+    process: str
+    level: str
+    text: str
+
+
+def parse(line: str) -> LogEntry:
+    """Take one line of the journal apart. A bar redrawn with carriage returns counts as last drawn."""
+    text = line.rstrip("\r\n")
+    if "\r" in text:
+        text = text.rpartition("\r")[2]
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if text.startswith(_JSON_FILE):
+        text = _from_json(text)
+    while text[:1] != "(" and (match := _CARRIER.match(text)):
+        text = text[match.end() :]
+    process = ""
+    while match := _PROCESS.match(text) or _RANK.match(text):
+        process = match["process"]
+        text = text[match.end() :]
+    level = ""
+    if match := _HEADER.match(text):
+        level = match[match.lastgroup or 0]
+        text = text[match.end() :]
+    if "across cluster]" in text:
+        text = _RAY_REPEAT.sub("", text)
+    return LogEntry(process, _LEVEL_NAMES.get(level, level), text[:LINE_CHARACTERS])
+
+
+def clean(line: str) -> str:
+    """The message of a log line: no colours, process prefixes, level, date or source file."""
+    return parse(line).text
+
+
+def _from_json(text: str) -> str:
+    try:
+        return str(json.loads(text)["log"]).rstrip("\r\n")
+    except ValueError:
+        return text
+
+
+def blocks(stream: BinaryIO) -> Iterator[str]:
+    """Read whole lines, some 256 KiB at a time, whatever the bytes: the memory used does not grow with the log."""
+    rest = b""
+    while data := stream.read(BLOCK_BYTES):
+        data = rest + data
+        end = data.rfind(b"\n") + 1
+        rest = data[end:][:LINE_BYTES]
+        if end:
+            yield _text(data[:end])
+    if rest:
+        yield _text(rest)
+
+
+def _text(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    return _ANSI.sub("", text) if "\x1b" in text else text

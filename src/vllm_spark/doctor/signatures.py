@@ -1,0 +1,110 @@
+"""Known causes: data/signatures.yml, and the fixed text by which a signature is looked for before its pattern is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any
+
+import yaml
+
+SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
+# `cause` ends a start or a server by itself; `consequence` follows from another fault, often of another Spark;
+# `symptom` says no more than that another process failed or hangs, so that any exception tells more;
+# with a `warning` the server runs, slowly, wrongly or not for long. Findings are listed in this order.
+SEVERITIES = ("cause", "consequence", "symptom", "warning")
+
+_LOOK_BEHIND = re.compile(r"\(\?<[!=][^()]*\)")
+_LITERAL = re.compile(r"\\([^\w\s])|([^\\.^$*+?{}\[\]|()])")
+# Docker's json-file log escapes these, so they are no part of what is looked for in it.
+_ESCAPED = re.compile(r'["<>&\\].*')
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A known cause. Its texts are str.format templates over the match: {name}, {1}, {0} the whole."""
+
+    id: str
+    severity: str
+    pattern: re.Pattern[str]
+    cause: str
+    fix: str
+    runbook: str
+    source: str
+    example: str
+    versions: str = ""
+    at_least: int = 1  # lines of one log; fewer are usual
+    at_end: bool = False  # counts only as (nearly) the last line of a log: what follows it is missing
+
+    @cached_property
+    def literals(self) -> tuple[str, ...]:
+        """The fixed text that begins each alternative of the pattern; a log without any of them has no match."""
+        return tuple(literal(alternative) for alternative in alternatives(self.pattern.pattern))
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """A line that looks like a fault and is none."""
+
+    pattern: re.Pattern[str]
+    why: str
+    source: str
+    example: str
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Split a regular expression at the | that stand in no group and no set."""
+    found = [""]
+    depth = 0
+    in_set = False
+    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
+        in_set = (part == "[" or in_set) and part != "]"
+        if not in_set:
+            depth += (part == "(") - (part == ")")
+        if part == "|" and not depth and not in_set:
+            found.append("")
+        else:
+            found[-1] += part
+    return found
+
+
+def literal(alternative: str) -> str:
+    """Read the fixed text at the beginning of a regular expression, as far as it goes."""
+    rest = _LOOK_BEHIND.sub("", alternative, count=1) if alternative.startswith("(?<") else alternative
+    text = ""
+    while match := _LITERAL.match(rest):
+        rest = rest[match.end() :]
+        if rest[:1] in ("?", "*", "{"):
+            break
+        text += match[1] or match[2]
+    return _ESCAPED.sub("", text)
+
+
+@cache
+def signatures() -> tuple[Signature, ...]:
+    """Load the known causes, those that explain others first. Raises TypeError, ValueError or re.error on a
+    malformed file."""
+    found = [_signature(**entry) for entry in _file()["signatures"]]
+    return tuple(sorted(found, key=lambda signature: SEVERITIES.index(signature.severity)))
+
+
+@cache
+def harmless() -> tuple[Harmless, ...]:
+    """Load what looks like a fault and is none."""
+    return tuple(
+        Harmless(re.compile(entry["pattern"]), entry["why"], entry["source"], entry["example"])
+        for entry in _file()["harmless"]
+    )
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = resources.files("vllm_spark.doctor").joinpath("signatures.yml").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def _signature(*, pattern: str, **fields: Any) -> Signature:
+    return Signature(pattern=re.compile(pattern, re.MULTILINE), **fields)

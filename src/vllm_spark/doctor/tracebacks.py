@@ -1,0 +1,168 @@
+"""Python's tracebacks in a log of several processes: each chain of exceptions, its cause first.
+
+Lines come one at a time and nothing but the chains is kept, those with the same cause once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from vllm_spark.doctor.log_lines import LogEntry
+
+NOT_FATAL = frozenset({"DEBUG", "INFO", "WARNING"})
+ORDERLY = re.compile(r"SystemExit|KeyboardInterrupt|CancelledError")
+# Exceptions that only say that another process or frame failed (v1/engine/utils.py and exceptions.py,
+# v1/executor/multiproc_executor.py, Ray's wrapper of a remote exception), or an orderly exit.
+WRAPPER = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
+    r"|EngineCore (?:failed to start|encountered a fatal error)"
+    r"|WorkerProc (?:initialization failed|failed to start)|Worker failed with error"
+    rf"|RayTaskError|ActorDiedError|{ORDERLY.pattern}"
+)
+MARK = "Traceback (most recent call last):"
+
+# What Python prints between an exception and the one raised because of it, or while handling it.
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s|:?$)")
+_VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
+_VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+NO_DIGITS = str.maketrans("", "", "0123456789")
+_KINDS = 200  # kept of one log; a log of nothing but tracebacks must not fill the memory
+_STREAMS = 500
+
+
+@dataclass(slots=True)
+class Raised:
+    """An exception line of a traceback, the number of that line, and whether a signature knows it."""
+
+    line: str
+    number: int
+    known: bool = False
+
+
+@dataclass(slots=True)
+class Chain:
+    """Exceptions raised because of one another, the innermost first; `count` such chains were seen."""
+
+    raised: list[Raised]
+    count: int = 1
+
+    @property
+    def root(self) -> Raised | None:
+        """The innermost exception that says what failed; None where all only say that something did."""
+        return next((raised for raised in self.raised if not WRAPPER.search(raised.line)), None)
+
+    @property
+    def known(self) -> bool:
+        """Does a signature explain it?"""
+        return any(raised.known for raised in self.raised)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Where one process is in printing tracebacks."""
+
+    chain: Chain | None = None
+    open: bool = False
+    linked: bool = False
+    ignored: bool = False
+    tail: int = 0
+
+
+@dataclass(slots=True)
+class Tracebacks:
+    """The tracebacks of one log so far."""
+
+    _kinds: dict[tuple[str, bool], Chain] = field(default_factory=dict)
+    _streams: dict[tuple[str, str], _Stream] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Is a traceback still being printed?"""
+        return any(stream.open or stream.tail for stream in self._streams.values())
+
+    def read(self, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:
+        """Take the next line. Returns whether it belongs to a traceback; `known` is asked of an exception line."""
+        # A traceback through the logger carries its level on every line, a bare one none, so lines of
+        # other threads between them do not disturb. One logged as a warning has been dealt with.
+        if entry.level in NOT_FATAL:
+            return False
+        key = (entry.process, entry.level)
+        if key not in self._streams:
+            if len(self._streams) >= _STREAMS:
+                self._keep(self._streams.pop(next(iter(self._streams))).chain)
+            self._streams[key] = _Stream()
+        return self._follow(self._streams[key], number, entry.text, known)
+
+    def chains(self) -> list[Chain]:
+        """Every kind of chain, in the order in which they were first seen."""
+        for stream in self._streams.values():
+            self._keep(stream.chain)
+            stream.chain = None
+        return sorted(self._kinds.values(), key=lambda chain: chain.raised[0].number)
+
+    def lines(self) -> Iterator[str]:
+        """Every exception line, chain by chain."""
+        return (raised.line for chain in self.chains() for raised in chain.raised)
+
+    def _keep(self, chain: Chain | None) -> None:
+        if chain is None:
+            return
+        key = (alike((chain.root or chain.raised[0]).line), chain.known)
+        if key in self._kinds:
+            self._kinds[key].count += 1
+        elif len(self._kinds) < _KINDS:
+            self._kinds[key] = chain
+
+    def _follow(self, stream: _Stream, number: int, text: str, known: Callable[[], bool]) -> bool:
+        """Move a stream on by one line."""
+        if text.startswith(MARK):
+            stream.open, stream.ignored, stream.tail = not stream.ignored, False, 0
+        elif text.startswith(_LINKS):
+            stream.linked, stream.tail = True, 0
+        elif stream.tail and text:
+            _complete(stream, text)
+        elif stream.open and text[:1].strip():
+            self._close(stream, Raised(text.strip(), number), known)
+        elif text.startswith("Exception ignored in"):  # Python's own note of a failing __del__: never a cause
+            stream.ignored = True
+        else:
+            return stream.open
+        return True
+
+    def _close(self, stream: _Stream, raised: Raised, known: Callable[[], bool]) -> None:
+        """Take the line that ends a traceback."""
+        if not _EXCEPTION.match(raised.line):
+            return
+        raised.known = known()
+        if stream.linked and stream.chain:
+            stream.chain.raised.append(raised)
+        else:
+            self._keep(stream.chain)
+            stream.chain = Chain([raised])
+        # Ray prints the remote traceback within the message of its wrapper: the cause is still to come.
+        stream.open = stream.linked = "RayTaskError" in raised.line
+        stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else 0
+
+
+def alike(line: str) -> str:
+    """A line without its numbers: two that differ in nothing else tell the same."""
+    return (_ADDRESS.sub("", line) if "0x" in line else line).translate(NO_DIGITS)
+
+
+def _complete(stream: _Stream, text: str) -> None:
+    """Add to a pydantic error the lines that say what is wrong: its first only counts the errors."""
+    stream.tail -= 1
+    detail, bracket, _ = text.strip().partition(" [type=")
+    if detail.startswith("For further information") or stream.chain is None:
+        stream.tail = 0
+        return
+    stream.chain.raised[-1].line += f" {detail}"
+    if bracket:
+        stream.tail = 0

@@ -1,0 +1,73 @@
+"""The verb switch: what of the inventory a run looks at, and what it refuses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.deploy import plan
+from vllm_spark.inventory import deployment
+from vllm_spark.inventory.deployment import Deployment
+
+
+def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]:
+    """The inventory of this run: `to` is active, what shares a Spark with it is not, and what shares none is left out,
+    so that the run does not touch it. Raises RefusedError."""
+    everything = deployment.parse(raw)
+    assert isinstance(raw, Sequence)  # noqa: S101  parse has said so; this tells the type checker
+    wanted = next((placed for placed in everything if placed.name == to), None)
+    if wanted is None:
+        raise RefusedError([_unknown(to, everything)])
+    absent = [host for host in wanted.hosts if host not in limit]
+    if absent:
+        raise RefusedError([_outside(wanted, "starts", absent)])
+    near = [entry for entry, placed in zip(raw, everything, strict=True) if set(placed.hosts) & set(wanted.hosts)]
+    return [{**entry, "active": entry["name"] == to} for entry in near]
+
+
+def before(stop_units: Sequence[str], running: Collection[str]) -> str:
+    """The unit that a Spark returns to, of those that the switch stops there: what runs, otherwise what is enabled,
+    because a run that was cut off had stopped it. Empty where nothing was."""
+    return next((unit for unit in stop_units if unit in running), stop_units[0] if stop_units else "")
+
+
+def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Collection[str]) -> Iterator[Refusal]:
+    """Why a switch must not begin: `plans` are those of this run by host, of which an idle Spark's only stops."""
+    known = {placed.unit: placed for placed in deployment.parse(chosen)}
+    wanted = next(placed for placed in known.values() if placed.active)
+    stops = dict.fromkeys(unit for made in plans.values() for unit in made["stop_units"])
+    for placed in (known[unit] for unit in stops):
+        absent = [host for host in placed.hosts if host not in limit]
+        if absent:
+            yield _outside(placed, "stops", absent)
+    changed = [host for host, made in plans.items() if made.get("reason") == plan.LAUNCH_CHANGED]
+    if changed:
+        yield Refusal(
+            id="switch-runs-already",
+            what=f"{wanted.name} runs on {' and '.join(changed)} with another launch than the inventory's",
+            expected="a deployment that does not run yet, or runs as planned",
+            fix=f"make {wanted.name} active in the inventory, then deploy.",
+            runbook="switch-refused",
+        )
+
+
+def _unknown(to: str, everything: Sequence[Deployment]) -> Refusal:
+    names = ", ".join(f"{placed.name} on {'+'.join(placed.hosts)}" for placed in everything)
+    return Refusal(
+        id="switch-unknown",
+        what=f"vllm_deployments has no {to}" if to else "no deployment is named",
+        expected=f"one of {names or 'none: vllm_deployments is empty'}",
+        fix="ansible-playbook switch.yml -e to=NAME.",
+        runbook="switch-refused",
+    )
+
+
+def _outside(placed: Deployment, act: str, absent: Collection[str]) -> Refusal:
+    return Refusal(
+        id="switch-outside",
+        what=f"the limit leaves out {', '.join(absent)} of deployment {placed.name}, which this switch {act}",
+        expected="all of its hosts, because a deployment is one service",
+        fix="leave -l away: a switch touches no Spark that it has no need of.",
+        runbook="switch-refused",
+    )

@@ -1,0 +1,99 @@
+"""What is said of a switch at its end: times, what did not hold, and what to change for it to last. Pure, and a module
+of its own because every run loads it with the filters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllm_spark.core.refusal import message
+from vllm_spark.inventory import deployment
+
+# The phases of a switch in their order, by the key of their seconds.
+PHASES = {
+    "stop_s": "stop",
+    "memory_s": "memory back",
+    "start_s": "start",
+    "ready_s": "until ready",
+    "gates_s": "gates",
+    "between_s": "in between",
+}
+
+
+def inventory_edit(raw: object, to: str) -> str:
+    """What to change in the inventory, for the switch to last; empty where the inventory wants it so."""
+    everything = deployment.parse(raw)
+    wanted = next(placed for placed in everything if placed.name == to)
+    rivals = [other for other in everything if other is not wanted and set(other.hosts) & set(wanted.hosts)]
+    still = [other.name for other in rivals if other.active]
+    if wanted.active and not still:
+        return ""
+    edits = [*([] if wanted.active else [f"`active: true` to {to}"]), *(f"`active: false` to {name}" for name in still)]
+    return f"The next deploy follows the inventory again. For {to} to stay, give {' and '.join(edits)} there."
+
+
+def idle_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
+    """The Sparks that a switch leaves without a model, as those of a pair that one of them has left. By what each has
+    seen and stopped: one that was in the inventory's pair may have served something else."""
+    taken = next(placed.hosts for placed in deployment.parse(raw) if placed.name == to)
+    return sorted(one["host"] for one in did if one["stop"] and not one["others"] and one["host"] not in taken)
+
+
+def phase_seconds(did: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds by phase of the time without an answer, `gap_s`. `did` are the hosts: `steps` as vllm-switch measured
+    them, `judged` of vllm_verify, and by the controller's clock `total_s` from before the stop to the last gate and
+    `judged_s` of it for vllm_verify. Hosts work side by side, so the slowest counts; what is left over was the way
+    between controller and box."""
+
+    def slowest(part: str, key: str) -> float:
+        return max((one.get(part, {}).get(key, 0.0) for one in did), default=0.0)
+
+    box = {key: slowest("steps", key) for key in ("stop_s", "memory_s", "start_s")}
+    total, judging = (max((one[key] for one in did), default=0.0) for key in ("total_s", "judged_s"))
+    ready = min(judging, slowest("judged", "waited_s"))
+    between = max(0.0, total - judging - sum(box.values()))
+    return {**box, "ready_s": ready, "gates_s": judging - ready, "between_s": between, "gap_s": total}
+
+
+def success_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
+    """The last words of a good switch: how long nothing answered, and what an operator should know of it."""
+    stopped = any(one["stop"] for one in did)
+    changed = any(one["steps"] for one in did)
+    lines = (
+        [format_durations(to, did)]
+        if stopped
+        else [f"{to} {'runs' if changed else 'ran already'}, and its gates hold."]
+    )
+    lines += [f"{host} is left without a model server." for host in idle_report(did, raw, to)]
+    return [line for line in [*lines, inventory_edit(raw, to)] if line]
+
+
+def format_durations(to: str, did: Sequence[Mapping[str, Any]]) -> str:
+    """The times as one line."""
+    took = phase_seconds(did)
+    parts = ", ".join(f"{words} {took[key]:.1f}" for key, words in PHASES.items())
+    left = sum(one.get("drained", {}).get("left", 0) for one in did)
+    drained = max((one.get("drained", {}).get("drain_s", 0.0) for one in did), default=0.0)
+    cut = f", and {left} requests were cut off" if left else ""
+    return (
+        f"{to} holds its gates {took['gap_s']:.1f} s after the stop: {parts}. Before it {drained:.1f} s of drain{cut}."
+    )
+
+
+def failure_report(to: str, missed: str, restored: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
+    """What failed, and what runs now. `restored` is what vllm-switch says of the start of `name`, the old one, empty
+    where none came back; `judged` is what vllm_verify said of it, empty where it has no gates to judge."""
+    name = restored.get("name", "")
+    if not name:
+        end = "nothing came back in its place"
+    elif not restored.get("ok", True):
+        end = f"{name} did not come back either: {restored['said']}"
+    elif not judged:
+        end = f"{name} is started again; it was placed by a toolkit that left no gates, so they are not judged"
+    elif judged.get("holds"):
+        end = f"{name} serves again, and its gates hold"
+    else:
+        end = f"{name} came back and misses its gates: {judged.get('missed')}"
+    what = f"the switch to {to} failed; {end}"
+    fix = f"read the reason above it; then correct {to} in the inventory, and switch again."
+    return f"{missed}\n{message(what, f'{to} to hold its gates', fix, runbook='switch-failed')}"

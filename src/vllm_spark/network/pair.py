@@ -1,0 +1,110 @@
+"""Two ranks as one service: the ports they use, and the words that make them one cluster, by executor.
+
+Pure data. deploy/ranks.py makes a Pair from the facts of both hosts; deploy/launch.py writes it into the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vllm_spark.core.host_layout import RUN_DIR, SUPERVISOR
+from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RAY_PORT, RAY_PORTS, SUPERVISOR_PORT
+
+# Ray takes 30 % of memory for objects unless told; a tensor-parallel engine keeps none there.
+RAY_OBJECT_STORE_BYTES = 1 << 30
+
+
+# Said at every start, some hundred lines before the engine serves: it is how the fabric gate knows what NCCL took.
+NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What one rank knows of its pair. Addresses are the fabric's; `launch` is the fingerprint of both ranks."""
+
+    rank: int
+    executor: str
+    address: str
+    netdev: str
+    peer: str
+    peer_host: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    launch: str = ""
+
+    @property
+    def head(self) -> str:
+        """The head's address."""
+        return self.peer if self.rank else self.address
+
+
+def environment(pair: Pair) -> dict[str, str]:
+    """The container's variables of one rank, but for the token of a Ray cluster, which is new with every start."""
+    env = {**NCCL_LOG, **pair.env}
+    if pair.executor == "mp":
+        return {**env, "VLLM_PORT": str(ENGINE_PORT)}
+    return {
+        **env,
+        "AUTOSCALER_METRIC_PORT": str(RAY_METRICS_PORT),
+        "RAY_AUTH_MODE": "token",
+        # Else vLLM makes a cluster of its own beside this one, and waits half an hour for a second GPU.
+        "RAY_ADDRESS": f"{pair.head}:{RAY_PORT}",
+    }
+
+
+def flags(pair: Pair) -> dict[str, object]:
+    """The flags of `vllm serve` that make two of them one engine."""
+    if pair.executor == "ray":
+        return {"distributed-executor-backend": "ray"}
+    return {
+        "distributed-executor-backend": "mp",
+        "nnodes": 2,
+        "node-rank": pair.rank,
+        "master-addr": pair.head,
+        "master-port": MASTER_PORT,
+        **({"headless": True} if pair.rank else {}),
+    }
+
+
+def ray_argv(pair: Pair) -> Iterator[str]:
+    """`ray start` of one rank: no dashboard, known to Ray by its fabric address, every port a fixed one."""
+    yield "start"
+    if pair.rank:
+        yield from (f"--address={pair.head}:{RAY_PORT}", "--block")
+    else:
+        yield from ("--head", f"--port={RAY_PORT}", "--include-dashboard=false")
+    yield from (
+        "--disable-usage-stats",
+        f"--node-ip-address={pair.address}",
+        # Ray starts an idle worker for each CPU, each with a port of the range; when they run out, the engine waits for
+        # ever (seen with 32 CPUs). vLLM's ranks ask for a GPU and no CPU.
+        "--num-cpus=1",
+        "--num-gpus=1",
+        f"--object-store-memory={RAY_OBJECT_STORE_BYTES}",
+    )
+    for name, port in RAY_PORTS.items():
+        yield f"--{name}={port}"
+
+
+def supervisor_argv(pair: Pair, name: str, image: str, api: str) -> Iterator[tuple[str, ...]]:
+    """The supervisor and its options, before the command that it runs. `api` is where the head answers, host:port."""
+    yield (SUPERVISOR,)
+    yield ("--name", name)
+    yield ("--rank", str(pair.rank))
+    yield ("--launch", pair.launch)
+    yield ("--image", image)
+    yield ("--address", pair.address)
+    yield ("--peer", pair.peer)
+    yield ("--peer-host", pair.peer_host)
+    yield ("--port", str(SUPERVISOR_PORT))
+    if not pair.rank:
+        yield ("--api", api)
+        # A Ray worker needs a head to join; the ranks of mp look for each other.
+        if pair.executor == "ray":
+            yield ("--first", f"{pair.address}:{RAY_PORT}")
+    yield ("--",)
+
+
+def session_env(name: str) -> str:
+    """The env file that the supervisor writes at every start: the token of this Ray cluster."""
+    return f"{RUN_DIR}/{name}/session.env"

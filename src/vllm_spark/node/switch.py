@@ -1,0 +1,373 @@
+#!/usr/bin/python3
+# Placed by vllm-spark, which knows it by this line.
+"""Switches this Spark from the model server that runs to another one that was deployed here, without Ansible.
+
+    vllm-switch           what is here, and what runs
+    vllm-switch NAME      drain and stop what runs, see its memory back, start NAME, wait for its first token
+
+If NAME gives no token, what ran before comes back. The one that answers is enabled, so that a boot starts it. No gate
+is judged; `switch.yml -e to=NAME` does that. A pair: run it on its head, then on its other Spark; each waits for the
+other.
+
+It works in a unit of its own, vllm-switch.service: a connection that breaks leaves no Spark without a server, and two
+of them cannot work at once. `journalctl -u vllm-switch` has what was said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import syslog
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CONFIG_DIR = Path("/etc/vllm-spark")
+RUN_DIR = Path("/run/vllm-spark")
+MEMINFO = Path("/proc/meminfo")
+OWN_UNIT = "vllm-switch.service"
+
+DRAIN_S = 30.0
+# Unified memory comes back a while after its process has ended.
+MEMORY_S = 60.0
+POLL_INTERVAL_S = 0.5
+ASK_S = 20.0
+LOG_INTERVAL_S = 15.0
+# How long a rank waits for somebody to start its peer.
+PEER_S = 600.0
+# Of a start whose recipe says nothing, as one of an older toolkit.
+READY_S = 900.0
+# An engine that has ended twice has a reason.
+ENDS = 2
+
+BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+RUNS = ("active", "activating", "deactivating", "reloading")
+
+Document = dict[str, Any]
+
+
+def unit(name: str) -> str:
+    return f"vllm@{name}.service"
+
+
+def read(path: Path) -> Document:
+    """The object in a JSON file; empty where there is none, or a broken one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def say(text: str) -> None:
+    """A line for who watches, who may be gone, and for the journal."""
+    syslog.syslog(text)
+    reply(text)
+
+
+def reply(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+def systemctl(*words: str) -> str:
+    """Run it; what it says where it fails, otherwise nothing."""
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
+    return (done.stderr.strip() or f"status {done.returncode}") if done.returncode else ""
+
+
+def placed() -> list[str]:
+    """The deployments of this Spark."""
+    return sorted(path.parent.name for path in CONFIG_DIR.glob("*/launch"))
+
+
+def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What systemd knows of their units."""
+    if not names:
+        return {}
+    asked = "Id,ActiveState,UnitFileState,Result,NRestarts"
+    words = ["systemctl", "show", "--property", asked, *map(unit, names)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in shown.split("\n\n")]
+    return {block["Id"][len("vllm@") : -len(".service")]: block for block in blocks if "Id" in block}
+
+
+def occupants(found: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
+    """What makes place for `to`: what runs, then what is enabled, which ran before something was cut off."""
+    others = [name for name in found if name != to]
+    running = [name for name in others if found[name]["ActiveState"] in RUNS]
+    return running + [n for n in others if n not in running and found[n].get("UnitFileState") == "enabled"]
+
+
+def requests_in(metrics: str) -> int:
+    """How many requests an engine works at or has queued, of its /metrics."""
+    return int(sum(float(value) for value in BUSY.findall(metrics)))
+
+
+def drain(name: str, within_s: float) -> Document:
+    """Wait until it has no request left: drain_s, and how many were `left` at the deadline. A rank without an API, or
+    one that does not answer, has nothing to wait for."""
+    begun, wanted, left = time.monotonic(), read(CONFIG_DIR / name / "liveness.json"), 0
+    while wanted:
+        status, text = ask(wanted, "GET", "/metrics")
+        left = requests_in(text) if status == http.client.OK else 0
+        if not left or time.monotonic() - begun >= within_s:
+            break
+        time.sleep(POLL_INTERVAL_S)
+    return {"drain_s": time.monotonic() - begun, "left": left}
+
+
+def memory() -> tuple[int, int]:
+    """(total, available) in bytes."""
+    table = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
+    return tuple(int(table[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
+
+
+def needed(room: Mapping[str, float], total: int) -> int:
+    """Bytes that must be available before a start; none where its deployment does not tell."""
+    return int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) if room else 0
+
+
+def await_memory(name: str, within_s: float) -> str:
+    """Wait until there is room for `name`; empty, or what is short."""
+    deadline = time.monotonic() + within_s
+    room = read(CONFIG_DIR / name / "deployed.json").get("room", {})
+    while True:
+        total, available = memory()
+        if available >= needed(room, total):
+            return ""
+        if time.monotonic() >= deadline:
+            has, wants = available / (1 << 30), needed(room, total) / (1 << 30)
+            return (
+                f"{has:.1f} GiB of memory are available {within_s:.0f} s after the stop, and {name} needs {wants:.1f} "
+                "— expected what ran before to have given its memory back. Fix: ps axo rss,comm --sort -rss | head. "
+                "See docs/runbooks/gpu-memory-held.md"
+            )
+        time.sleep(POLL_INTERVAL_S)
+
+
+def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", *, anyway: bool = False) -> Document:
+    """Stop, see the memory back, start: whether it is `ok`, what it `said`, and the seconds of each. The gates of what
+    was started come with it, so that who asked can judge them. Without a name nothing is started. `anyway`: start
+    without the memory too, because what ran before is better than nothing."""
+    done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
+
+    def step(key: str, said: str, begun: float) -> bool:
+        done[key] = time.monotonic() - begun
+        done["said"], done["ok"] = said, not said
+        return not said
+
+    begun = time.monotonic()
+    if stop and not step("stop_s", systemctl("stop", *map(unit, stop)), begun):
+        return done
+    if not name:
+        return done
+    begun = time.monotonic()
+    if not step("memory_s", await_memory(name, within_s), begun) and not anyway:
+        return done
+    begun = time.monotonic()
+    # 1, and no news: systemd has not loaded this unit yet, so it has no failures to forget.
+    systemctl("reset-failed", unit(name))
+    step("start_s", systemctl(how, unit(name)), begun)
+    done["gates"] = read(CONFIG_DIR / name / "gates.json")
+    return done
+
+
+def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
+    """Enable what answers and disable what made place, so that a boot starts the one."""
+    said = [
+        systemctl("disable", *map(unit, disable)) if disable else "",
+        systemctl("enable", unit(name)) if name else "",
+    ]
+    return {"ok": not any(said), "said": "; ".join(filter(None, said))}
+
+
+def ready(name: str) -> str:
+    """Wait until it gives a token, or, of a rank without an API, until its pair serves; empty, or why not."""
+    wanted = read(CONFIG_DIR / name / "liveness.json")
+    deadline_s = wanted.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
+    begun = since = said_at = time.monotonic()
+    while True:
+        state, pair = states([name])[name], read(RUN_DIR / name / "state.json")
+        if state["ActiveState"] not in RUNS or int(state["NRestarts"] or 0) >= ENDS:
+            return f"{unit(name)} ended ({state['Result']}). Log: journalctl -u {unit(name)} -e"
+        if answers(name, wanted) if wanted else pair.get("state") == "serving":
+            return ""
+        now = time.monotonic()
+        apart = pair.get("state") in {"waiting", "refused"}
+        why = f"{pair['state']} {pair.get('why', '')}".strip() if apart else "starting"
+        # Waiting for the peer is no start.
+        since = now if apart else since
+        if (apart and now - begun > PEER_S) or now - since > deadline_s:
+            return f"{unit(name)} was still {why} after {now - begun:.0f} s. Log: journalctl -u {unit(name)} -e"
+        if now - said_at >= LOG_INTERVAL_S:
+            say(f"{name} is {why}, {now - begun:.0f} s" + (f"; run vllm-switch {name} there too" if apart else ""))
+            said_at = now
+        time.sleep(POLL_INTERVAL_S)
+
+
+def answers(name: str, wanted: Mapping[str, Any]) -> bool:
+    """Does this very model give a token?"""
+    asked = {"model": wanted["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
+    status, text = ask(wanted, "POST", "/v1/completions", json.dumps(asked), api_key(name))
+    return status == http.client.OK and '"choices"' in text
+
+
+def ask(wanted: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
+    """(status, text); status 0 where nothing answers."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    connection = http.client.HTTPConnection(wanted["address"], wanted["port"], timeout=ASK_S)
+    try:
+        connection.request(method, path, body or None, headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error)
+    finally:
+        connection.close()
+
+
+def api_key(name: str) -> str:
+    path = CONFIG_DIR / name / "env"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((line.partition("=")[2] for line in lines if line.startswith("VLLM_API_KEY=")), "")
+
+
+def listing(found: Mapping[str, Mapping[str, str]]) -> str:
+    """What is here and what runs, as a table."""
+    rows = [("DEPLOYMENT", "STATE", "AT BOOT", "RECIPE", "PORT")]
+    for name, state in found.items():
+        record = read(CONFIG_DIR / name / "deployed.json")
+        boot = "starts" if state.get("UnitFileState") == "enabled" else "-"
+        rows.append((name, state["ActiveState"], boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def switch(name: str, drain_s: float, memory_s: float) -> int:
+    """The whole order, and back again where it fails."""
+    found = states(placed())
+    if name not in found:
+        say(
+            f"{name} is not on this Spark — expected one of {', '.join(found) or 'none: nothing was deployed here'}. "
+            "Fix: ansible-playbook switch.yml -e to=NAME, which places it. See docs/runbooks/switch-refused.md"
+        )
+        return 2
+    stop = occupants(found, name)
+    if not stop and found[name]["ActiveState"] == "active" and found[name].get("UnitFileState") == "enabled":
+        say(f"{name} runs already")
+        return 0
+    running = [other for other in stop if found[other]["ActiveState"] in RUNS]
+    drained = drain(running[0], drain_s) if running else {"drain_s": 0.0, "left": 0}
+    begun = time.monotonic()
+    changed = change(running, name, memory_s)
+    since = time.monotonic()
+    why = changed["said"] or ready(name)
+    if not why:
+        kept = enable_and_disable(name, stop)["said"]
+        say(
+            f"{name} answers {time.monotonic() - begun:.1f} s after the stop of {' and '.join(running) or 'nothing'}: "
+            f"stop {changed['stop_s']:.1f}, memory back {changed['memory_s']:.1f}, start {changed['start_s']:.1f}, "
+            f"until a token {time.monotonic() - since:.1f}. Drained for {drained['drain_s']:.1f} s before it"
+            + (f", {drained['left']} requests cut off." if drained["left"] else ".")
+        )
+        if kept:
+            say(f"a boot will not start it: {kept}")
+        return 1 if kept else 0
+    say(f"{name} does not serve: {why}")
+    say(returned(name, stop[0] if stop else "", memory_s))
+    return 1
+
+
+def returned(name: str, old: str, memory_s: float) -> str:
+    """Bring the old one back; what is said of it."""
+    if not old:
+        return f"nothing ran before it, so {name} is left as it is. See docs/runbooks/switch-failed.md"
+    why = change([name], old, memory_s, anyway=True)["said"] or ready(old)
+    end = f"did not come back either: {why}" if why else "serves again"
+    return f"{old}, which ran before, {end}. See docs/runbooks/switch-failed.md"
+
+
+def held() -> str:
+    """Who changes this Spark with Ansible now, as plugins/module_utils/spark_lock.py writes it; empty for nobody."""
+    path = RUN_DIR / "operator.lock"
+    if not path.exists():
+        return ""
+    holder = read(path)
+    who = f"{holder.get('user', 'somebody')}@{holder.get('controller', 'unknown')}"
+    return f"{who} holds this Spark with {holder.get('verb', 'a verb')}"
+
+
+def detached(words: Sequence[str]) -> int:
+    """Run this program in a unit of its own, and pass on what it says and how it ends."""
+    shown = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
+    if shown.strip() in RUNS:
+        say(f"another switch works on this Spark — expected one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
+            "See docs/runbooks/switch-refused.md")  # fmt: skip
+        return 2
+    run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={OWN_UNIT}"]
+    run += [
+        "--description=Switch the model server of this Spark",
+        sys.executable,
+        os.path.abspath(__file__),
+        "--inside",
+    ]
+    return subprocess.run([*run, *words], check=False).returncode
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="?", default="", metavar="NAME")
+    parser.add_argument(
+        "--drain-s", type=float, default=DRAIN_S, help="how long to wait for requests to end (%(default)s)"
+    )
+    parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="how long to wait for memory (%(default)s)")
+    # What switch.yml calls; each prints a JSON object.
+    parser.add_argument("--step", choices=("drain", "change", "settle"), help=argparse.SUPPRESS)
+    parser.add_argument("--stop", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--how", choices=("start", "restart"), default="start", help=argparse.SUPPRESS)
+    parser.add_argument("--anyway", action="store_true", help="though somebody holds this Spark with Ansible")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args(words)
+    if asked.name or asked.step:
+        if os.geteuid():
+            say(f"only root may switch. Fix: sudo vllm-switch {' '.join(words)}")
+            return 2
+        if not asked.step and not asked.anyway and (who := held()):
+            say(
+                f"{who} — expected nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
+                f"sudo vllm-switch {asked.name} --anyway. See docs/runbooks/operator-lock.md"
+            )
+            return 2
+        if not asked.inside and asked.step in (None, "change"):
+            return detached(words)
+    match asked.step:
+        case "drain":
+            reply(json.dumps(drain(asked.name, asked.drain_s)))
+        case "change":
+            done = change(asked.stop, asked.name, asked.memory_s, asked.how, anyway=asked.anyway)
+            syslog.syslog(f"stopped {' and '.join(asked.stop) or 'nothing'}, {asked.how} of {asked.name or 'nothing'}: "
+                          f"{done['said'] or 'done'}")  # fmt: skip
+            reply(json.dumps(done))
+        case "settle":
+            reply(json.dumps(enable_and_disable(asked.name, asked.stop)))
+        case _ if asked.name:
+            return switch(asked.name, asked.drain_s, asked.memory_s)
+        case _:
+            reply(listing(states(placed())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""Does it fit: what a start needs of the Spark's one pool of memory, against what is available now.
+
+The engine takes util x total as a whole and refuses to start below it (vLLM v1/worker/utils.py,
+request_memory), where "free" on a Spark is MemAvailable, so other processes of the host count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.units import GIB, gib
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import architecture
+from vllm_spark.recipe.architecture import Architecture
+from vllm_spark.sizing import kv_cache, roofline
+from vllm_spark.sizing.roofline import Layout
+
+# Below this the box itself suffers: a desktop, sshd and the page cache of the weights need it.
+DEFAULT_FLOOR_BYTES = 8 * GIB
+
+# Activations, CUDA graphs and the rest that is neither weights nor cache. Field reports 001 and 002 left 5.9 GiB for it
+# at util 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
+WORKSPACE_BYTES = 6 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryModel:
+    """What a recipe loads: the model and how each part is held, in bytes per weight, and its drafter."""
+
+    architecture: Architecture
+    layout: Layout
+    kv_width: float
+    vision: bool = True
+    drafter: Architecture | None = None
+    # Of a drafter whose architecture nobody has described.
+    drafter_bytes: int = 0
+
+    def held_bytes(self, tensor_parallel: int) -> dict[str, int]:
+        """Part -> bytes on each rank once it is loaded. The rotary tables are whole on every rank."""
+        sizes = {
+            part: int(count * self.layout.get(part, roofline.UNQUANTISED) / tensor_parallel)
+            for part, count in self.architecture.weights().items()
+            if count and (self.vision or part != "vision")
+        }
+        sizes["tables"] = self.architecture.table_bytes()
+        drafter = sum(self.drafter.weights().values()) * roofline.UNQUANTISED if self.drafter else self.drafter_bytes
+        if drafter:
+            sizes["drafter"] = int(drafter / tensor_parallel)
+        return sizes
+
+
+def model_of(recipe: Mapping[str, Any]) -> MemoryModel | None:
+    """What a recipe's own words say that it loads, or None where it names no architecture or no layout. Raises
+    RefusedError for an architecture that nobody knows."""
+    model, drafter = recipe["model"], recipe.get("drafter", {})
+    if not {"architecture", "layout"} <= set(model):
+        return None
+    return MemoryModel(
+        architecture=architecture.load(model["architecture"]),
+        layout=roofline.widths(model["layout"]),
+        kv_width=kv_width(recipe),
+        vision=not recipe["args"].get("language-model-only", False),
+        drafter=architecture.load(drafter["architecture"]) if "architecture" in drafter else None,
+        drafter_bytes=drafter.get("size_bytes", 0),
+    )
+
+
+def kv_width(recipe: Mapping[str, Any]) -> float:
+    """Bytes of a number in the cache. `auto` takes what a ModelOpt checkpoint asks for, which is FP8 for NVFP4, and
+    otherwise BF16."""
+    name = str(recipe["args"].get("kv-cache-dtype", "auto"))
+    if name == "auto":
+        quantised = "nvfp4" in recipe["model"].get("layout", {}).values()
+        return roofline.WIDTHS["fp8" if quantised else "bf16"]
+    known = {"fp8": "fp8", "int8": "fp8", "nvfp4": "nvfp4"}
+    return roofline.WIDTHS[next((width for start, width in known.items() if name.startswith(start)), "bf16")]
+
+
+def file_bytes(recipe: Mapping[str, Any]) -> int:
+    """Size of the model's files: the recipe's figure, otherwise what its checkpoint's layout makes; 0 if unknown."""
+    model = recipe["model"]
+    names = model.get("checkpoint", model.get("layout"))
+    if "size_bytes" in model or names is None or "architecture" not in model:
+        return int(model.get("size_bytes", 0))
+    layout = roofline.widths(names)
+    filed = architecture.load(model["architecture"]).filed()
+    return int(sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items()))
+
+
+def loading_peak_bytes(recipe: Mapping[str, Any]) -> int:
+    """The most that loading takes on each rank: as measured, or, where loading changes the weights (`checkpoint`), the
+    files' own width, which is whole in memory before it is quantised (field report 003)."""
+    measured = recipe["memory"].get("loading_peak_bytes")
+    if measured is not None or "checkpoint" not in recipe["model"]:
+        return int(measured or 0)
+    return int(file_bytes(recipe) / recipe["topology"]["tensor_parallel"])
+
+
+def needed_bytes(recipe: Mapping[str, Any], total_bytes: int) -> int:
+    """The most that a start takes on one Spark: the engine's reservation or the loading peak, whichever is larger."""
+    return max(reserved_bytes(recipe, total_bytes), loading_peak_bytes(recipe))
+
+
+def reserved_bytes(recipe: Mapping[str, Any], total_bytes: int) -> int:
+    """What the engine takes for itself: its share of the whole, or, where the cache has a size, weights and cache."""
+    budget = recipe["memory"]
+    if "kv_cache_bytes" not in budget:
+        return int(budget.get("utilization", 0) * total_bytes)
+    tensor_parallel = recipe["topology"]["tensor_parallel"]
+    model = model_of(recipe)
+    weights = sum(model.held_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
+    return int(weights + workspace_bytes(recipe) + budget["kv_cache_bytes"])
+
+
+def workspace_bytes(recipe: Mapping[str, Any]) -> int:
+    """The allowance beside weights and cache; none where somebody has measured what a start takes at most."""
+    return 0 if "loading_peak_bytes" in recipe["memory"] else WORKSPACE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where one Spark's memory goes, in bytes. `request` is the cache of one request of `context` tokens, and
+    `room` what is left for all of them."""
+
+    total: int
+    available: int
+    floor: int
+    reserved: int
+    peak: int
+    weights: int
+    workspace: int
+    room: int
+    request: int
+    context: int
+
+    @property
+    def requests(self) -> float:
+        """How many such requests the cache holds."""
+        return max(0, self.room) / self.request
+
+
+def fit(recipe: Mapping[str, Any], model: MemoryModel, memory: Mapping[str, int], context: int) -> Fit:
+    """The fit of one rank on one Spark. `memory` are its facts: total and available. Pure arithmetic, no judgement."""
+    tensor_parallel = recipe["topology"]["tensor_parallel"]
+    reserved = reserved_bytes(recipe, memory["total"])
+    weights, workspace = sum(model.held_bytes(tensor_parallel).values()), workspace_bytes(recipe)
+    batched = recipe["args"].get("max-num-batched-tokens", kv_cache.DEFAULT_BATCHED_TOKENS)
+    cache = kv_cache.of(model.architecture, model.kv_width, tensor_parallel)
+    return Fit(
+        total=memory["total"],
+        available=memory["available"],
+        floor=floor_bytes(recipe),
+        reserved=reserved,
+        peak=loading_peak_bytes(recipe),
+        weights=weights,
+        workspace=workspace,
+        room=recipe["memory"].get("kv_cache_bytes", reserved - weights - workspace),
+        request=cache.request_bytes(context, batched),
+        context=context,
+    )
+
+
+def floor_bytes(recipe: Mapping[str, Any]) -> int:
+    """What stays free for the box itself."""
+    return int(recipe["memory"].get("free_floor_bytes", DEFAULT_FLOOR_BYTES))
+
+
+def refusals(spec: Spec, facts: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Refuse a start that would not fit. Where a unit of ours still runs, its memory is about to come back and
+    nobody can say how much, so nothing is judged."""
+    if not facts.get("running_units"):
+        yield from too_little_refusal(spec.deployment.name, spec.host, spec.recipe, facts["memory"])
+
+
+def too_little_refusal(name: str, host: str, recipe: Mapping[str, Any], memory: Mapping[str, int]) -> Iterator[Refusal]:
+    """Refuse what takes more than is available now."""
+    total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
+    needed = needed_bytes(recipe, total)
+    if needed + floor > available:
+        yield Refusal(
+            id="too-little-memory",
+            what=f"{host} has {gib(available)} available of {gib(total)}; {name} takes "
+            f"{gib(needed)} and the box keeps {gib(floor)}",
+            expected=f"{gib(needed + floor)} available",
+            fix="stop what uses it (ps axo rss,comm --sort -rss | head), or lower overrides.memory.utilization.",
+            runbook="too-little-memory",
+        )
