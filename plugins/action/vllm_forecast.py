@@ -11,11 +11,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from vllm_spark.core import version
-from vllm_spark.core.refusal import Refusal, RefusedError, message
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import forecast, roofline
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
+
+INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
 
 display = Display()
 
@@ -51,7 +53,11 @@ class ActionModule(ActionBase):
         if host == hosts[0]:
             # The head speaks for all; what is wrong with a worker is told there, too.
             others = [reason for name in hosts[1:] for reason in self._would(specs, facts, name)[0]]
-            reasons = [*refused, *(reason for reason in others if reason.id != plan.REFUSED_WITH_HEAD), *found.refusals]
+            reasons = [
+                *refused,
+                *(reason for reason in others if reason.id != plan.REFUSED_WITH_HEAD.id),
+                *found.refusals,
+            ]
             would += forecast.lines(replace(found, refusals=reasons), head.recipe, asked)
         else:
             reasons = list(refused)
@@ -67,7 +73,13 @@ class ActionModule(ActionBase):
             expected = "constants that docs/reference/prediction.md names, and numbers"
             fix = "correct vllm_roofline in the inventory."
             raise AnsibleActionFail(
-                message(f"vllm_roofline: {error}", expected, fix, runbook="inventory-refused")
+                str(
+                    INVENTORY_REFUSED(
+                        what=f"vllm_roofline: {error}",
+                        expected=expected,
+                        fix=fix,
+                    )
+                )
             ) from None  # Ansible would say the cause again
 
     def _would(self, specs: dict[str, Spec], facts: dict[str, Any], host: str) -> tuple[tuple[Refusal, ...], list[str]]:

@@ -10,8 +10,10 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT
-from vllm_spark.core.refusal import message
+from vllm_spark.core.refusal import register
 from vllm_spark.transfer import bundle_server
+
+BUNDLE_LACKS = register("bundle-lacks", runbook="bundle-lacks")
 
 DEADLINE_S = 30
 
@@ -39,11 +41,12 @@ class ActionModule(ActionBase):
         if said := self._ssh("forward", ways):
             bundle_server.stop(process)
             raise AnsibleActionFail(
-                message(
-                    f"ssh did not lead the Spark to the bundle: {said}",
-                    "the kept connection that ansible.cfg asks for (ControlMaster), and a sshd that forwards ports",
-                    "leave ssh_args of ansible.cfg as they are, and AllowTcpForwarding of the Spark's sshd at yes.",
-                    runbook="bundle-lacks",
+                str(
+                    BUNDLE_LACKS(
+                        what=f"no reverse tunnel from the Spark to the bundle: {said}",
+                        expected="ssh with ControlMaster as in ansible.cfg, and a sshd that forwards ports",
+                        fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
+                    )
                 )
             )
         return {"changed": False, "process": process, "ways": ways}

@@ -141,7 +141,7 @@ def present(module, asked):
         if status:
             older, _ = take_back("pending")
             module.fail_json(
-                msg=f"netplan apply ended with {status}: {short(said)} — expected 0. The old files are back"
+                msg=f"netplan apply ended with {status}: {short(said)} — expected: 0. The old files are back"
                 f"{', and netplan refuses them too, so the fault is theirs' if older else ''}. Fix: sudo netplan "
                 "--debug generate on the box. See docs/runbooks/fabric-netplan.md"
             )
@@ -313,7 +313,7 @@ def kept(module):
         os.rename(PENDING, LAST)
     except FileNotFoundError:
         module.fail_json(
-            msg="the guard has put the old netplan files back already — expected a confirmation before its time was "
+            msg="the guard has put the old netplan files back already — expected: a confirmation before its time was "
             f"over. Fix: run it again, with a larger spark_fabric_guard_s; sudo journalctl -u {GUARD} tells what it "
             "did. See docs/runbooks/fabric-way-lost.md"
         )
@@ -364,7 +364,7 @@ def fate(name):
 def report(module, status, said):
     if status:
         module.fail_json(
-            msg=f"{JOURNAL}/restore ended with {status}: {short(said)} — expected 0. Fix: on the box, sudo netplan "
+            msg=f"{JOURNAL}/restore ended with {status}: {short(said)} — expected: 0. Fix: on the box, sudo netplan "
             f"--debug generate, then sudo {JOURNAL}/restore before. See docs/runbooks/fabric-netplan.md"
         )
 

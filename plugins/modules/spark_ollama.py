@@ -58,7 +58,7 @@ def main():
         answers = "".join(f"; to {name} it said {said}" for name, said in error.said.items() if said)
         module.fail_json(
             models=error.models,
-            msg=f"Ollama still has {', '.join(error.models)} loaded after {deadline_s} s{answers} — expected none, as "
+            msg=f"Ollama still has {', '.join(error.models)} loaded after {deadline_s} s{answers} — expected: none, as "
             "it was asked with keep_alive 0. Fix: end what keeps asking it (ollama ps and journalctl -u ollama -n 50 "
             "on the box), or sudo systemctl stop ollama. See docs/runbooks/gpu-memory-held.md",
         )

@@ -175,7 +175,7 @@ def main():
             WAYS[item["kind"]](item)
         except (OSError, RemovalError) as error:
             module.fail_json(
-                msg=f"{item['kind']} {item['name']} did not go: {error} — expected nothing to hold it. Fix: see what "
+                msg=f"{item['kind']} {item['name']} did not go: {error} — expected: nothing to hold it. Fix: see what "
                 "does, then run the same again: it goes on from here. See docs/runbooks/remove-refused.md",
                 changed=bool(done),
                 removed=done,

@@ -26,7 +26,7 @@ FAULTS = {
     "hidden: 5376": ("hidden: 0", "hidden: 0"),
     "kind: sliding, layers: 50,": ("kind: sliding, layers: 50, colour: red,", "unknown key colour"),
     ", window: 1024": ("", "missing key window"),
-    "name: gemma-4-31b": ("name: other", "name: other — expected broken"),
+    "name: gemma-4-31b": ("name: other", "name: other — expected: broken"),
     "tied: true": ("tied: [", "broken.yml: while parsing"),
 }
 

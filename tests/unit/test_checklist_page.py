@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from vllm_spark.core import paths
+from vllm_spark.core.refusal import REGISTRY
 from vllm_spark.docs import checklist
 from vllm_spark.docs.checklist import AFTER, BEFORE, Line
 from vllm_spark.recipe import loader
 from vllm_spark.verify import gates
 from vllm_spark.verify.gates import runner, verdict
 
-SOURCES = "\n".join(file.read_text() for file in sorted((paths.ROOT / "src").rglob("*.py")))
-# The id of a refusal and the runbook of the same call.
-REFUSALS = dict(re.findall(r'id="([a-z-]+)",(?:(?!\bid=).)*?runbook="([a-z-]+)"', SOURCES, re.DOTALL))
 NAMES = sorted(loader.names([paths.RECIPES]))
 
 
@@ -69,5 +65,5 @@ def test_a_log_gate_says_what_it_wants_to_see(page: str) -> None:
 
 @pytest.mark.parametrize("line", [*BEFORE, *AFTER], ids=lambda line: line.command)
 def test_a_line_names_refusals_and_runbooks_of_the_code(line: Line) -> None:
-    assert [id_ for id_ in line.refusals if id_ not in REFUSALS] == []
-    assert {REFUSALS[id_] for id_ in line.refusals} <= set(line.runbooks)
+    assert [id_ for id_ in line.refusals if id_ not in REGISTRY] == []
+    assert {REGISTRY[id_].runbook for id_ in line.refusals} <= set(line.runbooks)

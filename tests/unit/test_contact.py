@@ -204,7 +204,7 @@ def test_another_fingerprint_is_refused_before_the_password(server: Server, run:
     assert ended.status == 1
     assert fingerprint(server.host_keys[0]) in ended.err
     assert fingerprint(server.host_keys[1]) in ended.err
-    assert "expected SHA256:another" in ended.err
+    assert "expected: SHA256:another" in ended.err
     assert "Fix:" in ended.err
     assert not (desk / "known_hosts").exists()
     assert not server.authorized_keys.exists()

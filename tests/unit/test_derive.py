@@ -217,7 +217,7 @@ def test_the_other_words_of_a_build() -> None:
     )
     said = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
     assert said.startswith("the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match")
-    assert f"expected an archive with sha256 {'3' * 64}" in said
+    assert f"expected: an archive with sha256 {'3' * 64}" in said
 
 
 def test_a_transfer_that_failed_names_both_ends() -> None:
@@ -269,7 +269,7 @@ def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
     document = yaml.safe_load(file.read_text())
     document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
     file.write_text(yaml.safe_dump(document))
-    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected one"):
+    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: one"):
         loader.load("derived", (tmp_path,))
 
 

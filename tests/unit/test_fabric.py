@@ -87,7 +87,7 @@ def test_every_message_has_a_fix_and_an_existing_runbook(boxes: Any, tmp_path: P
             texts += map(str, error.refusals)
     assert len(texts) > 10
     for text in texts:
-        assert " — expected " in text
+        assert " — expected: " in text
         assert "Fix: " in text
         assert (paths.ROOT / text.rpartition("See ")[2]).is_file(), text
 

@@ -43,7 +43,7 @@ def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> 
 def test_marlin_among_the_candidates_is_not_enough() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
     verdict = gates.log_verdict(LOG_GATES["nvfp4-moe"], [line])
-    assert str(verdict).startswith("the log says VLLM_CUTLASS — expected MARLIN. Fix: ")
+    assert str(verdict).startswith("the log says VLLM_CUTLASS — expected: MARLIN. Fix: ")
 
 
 @pytest.mark.parametrize(("said", "holds"), [("146,240", True), ("4,095", False), ("none", False)])
@@ -117,7 +117,7 @@ LIES = {
     "another engine": ("version", reply(200, {"version": "0.19.1"}), "identity", "engine version is 0.19.1"),
     "answers any name": ("unknown-model", reply(200, {"choices": [{}]}), "identity", "unknown model is 200"),
     "wrong answer": ("answer-0", said("!!!!!!!!"), "answer", "got '!!!!!!!!'"),
-    "empty answer": ("answer-1", said(""), "answer", "expected 437"),
+    "empty answer": ("answer-1", said(""), "answer", "expected: 437"),
     "null content": ("answer-1", reply(200, {"choices": [{"message": {"content": None}}]}), "answer", "got ''"),
 }
 

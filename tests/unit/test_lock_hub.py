@@ -174,7 +174,7 @@ def test_lock_says_that_a_recipe_pins_its_image_and_asks_only_when_told_to(folde
     with serving(index) as (images, asked), serving(hub) as (models, _):
         said = run(folder, images, models, limit=("spark2",)).lines
         assert asked == []
-        with pytest.raises(RefusedError, match="is for linux/amd64 — expected linux/arm64"):
+        with pytest.raises(RefusedError, match="is for linux/amd64 — expected: linux/arm64"):
             run(folder, images, models, limit=("spark2",), verify=True)
     assert said == ("recipe closed pins image images.test/owner/engine:nightly-1 itself, "
                     "not asked for (-e lock_verify=true asks)",)  # fmt: skip

@@ -80,10 +80,10 @@ def test_a_tag_becomes_the_digest_of_a_platform(tag: str, platforms: tuple[str, 
 # tag -> (id of the refusal, a part of its message)
 REFUSED = {
     "none": ("unknown-tag", "images.test/owner/engine:none is not in its registry (status 404)"),
-    "only-amd": ("wrong-platform", "is for linux/amd64 — expected linux/arm64"),
+    "only-amd": ("wrong-platform", "is for linux/amd64 — expected: linux/arm64"),
     "old": ("registry-answer", "is no image"),
     "html": ("registry-answer", "captive portal"),
-    "list": ("registry-answer", "expected an index or a manifest"),
+    "list": ("registry-answer", "expected: an index or a manifest"),
     "busy": ("registry-down", "answers status 429: too many requests"),
     "secret": ("registry-login", "wants a login"),
     "big": ("registry-down", "no whole answer"),

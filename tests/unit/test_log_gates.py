@@ -52,8 +52,8 @@ def test_a_name_among_the_candidates_is_no_choice() -> None:
 @pytest.mark.parametrize(
     ("used", "part"),
     [
-        ({"atention": True}, "gates.use.atention: unknown — expected attention"),
-        ({"no-unknown-variable": "MARLIN"}, "expected true, because this gate has no value"),
+        ({"atention": True}, "gates.use.atention: unknown — expected: attention"),
+        ({"no-unknown-variable": "MARLIN"}, "expected: true, because this gate has no value"),
     ],
 )
 def test_a_wrong_use_is_refused(used: dict[str, Any], part: str, tmp_path: Any) -> None:

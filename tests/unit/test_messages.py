@@ -1,31 +1,42 @@
-"""Every message to an operator ends in a runbook that exists and has its sections."""
+"""Every registered refusal has a runbook, and every runbook has its sections."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
-from pathlib import Path
 
 import pytest
 
+import vllm_spark
 from vllm_spark.core import paths
+from vllm_spark.core.refusal import REGISTRY, register
 
 SECTIONS = ["Symptom", "Check", "Cause", "Fix", "How to see it is fixed", "When to escalate"]
 RUNBOOKS = sorted(paths.RUNBOOKS.glob("*.md"))
-NAMED = re.compile(r"""runbook=["']([a-z-]+)["']""")
 
 
-def named() -> set[str]:
-    """Every runbook that the package's source names."""
-    sources = (paths.ROOT / "src").rglob("*.py")
-    return {name for file in sources for name in NAMED.findall(file.read_text())}
+def registered() -> dict[str, str]:
+    """Return id -> runbook of every kind that a module of the package registers at import."""
+    for module in pkgutil.walk_packages(vllm_spark.__path__, "vllm_spark."):
+        if not module.name.startswith("vllm_spark.node."):  # programs of the host, which register nothing
+            importlib.import_module(module.name)
+    return {kind.id: kind.runbook for kind in REGISTRY.values()}
 
 
-def test_every_named_runbook_exists() -> None:
-    names = named()
-    assert {"port-taken", "wrong-identity", "image-pull", "not-ready-in-time", "recipe-refused"} <= names
-    assert names - {file.stem for file in RUNBOOKS} == set()
+def test_every_registered_runbook_exists() -> None:
+    runbooks = registered()
+    assert {"port-taken", "no-gpu", "unknown-recipe", "pull-disk", "rollback-which"} <= set(runbooks)
+    stems = {file.stem for file in RUNBOOKS}
+    assert {id_: name for id_, name in runbooks.items() if name not in stems} == {}
 
 
-@pytest.mark.parametrize("file", RUNBOOKS, ids=lambda file: file.stem)
-def test_a_runbook_has_its_sections(file: Path) -> None:
-    assert re.findall(r"^## (.+)$", file.read_text(), re.MULTILINE) == SECTIONS
+def test_an_id_has_one_runbook() -> None:
+    register("port-taken", runbook="port-taken")
+    with pytest.raises(ValueError, match="port-taken"):
+        register("port-taken", runbook="garbage")
+
+
+def test_runbooks_have_their_sections() -> None:
+    sections = {file.stem: re.findall(r"^## (.+)$", file.read_text(), re.MULTILINE) for file in RUNBOOKS}
+    assert {name: found for name, found in sections.items() if found != SECTIONS} == {}

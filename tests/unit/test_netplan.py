@@ -60,7 +60,7 @@ def put(document: Any, path: str, value: Any) -> None:
 
 def said(error: pytest.ExceptionInfo[RefusedError]) -> str:
     text = str(error.value)
-    assert all(" Fix: " in line and " — expected " in line for line in text.splitlines())
+    assert all(" Fix: " in line and " — expected: " in line for line in text.splitlines())
     return text
 
 
@@ -254,7 +254,7 @@ def test_one_subnet_carries_only_small_packets_and_the_other_nothing() -> None:
     lines, refusals = judged((1, TOO_LONG), (0, ANSWER), (1, NOTHING), (1, NOTHING), carrier=False)
     assert lines == []
     assert "56 bytes come back and 8972 undivided do not (ping: local error: message too long, mtu=1500)" in refusals[0]
-    assert "expected MTU 9000 on both ends" in refusals[0]
+    assert "expected: MTU 9000 on both ends" in refusals[0]
     assert refusals[0].endswith("fabric-mtu.md")
     assert f"192.168.178.0/24 {TWO} → 192.168.178.12: no answer (49 packets" in refusals[1]
     assert f"{TWO} has no cable" in refusals[1]

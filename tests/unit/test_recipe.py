@@ -35,52 +35,52 @@ def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 # what is changed, and what the one message must say
 FAULTS = {
-    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected only args, corrections, drafter"),
+    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected: only args, corrections, drafter"),
     "wrong type": (put("args.max-model-len", None), ""),
     "digest short": (
         put("image.digest", "sha256:1234"),
-        'image.digest: "sha256:1234" — expected sha256: and 64 hex digits',
+        'image.digest: "sha256:1234" — expected: sha256: and 64 hex digits',
     ),
-    "digest without algorithm": (put("image.digest", "1" * 64), "expected sha256: and 64 hex digits"),
+    "digest without algorithm": (put("image.digest", "1" * 64), "expected: sha256: and 64 hex digits"),
     "revision main": (
         put("model.revision", "main"),
-        'model.revision: "main" — expected a commit of 40 hex digits, not a branch or a tag',
+        'model.revision: "main" — expected: a commit of 40 hex digits, not a branch or a tag',
     ),
     "privileged": (
         put("runtime.privileged", True),
-        "runtime: unknown key privileged — expected only capabilities, devices, shm_size, ulimits "
+        "runtime: unknown key privileged — expected: only capabilities, devices, shm_size, ulimits "
         "(How the container runs. There is no privileged mode: name the devices and capabilities.)",
     ),
-    "capability": (put("runtime.capabilities", ["SYS_ADMIN"]), "expected one of IPC_LOCK, SYS_NICE, SYS_PTRACE"),
-    "env number": (put("env.OMP_NUM_THREADS", 4), "env.OMP_NUM_THREADS: 4 — expected a quoted string"),
-    "env yaml bool": (put("env.FLAG", True), "env.FLAG: true — expected a quoted string"),
-    "secret in env": (put("env.VLLM_API_KEY", "k"), "env.VLLM_API_KEY: a secret — expected in vllm_secrets"),
+    "capability": (put("runtime.capabilities", ["SYS_ADMIN"]), "expected: one of IPC_LOCK, SYS_NICE, SYS_PTRACE"),
+    "env number": (put("env.OMP_NUM_THREADS", 4), "env.OMP_NUM_THREADS: 4 — expected: a quoted string"),
+    "env yaml bool": (put("env.FLAG", True), "env.FLAG: true — expected: a quoted string"),
+    "secret in env": (put("env.VLLM_API_KEY", "k"), "env.VLLM_API_KEY: a secret — expected: in vllm_secrets"),
     "planned flag": (
         put("args.tensor-parallel-size", 1),
-        "args.tensor-parallel-size: set — expected to come from topology.tensor_parallel",
+        "args.tensor-parallel-size: set — expected: to come from topology.tensor_parallel",
     ),
     "flag with dashes": (put("args.--port", 1), "expected"),
-    "missing model": (put("model", None), "(top level): missing key model — expected schema_version, name"),
+    "missing model": (put("model", None), "(top level): missing key model — expected: schema_version, name"),
     "no memory": (
         put("memory", {"free_floor_bytes": 1}),
-        "memory: neither utilization nor kv_cache_bytes — expected one of them",
+        "memory: neither utilization nor kv_cache_bytes — expected: one of them",
     ),
     "utilization": (
         put("memory.utilization", 1.2),
-        "memory.utilization: 1.2 — expected 1.2 is greater than the maximum",
+        "memory.utilization: 1.2 — expected: 1.2 is greater than the maximum",
     ),
     "tp without nodes": (
         put("topology.tensor_parallel", 2),
-        "topology.tensor_parallel: 2 — expected 1, because a Spark has one GPU",
+        "topology.tensor_parallel: 2 — expected: 1, because a Spark has one GPU",
     ),
-    "ray on one": (put("topology.executor", "ray"), "topology.executor: ray — expected uni or mp"),
+    "ray on one": (put("topology.executor", "ray"), "topology.executor: ray — expected: uni or mp"),
     "mount outside": (
         put("mounts", [{**GOOD["mounts"][1], "path": "../secret"}]),
-        'mounts[0].path: "../secret" — expected a relative path without ..',
+        'mounts[0].path: "../secret" — expected: a relative path without ..',
     ),
     "mount changed": (
         put("mounts", [{**GOOD["mounts"][1], "sha256": "0" * 64}]),
-        f"mounts: files/template.jinja has sha256 {GOOD['mounts'][1]['sha256']} — expected {'0' * 64}",
+        f"mounts: files/template.jinja has sha256 {GOOD['mounts'][1]['sha256']} — expected: {'0' * 64}",
     ),
     "mount absent": (
         put("mounts", [{**GOOD["mounts"][1], "path": "files/none"}]),
@@ -88,7 +88,7 @@ FAULTS = {
     ),
     "gate pattern": (
         put("gates.log", [{"id": "x", "pattern": "(unclosed", "why": "because it is a test"}]),
-        "gates.log[0].pattern: (unclosed — expected a regular expression",
+        "gates.log[0].pattern: (unclosed — expected: a regular expression",
     ),
     "gate twice": (
         put("gates.log", [{"id": "x", "pattern": "abcd", "why": "because it is a test"}] * 2),
@@ -98,9 +98,9 @@ FAULTS = {
         put("gates.log", [{"id": "x", "pattern": "abcd", "equals": "a", "why": "because it is a test"}]),
         "no group named value",
     ),
-    "name": (put("name", "other"), "name: other — expected broken, the file's stem"),
+    "name": (put("name", "other"), "name: other — expected: broken, the file's stem"),
 }
-FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected a value of type object')
+FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected: a value of type object')
 
 
 def write(folder: Path, document: Any) -> Path:

@@ -60,4 +60,4 @@ def test_a_miss_does_not_hold(resolve: Callable[..., Spec]) -> None:
     miss = Verdict("answer", "0", False, "asked, got ''", "Paris", "look.", "wrong-answers")
     document = report.verification(wanted(resolve()), [*HOLDS, miss], {})
     assert not document["holds"]
-    assert str(miss) == "asked, got '' — expected Paris. Fix: look. See docs/runbooks/wrong-answers.md"
+    assert str(miss) == "asked, got '' — expected: Paris. Fix: look. See docs/runbooks/wrong-answers.md"

@@ -155,7 +155,7 @@ def test_a_model_that_stays_is_an_error_by_the_deadline(run: Run) -> None:
         result = run(url, deadline_s=1)
     assert result["failed"]
     assert result["models"] == list(TWO)
-    assert "Ollama still has gemma4:26b, nomic-embed-text:latest loaded after 1 s — expected none" in result["msg"]
+    assert "Ollama still has gemma4:26b, nomic-embed-text:latest loaded after 1 s — expected: none" in result["msg"]
     assert "Fix: end what keeps asking it" in result["msg"]
     assert result["msg"].endswith("See docs/runbooks/gpu-memory-held.md")
     assert stand_in.models == TWO, "nothing was ended"

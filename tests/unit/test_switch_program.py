@@ -259,7 +259,7 @@ def test_a_spark_that_only_gives_up_its_rank_starts_nothing(box: Box, capsys: py
 @pytest.mark.parametrize(
     ("words", "status", "part"),
     [
-        (["--inside", "c"], 2, "c is not on this Spark — expected one of a, b"),
+        (["--inside", "c"], 2, "c is not on this Spark — expected: one of a, b"),
         (["--inside", "a"], 0, "a runs already"),
         ([], 0, "a           active    starts   r-a"),
     ],
@@ -306,4 +306,4 @@ def test_it_works_in_a_unit_of_its_own(
     said = capfd.readouterr().out
     assert ("--unit=vllm-switch.service" in said) == runs
     assert ("--inside b --memory-s 5" in said) == runs
-    assert ("another switch works on this Spark" in said) != runs
+    assert ("another switch runs on this Spark" in said) != runs

@@ -99,6 +99,6 @@ def _check(machine: Machine, chain: Sequence[str]) -> None:
         lead = logits[successor] - max(value for word, value in logits.items() if word != successor)
         if lead < LEAST_LEAD:
             raise ValueError(
-                f"after {chain[index - 1]!r} of {chain[0]!r} the word {successor!r} leads by {lead:g} — expected at "
+                f"after {chain[index - 1]!r} of {chain[0]!r} the word {successor!r} leads by {lead:g} — expected: at "
                 f"least {LEAST_LEAD:g}. Fix: split the script's words in another way, or give it a mark."
             )

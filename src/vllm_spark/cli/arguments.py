@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.recipe import loader
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import reference_spark
+
+WRONG_COUNT = register("wrong-count", runbook="recipe-refused")
 
 
 def add_arguments(command: argparse.ArgumentParser, without: str) -> None:
@@ -45,10 +47,8 @@ def read_facts(found: Recipe, files: Sequence[Path], rank: int = 0) -> list[dict
 
 
 def _wrong_count(name: str, nodes: int, files: int, rank: int) -> Refusal:
-    return Refusal(
-        id="wrong-count",
+    return WRONG_COUNT(
         what=f"recipe {name} is for {nodes} Sparks, and this call has {files} files of facts and rank {rank}",
         expected="facts of each or of none, the head's first, and a rank below the number of Sparks",
         fix=f"--facts {' '.join(f'{host}.json' for host in reference_spark.HOSTS[:nodes])}.",
-        runbook="recipe-refused",
     )

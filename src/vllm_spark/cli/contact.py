@@ -21,7 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+CONTACT_PRIVATE_KEY = register("contact-private-key", runbook="contact-key")
+CONTACT_NO_SIGNER = register("contact-no-signer", runbook="contact-key")
+CONTACT_FINGERPRINTS = register("contact-fingerprints", runbook="contact-host-key")
+CONTACT_NO_KEY = register("contact-no-key", runbook="contact-key")
+CONTACT_UNREACHABLE = register("contact-unreachable", runbook="contact-unreachable")
+CONTACT_HOST_KEY_CHANGED = register("contact-host-key-changed", runbook="contact-host-key")
+CONTACT_FINGERPRINT = register("contact-fingerprint", runbook="contact-host-key")
+CONTACT_UNCONFIRMED = register("contact-unconfirmed", runbook="contact-host-key")
+CONTACT_NO_PASSWORD = register("contact-no-password", runbook="contact-password")
+CONTACT_PASSWORD = register("contact-password", runbook="contact-password")
+CONTACT_NO_PASSWORD_LOGIN = register("contact-no-password-login", runbook="contact-password")
+CONTACT_INSTALL = register("contact-install", runbook="contact-key")
+CONTACT_NOT_LET_IN = register("contact-not-let-in", runbook="contact-key")
 
 PASSWORD_VARIABLE = "VLLM_SPARK_PASSWORD"  # noqa: S105  the variable's name
 SSH_PORT = 22
@@ -166,12 +180,10 @@ def read_public_key(file: Path) -> Key:
     if "PRIVATE KEY-----" in text:
         raise RefusedError(
             [
-                Refusal(
-                    id="contact-private-key",
+                CONTACT_PRIVATE_KEY(
                     what=f"{file} is a private key",
                     expected="the public one, the only one that ever leaves this machine",
                     fix=f"--key {file}.pub; nothing was sent.",
-                    runbook="contact-key",
                 )
             ]
         )
@@ -326,12 +338,10 @@ def _signer(target: Target, key: Key) -> Any:
         seen = "belongs to another public key"
     raise RefusedError(
         [
-            Refusal(
-                id="contact-no-signer",
+            CONTACT_NO_SIGNER(
                 what=f"nothing here can prove {target.key_file}: it is not in the agent, and {file} {seen}",
                 expected="the private key in this machine's ssh-agent, or without a passphrase beside the public one",
                 fix=f"ssh-add {file}.",
-                runbook="contact-key",
             )
         ]
     )
@@ -397,113 +407,91 @@ def _line(key: Key) -> str:
 
 
 def _fingerprint_count(hosts: int, fingerprints: int) -> Refusal:
-    return Refusal(
-        id="contact-fingerprints",
+    return CONTACT_FINGERPRINTS(
         what=f"{fingerprints} --fingerprint for {hosts} hosts",
         expected="one for each host, in their order, or none",
         fix="give each host its own; or leave them out and compare when asked.",
-        runbook="contact-host-key",
     )
 
 
 def _no_key(what: str) -> Refusal:
-    return Refusal(
-        id="contact-no-key",
+    return CONTACT_NO_KEY(
         what=what,
         expected="the public key of this machine",
         fix="--key FILE.pub; or make one: ssh-keygen -t ed25519.",
-        runbook="contact-key",
     )
 
 
 def _unreachable(target: Target, said: str) -> Refusal:
-    return Refusal(
-        id="contact-unreachable",
+    return CONTACT_UNREACHABLE(
         what=f"{target.host} port {target.port}: {said}",
         expected="an ssh server",
         fix=f"ping {target.host}; on the Spark: sudo systemctl enable --now ssh.",
-        runbook="contact-unreachable",
     )
 
 
 def _changed(target: Target, shown: Key, known: Mapping[str, str]) -> Refusal:
     has = ", ".join(f"{type_} {Key(type_, blob).fingerprint}" for type_, blob in known.items())
-    return Refusal(
-        id="contact-host-key-changed",
+    return CONTACT_HOST_KEY_CHANGED(
         what=f"{target.name} shows {shown.type} {shown.fingerprint}, and {target.known_hosts} has {has}",
         expected="the host key that is known; somebody may stand between",
         fix=f"if the Spark was installed anew, ssh-keygen -R {shlex.quote(target.name)} -f {target.known_hosts}, and "
         "compare the new one at its screen.",
-        runbook="contact-host-key",
     )
 
 
 def _mismatch(target: Target, seen: Sequence[str]) -> Refusal:
-    return Refusal(
-        id="contact-fingerprint",
+    return CONTACT_FINGERPRINT(
         what=f"{target.name} shows {', '.join(seen) or 'no host key of a known type'}",
         expected=target.fingerprint,
         fix="at the screen of the Spark: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub. If that is neither, do not "
         "go on over this network.",
-        runbook="contact-host-key",
     )
 
 
 def _unconfirmed(target: Target, shown: Key) -> Refusal:
-    return Refusal(
-        id="contact-unconfirmed",
+    return CONTACT_UNCONFIRMED(
         what=f"nobody has confirmed the host key of {target.name}, {shown.type} {shown.fingerprint}",
         expected="yes after comparing it, or its fingerprint given",
         fix=f"compare it at the screen of the Spark, then --fingerprint {shown.fingerprint}.",
-        runbook="contact-host-key",
     )
 
 
 def _no_password(target: Target) -> Refusal:
-    return Refusal(
-        id="contact-no-password",
+    return CONTACT_NO_PASSWORD(
         what=f"no password for {target.user} on {target.host}, and no terminal to ask for it",
         expected=f"one in {PASSWORD_VARIABLE}",
         fix=f"run it in a terminal, or set {PASSWORD_VARIABLE} in this shell's environment.",
-        runbook="contact-password",
     )
 
 
 def _wrong_password(target: Target) -> Refusal:
-    return Refusal(
-        id="contact-password",
+    return CONTACT_PASSWORD(
         what=f"{target.host} does not accept this password for {target.user}",
         expected="the password that the user has at the screen of the Spark",
         fix=f"try again; a Spark's user is the one made at its first start, which --user {target.user} may not be.",
-        runbook="contact-password",
     )
 
 
 def _no_password_login(target: Target, allowed: Sequence[str]) -> Refusal:
-    return Refusal(
-        id="contact-no-password-login",
+    return CONTACT_NO_PASSWORD_LOGIN(
         what=f"{target.host} lets {target.user} in by {', '.join(allowed) or 'nothing'} and not by a password alone",
         expected="password login, for this once",
         fix="at the screen of the Spark, add the public key to ~/.ssh/authorized_keys.",
-        runbook="contact-password",
     )
 
 
 def _failed_there(target: Target, status: int, said: str) -> Refusal:
-    return Refusal(
-        id="contact-install",
+    return CONTACT_INSTALL(
         what=f"{target.host} could not take the key: exit status {status}, {said.strip() or 'no output'}",
         expected=f"a home folder that {target.user} may write",
         fix=f"on the Spark, see that ~{target.user}/.ssh belongs to {target.user} and its disk is not full.",
-        runbook="contact-key",
     )
 
 
 def _not_let_in(target: Target, key: Key) -> Refusal:
-    return Refusal(
-        id="contact-not-let-in",
+    return CONTACT_NOT_LET_IN(
         what=f"{target.host} has {key.fingerprint} in authorized_keys of {target.user} and does not let it in",
         expected="a login by the key",
         fix="on the Spark: chmod go-w ~ and sudo journalctl -u ssh -n 20, which tells why.",
-        runbook="contact-key",
     )

@@ -16,7 +16,7 @@ import rich.table
 from vllm_spark.cli import arguments, contact
 from vllm_spark.cli import plan as cli_plan
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError, message
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.docs import pages
 from vllm_spark.doctor import command
@@ -25,6 +25,9 @@ from vllm_spark.preflight import checks
 from vllm_spark.recipe import loader, lockfile
 from vllm_spark.sizing import catalogue, reference_spark
 from vllm_spark.verify import report
+
+RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
+NO_REPORT = register("no-report", runbook="engine-failed-to-start")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -68,7 +71,13 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, json.JSONDecodeError) as error:
-        unread = message(str(error), "a file that can be read", "name another file.", runbook="recipe-refused")
+        unread = str(
+            RECIPE_REFUSED(
+                what=str(error),
+                expected="a file that can be read",
+                fix="name another file.",
+            )
+        )
         print(unread, file=sys.stderr)
     return 1
 
@@ -125,12 +134,10 @@ def _report(call: argparse.Namespace) -> int:
 
 
 def _no_report() -> Refusal:
-    return Refusal(
-        id="no-report",
+    return NO_REPORT(
         what=f"no report in {paths.REPORTS}",
         expected="one, which deploy and verify write",
         fix="ansible-playbook verify.yml.",
-        runbook="engine-failed-to-start",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the plan says instead of a plan: one message per fault, with its fix and its runbook."""
+"""Refusals: the reasons that stop a verb. Each kind is registered once, with the runbook that explains it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 
 def message(what: str, expected: str, fix: str, *, runbook: str) -> str:
-    """The house's form of every message to an operator. `what` carries the values seen, `runbook` is a file's stem."""
-    return f"{what} — expected {expected}. Fix: {fix} See docs/runbooks/{runbook}.md"
+    """Return the text of a message to an operator.
+
+    `what` carries the values seen. `fix` is a command or a variable. `runbook` is the stem of a file in docs/runbooks.
+    """
+    return f"{what} — expected: {expected}. Fix: {fix} See docs/runbooks/{runbook}.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason not to go on. `what` carries the values seen."""
+    """One reason that stops a verb. `what` carries the values seen."""
 
     id: str
     what: str
@@ -26,8 +29,31 @@ class Refusal:
 
 
 class RefusedError(Exception):
-    """Raised where a caller cannot go on without the refused thing. Holds every refusal found, not the first."""
+    """Raised if a verb must not continue. Holds every refusal, not only the first."""
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
         self.refusals = tuple(refusals)
         super().__init__("\n".join(str(refusal) for refusal in self.refusals))
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalKind:
+    """An id and its runbook. A call returns a refusal of this kind."""
+
+    id: str
+    runbook: str
+
+    def __call__(self, *, what: str, expected: str, fix: str) -> Refusal:
+        return Refusal(self.id, what, expected, fix, self.runbook)
+
+
+# Every kind by its id. A module registers its kinds when it is imported.
+REGISTRY: dict[str, RefusalKind] = {}
+
+
+def register(id_: str, *, runbook: str) -> RefusalKind:
+    """Register a kind of refusal and return it. Raises ValueError if the id has another runbook already."""
+    kind = REGISTRY.setdefault(id_, RefusalKind(id_, runbook))
+    if kind.runbook != runbook:
+        raise ValueError(f"refusal {id_} has the runbooks {kind.runbook} and {runbook}")
+    return kind

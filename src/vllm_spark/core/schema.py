@@ -25,9 +25,9 @@ def validator(schema: Path) -> Validator:
 
 
 def faults(document: Any, schema: Path) -> Iterator[str]:
-    """Yield one line per fault: `<path>: <value> — expected <what>`."""
+    """Yield one line per fault: `<path>: <value> — expected: <what>`."""
     for error in sorted(validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path))):
-        yield f"{location(error)}: {_seen(error)} — expected {_expected(error)}"
+        yield f"{location(error)}: {_seen(error)} — expected: {_expected(error)}"
 
 
 def location(error: ValidationError) -> str:

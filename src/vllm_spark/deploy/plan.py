@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, PROGRAM_DIR, UNIT_DIR, UNIT_FILE
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import exclusion, images, launch, ranks
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
@@ -24,7 +24,7 @@ Facts = Mapping[str, Any]
 
 
 # The id of what a worker says where its head says why.
-REFUSED_WITH_HEAD = "refused-with-head"
+REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
 
 LAUNCH_CHANGED = "its launch changed"
 
@@ -124,12 +124,10 @@ def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
 
 
 def _refused_with(head: str, spec: Spec) -> Refusal:
-    return Refusal(
-        id=REFUSED_WITH_HEAD,
-        what=f"{spec.deployment.name} is refused as a pair, at {head}",
-        expected="the two Sparks to be fit for each other",
-        fix=f"read what {head} says.",
-        runbook="pair-does-not-start",
+    return REFUSED_WITH_HEAD(
+        what=f"{spec.deployment.name}: the pair check failed on {head}",
+        expected=f"no errors on {head}",
+        fix=f"see the errors of {head} above.",
     )
 
 

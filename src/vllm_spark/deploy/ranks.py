@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.network.fabric import FabricChoice
 from vllm_spark.network.pair import Pair
+
+IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 Facts = Mapping[str, Any]
 
@@ -75,10 +77,8 @@ def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[R
     derived = any(spec.derived for spec in specs.values())
     if not derived and len({found for found in ids.values() if found}) > 1:
         seen = ", ".join(f"{host} has {found}" for host, found in ids.items())
-        yield Refusal(
-            id="images-differ",
+        yield IMAGES_DIFFER(
             what=f"{next(iter(specs.values())).image} is not the same image on both: {seen}",
             expected="one image ID, because the ranks exchange pickled Python objects",
             fix=f"{' and '.join(f'ssh {host} sudo docker image rm' for host in ids)} that image, then deploy again.",
-            runbook="pair-differs",
         )

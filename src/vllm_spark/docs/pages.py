@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.docs import checklist, compatibility, findings, prediction
 from vllm_spark.sizing import catalogue
+
+STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
 FOLDER = paths.ROOT / "docs" / "reference"
 
@@ -50,10 +52,8 @@ def written(name: str) -> str | None:
 
 
 def _stale(name: str) -> Refusal:
-    return Refusal(
-        id="stale-page",
+    return STALE_PAGE(
         what=f"docs/reference/{name} is not what the toolkit's data say",
         expected="the page as `vllm-spark docs` writes it",
         fix="vllm-spark docs.",
-        runbook="recipe-refused",
     )

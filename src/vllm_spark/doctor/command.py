@@ -14,10 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from vllm_spark.core.refusal import message
+from vllm_spark.core.refusal import register
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.diagnosis import Finding, Judgement, Log
 from vllm_spark.doctor.log_lines import blocks
+
+LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
 BUNDLE_SUFFIX = ".tar.gz"  # of what `collect` writes
@@ -48,7 +50,16 @@ def run(call: argparse.Namespace) -> int:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
         fix = "name another file, or read it with sudo and pipe it in: sudo cat FILE | vllm-spark doctor -."
-        print(message(what, "a log that can be read", fix, runbook="log-unreadable"), file=sys.stderr)
+        print(
+            str(
+                LOG_UNREADABLE(
+                    what=what,
+                    expected="a log that can be read",
+                    fix=fix,
+                )
+            ),
+            file=sys.stderr,
+        )
         return UNREADABLE
     judgement = diagnosis.judge(logs)
     print(json.dumps(to_json(judgement, logs), indent=2) if call.json else "\n".join(lines(judgement, logs)))

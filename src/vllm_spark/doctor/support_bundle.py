@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.doctor import command
 from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX
 from vllm_spark.doctor.diagnosis import Judgement, Log, judge
+
+BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
 FINDINGS, FINDINGS_JSON, MANIFEST = "FINDINGS.txt", "findings.json", "manifest.json"
 PRIVATE = 0o600
@@ -233,10 +235,8 @@ def _add(archive: tarfile.TarFile, name: str, text: str, moment: float) -> None:
 
 
 def _not_written(folder: Path, error: OSError) -> Refusal:
-    return Refusal(
-        id="bundle-not-written",
+    return BUNDLE_NOT_WRITTEN(
         what=f"nothing can be written to {folder} on this machine: {error.strerror}",
         expected="a folder that you may write, on a disk with room",
         fix="name another, -e vllm_report_dir=FOLDER, or make room.",
-        runbook="bundle-not-written",
     )

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import ports
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.recipe import loader
+
+BAD_DEPLOYMENTS = register("bad-deployments", runbook="inventory-refused")
+TWO_ACTIVE = register("two-active", runbook="inventory-refused")
 
 SCHEMA = Path(__file__).with_name("deployments.schema.json")
 
@@ -74,11 +77,11 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[str]:
     seen: set[str] = set()
     for deployment in deployments:
         if deployment.name in seen:
-            yield f"vllm_deployments: two are named {deployment.name} — expected every name once"
+            yield f"vllm_deployments: two are named {deployment.name} — expected: every name once"
         seen.add(deployment.name)
         if len(deployment.hosts) > 1 and deployment.port in ports.PORTS:
             yield (
-                f"vllm_deployments: {deployment.name}.port: {deployment.port} — expected one outside "
+                f"vllm_deployments: {deployment.name}.port: {deployment.port} — expected: one outside "
                 f"{ports.PORTS.start} to {ports.PORTS.stop - 1}, which the two ranks keep for each other"
             )
         for fault in loader.override_faults(deployment.overrides):
@@ -86,13 +89,11 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[str]:
 
 
 def _fault(text: str) -> Refusal:
-    what, _, expected = text.partition(" — expected ")
-    return Refusal(
-        id="bad-deployments",
+    what, _, expected = text.partition(" — expected: ")
+    return BAD_DEPLOYMENTS(
         what=what,
         expected=expected or "entries as inventories/sample describes them",
         fix="correct vllm_deployments in the inventory.",
-        runbook="inventory-refused",
     )
 
 
@@ -108,12 +109,10 @@ def active_of_host(deployments: Sequence[Deployment], host: str) -> Deployment |
         both = " and ".join(deployment.name for deployment in active)
         raise RefusedError(
             [
-                Refusal(
-                    id="two-active",
+                TWO_ACTIVE(
                     what=f"{host} has {len(active)} active deployments: {both}",
                     expected="one, because a Spark's memory holds one model",
                     fix=f"set `active: false` on all but one of {both}.",
-                    runbook="inventory-refused",
                 )
             ]
         )

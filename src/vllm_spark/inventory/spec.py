@@ -13,12 +13,21 @@ from typing import Any
 from vllm_spark.core import paths
 from vllm_spark.core.engine_version import release
 from vllm_spark.core.host_layout import CONFIG_DIR
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.network.pair import Pair
 from vllm_spark.recipe import derived_image, hub_cache, known_issues, loader, lockfile
 from vllm_spark.recipe.derived_image import DerivedImage
+
+UNKNOWN_HOST = register("unknown-host", runbook="inventory-refused")
+NOTHING_HERE = register("nothing-here", runbook="inventory-refused")
+HOST_COUNT = register("host-count", runbook="inventory-refused")
+HALF_A_PAIR = register("half-a-pair", runbook="inventory-refused")
+EXECUTOR_OF_ONE = register("executor-of-one", runbook="pair-executor")
+NO_RAY = register("no-ray", runbook="pair-executor")
+NO_MP_NODES = register("no-mp-nodes", runbook="pair-executor")
+SECRET_EMPTY = register("secret-empty", runbook="secrets")
 
 # The first release with --nnodes.
 MP_NODES_SINCE = (0, 12)
@@ -169,20 +178,16 @@ def _placement(everything: Sequence[Deployment], inventory: Inventory) -> Iterat
     for placed in everything:
         for name in placed.hosts:
             if name not in inventory.sparks:
-                yield Refusal(
-                    id="unknown-host",
+                yield UNKNOWN_HOST(
                     what=f"deployment {placed.name} names {name}",
                     expected=f"hosts of the group sparks: {', '.join(inventory.sparks)}",
                     fix=f"add {name} to the inventory, or correct hosts of {placed.name}.",
-                    runbook="inventory-refused",
                 )
     if not any(set(placed.hosts) & set(inventory.limit) for placed in everything):
-        yield Refusal(
-            id="nothing-here",
+        yield NOTHING_HERE(
             what=f"no deployment names {', '.join(inventory.limit)}",
             expected=f"one of {_placed(everything)}",
             fix="limit to a host that has a deployment, or add one to vllm_deployments.",
-            runbook="inventory-refused",
         )
 
 
@@ -193,22 +198,18 @@ def _placed(everything: Sequence[Deployment]) -> str:
 def _pairing(placed: Deployment, document: Mapping[str, Any], limit: Sequence[str]) -> Iterator[Refusal]:
     nodes = document["topology"]["nodes"]
     if len(placed.hosts) != nodes:
-        yield Refusal(
-            id="host-count",
+        yield HOST_COUNT(
             what=f"deployment {placed.name} has {len(placed.hosts)} hosts ({', '.join(placed.hosts)})",
             expected=f"{nodes}, which recipe {placed.recipe} is for",
             fix=f"correct hosts of {placed.name}, or name another recipe.",
-            runbook="inventory-refused",
         )
     absent = [name for name in placed.hosts if name not in limit]
     if absent:
         head = ", the head," if absent[0] == placed.hosts[0] else ""
-        yield Refusal(
-            id="half-a-pair",
+        yield HALF_A_PAIR(
             what=f"the limit leaves out {', '.join(absent)}{head} of deployment {placed.name}",
             expected="all of its hosts, because a pair is one service",
             fix=f"run the same command with -l {','.join(placed.hosts)}.",
-            runbook="inventory-refused",
         )
 
 
@@ -216,28 +217,22 @@ def _executor(document: Mapping[str, Any]) -> Iterator[Refusal]:
     """Executors that this engine or its image cannot run on two Sparks."""
     engine, topology, name = document["engine"], document["topology"], lockfile.locked_name(document)
     if topology["nodes"] == 1 and topology["executor"] == "ray":
-        yield Refusal(
-            id="executor-of-one",
+        yield EXECUTOR_OF_ONE(
             what=f"overrides give recipe {document['name']} executor ray, and it is for one Spark",
             expected="the recipe's own",
             fix="take topology.executor out of the overrides.",
-            runbook="pair-executor",
         )
     if topology["nodes"] > 1 and topology["executor"] == "ray" and "ray" not in engine:
-        yield Refusal(
-            id="no-ray",
+        yield NO_RAY(
             what=f"recipe {document['name']} has executor ray, and its image {name} no engine.ray",
             expected="the version of Ray that the image holds, because vLLM's own images have none",
             fix="name an image with Ray and its version as engine.ray, or use executor mp.",
-            runbook="pair-executor",
         )
     if topology["nodes"] > 1 and topology["executor"] == "mp" and release(engine["version"]) < MP_NODES_SINCE:
-        yield Refusal(
-            id="no-mp-nodes",
+        yield NO_MP_NODES(
             what=f"vLLM {engine['version']} of recipe {document['name']} has no --nnodes",
             expected=f"{'.'.join(map(str, MP_NODES_SINCE))} or later for executor mp on two Sparks",
             fix="use executor ray, or a later engine.",
-            runbook="pair-executor",
         )
 
 
@@ -245,12 +240,10 @@ def _secrets(document: Mapping[str, Any], given: Mapping[str, bool]) -> Iterator
     empty = [name for name, filled in sorted(given.items()) if not filled]
     missing = [name for name in document.get("secrets", []) if name not in given]
     for name, state in [(name, "is empty") for name in empty] + [(name, "is not set") for name in missing]:
-        yield Refusal(
-            id="secret-empty",
+        yield SECRET_EMPTY(
             what=f"vllm_secrets.{name} {state}",
             expected="a value on one line, from vault or the environment",
             fix=f"set it (ansible-vault encrypt_string, or export {name} and lookup('env', '{name}')).",
-            runbook="secrets",
         )
 
 

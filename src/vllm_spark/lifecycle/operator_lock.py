@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import units
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
+
+OPERATOR_LOCK = register("operator-lock", runbook="operator-lock")
 
 TAKE_OVER = "-e break_lock=true"
 ENDED = "that run has ended without giving it back"
@@ -147,12 +149,10 @@ def lost_message(held: LockHolder) -> str:
 
 def refusal(host: str, held: LockHolder, alive: bool | None) -> Refusal:
     """Why a run may not change this Spark now."""
-    return Refusal(
-        id="operator-lock",
+    return OPERATOR_LOCK(
         what=f"{host} is held by {held.said()}; {holder_life(held, alive)}",
         expected="nobody else to be changing it; nothing was changed",
         fix=f"{_way_out(held, alive)}; to take it over, the same command with {TAKE_OVER}.",
-        runbook="operator-lock",
     )
 
 

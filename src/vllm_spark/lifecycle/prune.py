@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.lifecycle.installed import (
     KEPT,
     InstalledState,
@@ -16,6 +16,9 @@ from vllm_spark.lifecycle.installed import (
     wanted_images,
 )
 
+PRUNE_WITHOUT_DOCKER = register("prune-without-docker", runbook="remove-refused")
+PRUNE_UNREADABLE = register("prune-unreadable", runbook="remove-refused")
+
 REGISTRY = "vllm-spark-registry"
 
 
@@ -23,22 +26,18 @@ def refusals(boxes: Mapping[str, InstalledState]) -> Iterator[Refusal]:
     """Why nothing is taken away. A record that cannot be read may name what would go."""
     for host, held in boxes.items():
         if held["docker"]["error"]:
-            yield Refusal(
-                id="prune-without-docker",
+            yield PRUNE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {held['docker']['error']}",
                 expected="it to tell which images are there and which of them run",
                 fix=f"ssh {host} sudo systemctl start docker.",
-                runbook="remove-refused",
             )
         for name, deployment in held["deployments"].items():
             current = deployment["launches"].get("current")
             if current and not (current["record"].get("digest") and current["runnable"]):
-                yield Refusal(
-                    id="prune-unreadable",
+                yield PRUNE_UNREADABLE(
                     what=f"{deployment['folder']} of {host} does not say what {name} runs",
                     expected="a launch and its deployed.json, as deploy places them",
                     fix=f"ansible-playbook deploy.yml -l {host}, or remove.yml -e deployment={name}.",
-                    runbook="remove-refused",
                 )
 
 

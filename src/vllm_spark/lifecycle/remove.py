@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.lifecycle.installed import (
     InstalledState,
     Item,
@@ -21,6 +21,11 @@ from vllm_spark.lifecycle.installed import (
     wanted_images,
     with_bases,
 )
+
+REMOVE_EVERYTHING = register("remove-everything", runbook="remove-refused")
+REMOVE_WITHOUT_DOCKER = register("remove-without-docker", runbook="remove-refused")
+REMOVE_UNKNOWN = register("remove-unknown", runbook="remove-refused")
+REMOVE_LEFT = register("remove-left", runbook="remove-refused")
 
 # Below /var/lib/vllm-spark: what has a word of its own to be taken away by.
 HUB, CACHE, FABRIC, HISTORY = "hub", "cache", "fabric", "history"
@@ -46,41 +51,33 @@ class RemoveRequest:
 def refusals(asked: RemoveRequest, boxes: Mapping[str, InstalledState]) -> Iterator[Refusal]:
     """Why nothing is taken away, on no box."""
     if not (asked.limited or asked.everything or asked.deployment):
-        yield Refusal(
-            id="remove-everything",
+        yield REMOVE_EVERYTHING(
             what=f"remove was asked for all of {', '.join(boxes)}",
             expected="a limit, a deployment, or that you say that you want them all",
             fix="-l HOST, -e deployment=NAME, or -e remove_all=true. --check shows what would go.",
-            runbook="remove-refused",
         )
     for host, held in boxes.items():
         if held["docker"]["error"] and (held["deployments"] or held["history"]):
-            yield Refusal(
-                id="remove-without-docker",
+            yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {held['docker']['error']}",
                 expected="it to tell which containers and images are there",
                 fix=f"ssh {host} sudo systemctl start docker.",
-                runbook="remove-refused",
             )
     here = {name for held in boxes.values() for name in (*held["deployments"], *held["history"])}
     if asked.deployment and asked.deployment not in here:
-        yield Refusal(
-            id="remove-unknown",
+        yield REMOVE_UNKNOWN(
             what=f"there is no deployment {asked.deployment} on {', '.join(boxes)}",
             expected=f"one of {', '.join(sorted(here)) or 'none: the toolkit has no deployment there'}",
             fix="name one of these, or limit to another host.",
-            runbook="remove-refused",
         )
 
 
 def remaining_lines(host: str, items: Sequence[Item]) -> Refusal:
     """Said after everything was to be gone, and is not."""
-    return Refusal(
-        id="remove-left",
+    return REMOVE_LEFT(
         what=f"{host} still has {'; '.join(item.line() for item in items)}",
         expected="nothing of it after it was taken away",
         fix="see who has put it there again, then run the same once more.",
-        runbook="remove-refused",
     )
 
 

@@ -8,8 +8,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
-from vllm_spark.core.refusal import Refusal, RefusedError, message
+from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
+
+ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
+ROLLBACK_FILES_GONE = register("rollback-files-gone", runbook="rollback-refused")
+ROLLBACK_HALF_A_PAIR = register("rollback-half-a-pair", runbook="rollback-refused")
+ROLLBACK_IMAGE_GONE = register("rollback-image-gone", runbook="rollback-refused")
+ROLLBACK_NOTHING_BEFORE = register("rollback-nothing-before", runbook="rollback-refused")
+ROLLBACK_NO_DOCKER = register("rollback-no-docker", runbook="rollback-refused")
+ROLLBACK_NO_GATES = register("rollback-no-gates", runbook="rollback-refused")
+ROLLBACK_TWO_IMAGES = register("rollback-two-images", runbook="rollback-refused")
+ROLLBACK_TWO_LAUNCHES = register("rollback-two-launches", runbook="rollback-refused")
+ROLLBACK_UNKNOWN = register("rollback-unknown", runbook="rollback-refused")
+ROLLBACK_WHICH = register("rollback-which", runbook="rollback-refused")
+ROLLED_BACK = register("rolled-back", runbook="rolled-back")
 
 CURRENT, PREVIOUS, SWAPPING = "current", "previous", "swapping"
 RUNS = ("active", "activating", "reloading")
@@ -45,7 +58,7 @@ def failure_report(
         end = f"came back too, and misses its gates: {judged.get('missed')}"
     what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}"
     fix = f"{read}; then correct the recipe or the inventory, and deploy."
-    return f"{missed}\n{message(what, 'the new launch to hold its gates', fix, runbook='rolled-back')}"
+    return f"{missed}\n{ROLLED_BACK(what=what, expected='the new launch to hold its gates', fix=fix)!s}"
 
 
 # --- by hand
@@ -110,7 +123,7 @@ def _only_one(boxes: Mapping[str, InstalledState]) -> str:
     raise RefusedError(
         [
             _refusal(
-                "rollback-which",
+                ROLLBACK_WHICH,
                 f"rollback was given no deployment, and on {', '.join(boxes)} {seen}",
                 "one, because each is taken back by itself",
                 "-e deployment=NAME, or -l HOST.",
@@ -136,7 +149,7 @@ def _enabled(box: InstalledState) -> list[str]:
 def _unknown(boxes: Mapping[str, InstalledState], name: str) -> Iterator[Refusal]:
     here = sorted({known for box in boxes.values() for known in box["deployments"]})
     yield _refusal(
-        "rollback-unknown",
+        ROLLBACK_UNKNOWN,
         f"there is no deployment {name} on {', '.join(boxes)}",
         f"one of {', '.join(here) or 'none: nothing was ever deployed there'}",
         "name one of these, or limit to another host.",
@@ -149,14 +162,14 @@ def _refusals(host: str, box: InstalledState, name: str) -> Iterator[Refusal]:
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
     if others := sorted({*_running(box), *_enabled(box)} - {name}):
         yield _refusal(
-            "rollback-another-runs",
+            ROLLBACK_ANOTHER_RUNS,
             f"{', '.join(others)} runs on {host}, or would with the next boot",
             f"{name}, because a Spark's memory holds one model",
             f"switch to {name} first: ansible-playbook switch.yml -e to={name}.",
         )
     if box["docker"]["error"]:
         yield _refusal(
-            "rollback-no-docker",
+            ROLLBACK_NO_DOCKER,
             f"Docker does not answer on {host}: {box['docker']['error']}",
             "it to tell whether the image is there",
             f"ssh {host} sudo systemctl start docker.",
@@ -164,7 +177,7 @@ def _refusals(host: str, box: InstalledState, name: str) -> Iterator[Refusal]:
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:
         yield _refusal(
-            "rollback-nothing-before",
+            ROLLBACK_NOTHING_BEFORE,
             f"{host} has no launch of {name} before this one",
             f"{CONFIG_DIR}/{name}/previous, which deploy keeps when the launch changes",
             "deploy the inventory of that day: docs/operations/roll-back.md.",
@@ -173,21 +186,21 @@ def _refusals(host: str, box: InstalledState, name: str) -> Iterator[Refusal]:
     image = image_of(launch["record"])
     if find(box, image) is None:
         yield _refusal(
-            "rollback-image-gone",
+            ROLLBACK_IMAGE_GONE,
             f"{image}, which the launch before ran, is not on {host} any more",
             "it on the box, because a rollback fetches nothing",
             "deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
         )
     for why in launch["lacking"]:
         yield _refusal(
-            "rollback-files-gone",
+            ROLLBACK_FILES_GONE,
             f"the launch before cannot read its files on {host}: {why}",
             "all that it mounts to be there, because a rollback fetches nothing",
             "fetch the model at that commit again, as the runbook says.",
         )
     if not launch["gates"]:
         yield _refusal(
-            "rollback-no-gates",
+            ROLLBACK_NO_GATES,
             f"the launch before on {host} was placed by a toolkit that left no gates.json",
             "one, because nothing counts as serving until its gates hold",
             "deploy the inventory of that day: docs/operations/roll-back.md.",
@@ -225,7 +238,7 @@ def _pair(held: Mapping[str, InstalledState], found: Mapping[str, RollbackTarget
     if len(pairs) != 2 or len(held) != 2:  # noqa: PLR2004  a pair
         absent = ", ".join(sorted({peer for peer in pairs.values() if peer not in held})) or "its other half"
         yield _refusal(
-            "rollback-half-a-pair",
+            ROLLBACK_HALF_A_PAIR,
             f"the launch before of {name} is a pair's, and this run has {hosts} of it",
             "both Sparks, because a pair is one service",
             f"run the same command with {absent} in -l, too.",
@@ -234,7 +247,7 @@ def _pair(held: Mapping[str, InstalledState], found: Mapping[str, RollbackTarget
     if len({way.to for way in found.values()}) > 1 or any(not way.record for way in found.values()):
         seen = ", ".join(f"{host} has {way.to[:12]}" for host, way in found.items())
         yield _refusal(
-            "rollback-two-launches",
+            ROLLBACK_TWO_LAUNCHES,
             f"the launches before of {name} are not those of one pair: {seen}",
             "one fingerprint on both",
             "deploy the inventory of that day: docs/operations/roll-back.md.",
@@ -243,7 +256,7 @@ def _pair(held: Mapping[str, InstalledState], found: Mapping[str, RollbackTarget
     images = {host: find(held[host], image_of(way.record)) for host, way in found.items()}
     if len({image["id"] for image in images.values() if image}) > 1:
         yield _refusal(
-            "rollback-two-images",
+            ROLLBACK_TWO_IMAGES,
             f"{image_of(next(iter(found.values())).record)} is not the same image on {hosts}",
             "one image ID, because the ranks exchange pickled Python objects",
             "deploy the inventory of that day, which gives the worker the head's.",
@@ -256,8 +269,8 @@ def _target(kept: Mapping[str, Any], to: str) -> Mapping[str, Any]:
     return next((launch for launch in found if launch["record"].get("launch") == to), found[0])
 
 
-def _refusal(name: str, what: str, expected: str, fix: str) -> Refusal:
-    return Refusal(id=name, what=what, expected=expected, fix=fix, runbook="rollback-refused")
+def _refusal(kind: RefusalKind, what: str, expected: str, fix: str) -> Refusal:
+    return kind(what=what, expected=expected, fix=fix)
 
 
 def ended(way: Mapping[str, Any], judged: Collection[Mapping[str, Any]], again: Mapping[str, Any]) -> str:
@@ -277,4 +290,6 @@ def ended(way: Mapping[str, Any], judged: Collection[Mapping[str, Any]], again: 
         end = f"came back too, and misses its gates: {again.get('missed') or 'it was not judged'}"
     what = f"the launch before of {name} missed its gates; {named(way['current'])} {end}"
     fix = f"read what it missed; it is kept in {CONFIG_DIR}/{name}/previous."
-    return f"{missed}\n{message(what, 'it to hold the gates that it held when it was new', fix, runbook='rolled-back')}"
+    return (
+        f"{missed}\n{ROLLED_BACK(what=what, expected='it to hold the gates that it held when it was new', fix=fix)!s}"
+    )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import plan
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.deployment import Deployment
+
+SWITCH_RUNS_ALREADY = register("switch-runs-already", runbook="switch-refused")
+SWITCH_UNKNOWN = register("switch-unknown", runbook="switch-refused")
+SWITCH_OUTSIDE = register("switch-outside", runbook="switch-refused")
 
 
 def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]:
@@ -43,31 +47,25 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
             yield _outside(placed, "stops", absent)
     changed = [host for host, made in plans.items() if made.get("reason") == plan.LAUNCH_CHANGED]
     if changed:
-        yield Refusal(
-            id="switch-runs-already",
+        yield SWITCH_RUNS_ALREADY(
             what=f"{wanted.name} runs on {' and '.join(changed)} with another launch than the inventory's",
             expected="a deployment that does not run yet, or runs as planned",
             fix=f"make {wanted.name} active in the inventory, then deploy.",
-            runbook="switch-refused",
         )
 
 
 def _unknown(to: str, everything: Sequence[Deployment]) -> Refusal:
     names = ", ".join(f"{placed.name} on {'+'.join(placed.hosts)}" for placed in everything)
-    return Refusal(
-        id="switch-unknown",
+    return SWITCH_UNKNOWN(
         what=f"vllm_deployments has no {to}" if to else "no deployment is named",
         expected=f"one of {names or 'none: vllm_deployments is empty'}",
         fix="ansible-playbook switch.yml -e to=NAME.",
-        runbook="switch-refused",
     )
 
 
 def _outside(placed: Deployment, act: str, absent: Collection[str]) -> Refusal:
-    return Refusal(
-        id="switch-outside",
+    return SWITCH_OUTSIDE(
         what=f"the limit leaves out {', '.join(absent)} of deployment {placed.name}, which this switch {act}",
         expected="all of its hosts, because a deployment is one service",
         fix="leave -l away: a switch touches no Spark that it has no need of.",
-        runbook="switch-refused",
     )

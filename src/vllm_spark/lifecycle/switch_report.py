@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllm_spark.core.refusal import message
+from vllm_spark.core.refusal import register
 from vllm_spark.inventory import deployment
+
+SWITCH_FAILED = register("switch-failed", runbook="switch-failed")
 
 # The phases of a switch in their order, by the key of their seconds.
 PHASES = {
@@ -96,4 +98,4 @@ def failure_report(to: str, missed: str, restored: Mapping[str, Any], judged: Ma
         end = f"{name} came back and misses its gates: {judged.get('missed')}"
     what = f"the switch to {to} failed; {end}"
     fix = f"read the reason above it; then correct {to} in the inventory, and switch again."
-    return f"{missed}\n{message(what, f'{to} to hold its gates', fix, runbook='switch-failed')}"
+    return f"{missed}\n{SWITCH_FAILED(what=what, expected=f'{to} to hold its gates', fix=fix)!s}"

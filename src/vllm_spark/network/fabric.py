@@ -17,7 +17,21 @@ from ipaddress import IPv4Interface, IPv4Network
 from typing import Any
 
 from vllm_spark.core import engine_version as core_engine_version
-from vllm_spark.core.refusal import Refusal, RefusedError, message
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+FABRIC_NAMES_DIFFER = register("fabric-names-differ", runbook="fabric-names-differ")
+FABRIC_IB_CORE = register("fabric-ib-core", runbook="fabric-no-devices")
+FABRIC_NO_DEVICES = register("fabric-no-devices", runbook="fabric-no-devices")
+FABRIC_NO_ADDRESS = register("fabric-no-address", runbook="fabric-no-address")
+FABRIC_TWINS_ONE_SUBNET = register("fabric-twins-one-subnet", runbook="fabric-twins-one-subnet")
+FABRIC_MTU = register("fabric-mtu", runbook="fabric-mtu")
+FABRIC_SAME_ADDRESS = register("fabric-same-address", runbook="fabric-same-address")
+FABRIC_NO_GID = register("fabric-no-gid", runbook="fabric-no-gid")
+FABRIC_NONE = register("fabric-none", runbook="fabric-none")
+FABRIC_LANE_WIDTH = register("fabric-lane-width", runbook="fabric-lane-width")
+FABRIC_HALF_BANDWIDTH = register("fabric-half-bandwidth", runbook="fabric-half-bandwidth")
+FABRIC_CROSSED = register("fabric-crossed", runbook="fabric-crossed")
+FABRIC_WIFI = register("fabric-wifi", runbook="fabric-wifi")
 
 Facts = Mapping[str, Any]
 
@@ -207,14 +221,12 @@ def env_refusals(
     differing = [name for name in mine if name.startswith(RAY_COPIED_PREFIXES) and mine[name] != other.get(name)]
     if differing:
         seen = "; ".join(f"{name} is {mine[name]} on {choice.host}, {other[name]} on {peer.host}" for name in differing)
-        yield Refusal(
-            id="fabric-names-differ",
+        yield FABRIC_NAMES_DIFFER(
             what=f"the Ray executor of vLLM {engine_version} writes the head's NCCL_* and UCX_* over the worker's, and "
             f"{seen}",
             expected="the same names on both",
             fix="set overrides.topology.executor: mp, or plug the cable into the same socket of both, or set "
             f'overrides.env.{RAY_V2_SWITCH}: "1" (0.20 and later).',
-            runbook="fabric-names-differ",
         )
 
 
@@ -312,29 +324,23 @@ def _unready(boxes: Sequence[HostFabric]) -> Iterator[Refusal]:
     """What keeps one box from any fabric, whatever the other has."""
     for box in boxes:
         if not box.hcas and not box.ib_core:
-            yield Refusal(
-                id="fabric-ib-core",
+            yield FABRIC_IB_CORE(
                 what=f"{box.host} has no RDMA device and the module ib_core is not loaded",
                 expected="ib_core and mlx5_ib, which DGX OS loads for the ConnectX-7",
                 fix=f"ssh {box.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
-                runbook="fabric-no-devices",
             )
         elif box.hcas and not any("/uverbs" in device for device in box.devices):
-            yield Refusal(
-                id="fabric-no-devices",
+            yield FABRIC_NO_DEVICES(
                 what=f"{box.host} has {_names(box.hcas)} and in /dev/infiniband {', '.join(box.devices) or 'nothing'}",
                 expected="/dev/infiniband/uverbs0, without which NCCL takes TCP and says nothing",
                 fix=f"ssh {box.host} sudo modprobe -a ib_uverbs rdma_cm.",
-                runbook="fabric-no-devices",
             )
         if box.up and not _links(box):
-            yield Refusal(
-                id="fabric-no-address",
+            yield FABRIC_NO_ADDRESS(
                 what=f"{box.host} has a cable on {', '.join(f'{hca.name}/{netdev.name}' for hca, netdev in box.up)} "
                 f"and no IPv4 address there{f' ({box.error})' if box.error else ''}",
                 expected="an address on each, each in its own subnet",
                 fix="vllm_fabric in the inventory and ansible-playbook fabric.yml, or netplan as the runbook shows.",
-                runbook="fabric-no-address",
             )
 
 
@@ -345,13 +351,11 @@ def _crowded(boxes: Sequence[HostFabric], crowded: Sequence[IPv4Network]) -> Ite
             inside = [link for link in found if link.subnet == subnet]
             if _hca_count(inside) > 1:
                 seen = ", ".join(f"{link.netdev.name} {link.address}" for link in inside)
-                yield Refusal(
-                    id="fabric-twins-one-subnet",
+                yield FABRIC_TWINS_ONE_SUBNET(
                     what=f"{box.host} has {len(inside)} fabric netdevs in {subnet}: {seen}",
                     expected="each in its own subnet, because Linux sends a subnet's traffic through one of them and "
                     "the other's RDMA connections fail",
                     fix="give them subnets of their own with netplan, the same pair of subnets on both hosts.",
-                    runbook="fabric-twins-one-subnet",
                 )
 
 
@@ -364,12 +368,10 @@ def _mtu(boxes: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refusal
             )
             for rail in differing
         ]
-        yield Refusal(
-            id="fabric-mtu",
+        yield FABRIC_MTU(
             what=f"the MTU differs between the two ends: {'; '.join(seen)}",
             expected="the same on both, 9000 on both or 1500 on both",
             fix="set mtu in both hosts' netplan, then sudo netplan apply on both.",
-            runbook="fabric-mtu",
         )
 
 
@@ -380,13 +382,11 @@ def _same_address(boxes: Sequence[HostFabric]) -> Iterator[Refusal]:
     if same:
         mine, other = boxes
         seen = ", ".join(f"{address} on {first[address]} and {second[address]}" for address in same)
-        yield Refusal(
-            id="fabric-same-address",
+        yield FABRIC_SAME_ADDRESS(
             what=f"{mine.host} and {other.host} have the same fabric address: {seen}",
             expected="every host its own, because it becomes VLLM_HOST_IP and names the node",
             fix="change one host's netplan, then sudo netplan apply there; or correct ansible_host, where both names "
             "are one box.",
-            runbook="fabric-same-address",
         )
 
 
@@ -396,13 +396,11 @@ def _no_gid(boxes: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refu
         missing = [link for link in used if link.hca.gids_from and link.gid_index is None]
         if missing:
             seen = "; ".join(f"{link.hca.name} has for {link.address.ip} {_gids(link.hca)}" for link in missing)
-            yield Refusal(
-                id="fabric-no-gid",
+            yield FABRIC_NO_GID(
                 what=f"{box.host} has no RoCE v2 GID of its fabric address: {seen}",
                 expected="one of type RoCE v2 with the netdev's IPv4 address",
                 fix=f"ssh {box.host} 'sudo ip link set {missing[0].netdev.name} down && sudo ip link set "
                 f"{missing[0].netdev.name} up', after which the kernel fills the table anew.",
-                runbook="fabric-no-gid",
             )
 
 
@@ -411,13 +409,11 @@ def _gids(hca: Hca) -> str:
 
 
 def _none(boxes: Sequence[HostFabric]) -> Refusal:
-    return Refusal(
-        id="fabric-none",
+    return FABRIC_NONE(
         what=f"no fabric joins {' and '.join(box.host for box in boxes)}: "
         + "; ".join(f"{box.host} has {_described(box)}" for box in boxes),
         expected="an HCA on each that is up, with IPv4 addresses in one subnet",
         fix="plug the QSFP cable in on both ends, and give both ends addresses of one subnet.",
-        runbook="fabric-none",
     )
 
 
@@ -456,22 +452,24 @@ def _narrow(box: HostFabric, used: Sequence[FabricLink]) -> Iterator[str]:
     """PCIe below what the HCA can do. Its own maximum counts: a board wired too narrow is the usual cause."""
     for hca in (link.hca for link in used):
         if (hca.pci_width, hca.pci_speed) != (hca.pci_max_width, hca.pci_max_speed):
-            yield message(
-                f"{box.host}: {hca.name} ({hca.pci}) runs at PCIe x{hca.pci_width}, {hca.pci_speed}",
-                f"x{hca.pci_max_width}, {hca.pci_max_speed}; the pair works, with less bandwidth",
-                f"ssh {box.host} sudo fwupdmgr update, then power the box off and on.",
-                runbook="fabric-lane-width",
+            yield str(
+                FABRIC_LANE_WIDTH(
+                    what=f"{box.host}: {hca.name} ({hca.pci}) runs at PCIe x{hca.pci_width}, {hca.pci_speed}",
+                    expected=f"x{hca.pci_max_width}, {hca.pci_max_speed}; the pair works, with less bandwidth",
+                    fix=f"ssh {box.host} sudo fwupdmgr update, then power the box off and on.",
+                )
             )
 
 
 def _slow(box: HostFabric, used: Sequence[FabricLink]) -> Iterator[str]:
     for hca in (link.hca for link in used):
         if hca.rate_gbps is not None and hca.rate_gbps < FULL_RATE_GBPS:
-            yield message(
-                f"{box.host}: {hca.name} runs at {hca.rate}",
-                f"{FULL_RATE_GBPS} Gb/sec; the pair works, with less bandwidth",
-                "use a cable that is approved for 200 Gb/s on the Spark.",
-                runbook="fabric-half-bandwidth",
+            yield str(
+                FABRIC_HALF_BANDWIDTH(
+                    what=f"{box.host}: {hca.name} runs at {hca.rate}",
+                    expected=f"{FULL_RATE_GBPS} Gb/sec; the pair works, with less bandwidth",
+                    fix="use a cable that is approved for 200 Gb/s on the Spark.",
+                )
             )
 
 
@@ -480,11 +478,12 @@ def _alone(box: HostFabric, used: Sequence[FabricLink]) -> Iterator[str]:
     for link in used:
         for twin in box.hcas:
             if twin.port == link.hca.port and twin.name not in {other.hca.name for other in used}:
-                yield message(
-                    f"{box.host}: {link.hca.name} carries the pair alone; its twin is {_described_hca(box, twin)}",
-                    "both twins in subnets that they share with the other host; with one, half the bandwidth is used",
-                    "give the twin an address in a second subnet on both hosts.",
-                    runbook="fabric-half-bandwidth",
+                yield str(
+                    FABRIC_HALF_BANDWIDTH(
+                        what=f"{box.host}: only {link.hca.name} carries the pair; twin: {_described_hca(box, twin)}",
+                        expected="both twins in subnets that the other host shares; one twin has half the bandwidth",
+                        fix="give the twin an address in a second subnet on both hosts.",
+                    )
                 )
 
 
@@ -493,11 +492,12 @@ def _crossed(box: HostFabric, rails: Sequence[Rail]) -> Iterator[str]:
     orders = [sorted(rails, key=lambda rail: _order(rail[0].hca)), sorted(rails, key=lambda rail: _order(rail[1].hca))]
     if orders[0] != orders[1]:
         seen = "; ".join(f"{mine.subnet} joins {mine.hca.name} and {other.hca.name}" for mine, other in rails)
-        yield message(
-            f"{box.host}: the subnets cross the two hosts' HCAs: {seen}",
-            "the same order on both, because NCCL before 2.30 joins the first to the first and then hangs",
-            "swap the addresses of two netdevs on one host, or the cables.",
-            runbook="fabric-crossed",
+        yield str(
+            FABRIC_CROSSED(
+                what=f"{box.host}: the subnets cross the two hosts' HCAs: {seen}",
+                expected="the same order on both, because NCCL before 2.30 joins the first to the first and then hangs",
+                fix="swap the addresses of two netdevs on one host, or the cables.",
+            )
         )
 
 
@@ -508,9 +508,10 @@ def _order(hca: Hca) -> tuple[str, str]:
 def _wifi(box: HostFabric, choice: FabricChoice) -> Iterator[str]:
     netdev = box.netdevs.get(box.default_route or "")
     if netdev and netdev.wireless:
-        yield message(
-            f"{box.host}: the default route is WiFi, {netdev.name}; the pair uses {choice.netdev}",
-            "a cable, because downloads and the API go by the default route",
-            "plug in the 10 GbE port, or leave it: the pair does not need it.",
-            runbook="fabric-wifi",
+        yield str(
+            FABRIC_WIFI(
+                what=f"{box.host}: the default route is WiFi, {netdev.name}; the pair uses {choice.netdev}",
+                expected="a cable, because downloads and the API go by the default route",
+                fix="plug in the 10 GbE port, or leave it: the pair does not need it.",
+            )
         )

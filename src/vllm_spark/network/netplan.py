@@ -12,7 +12,17 @@ from dataclasses import asdict, dataclass
 from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+FABRIC_WAY_LOST = register("fabric-way-lost", runbook="fabric-way-lost")
+FABRIC_NETPLAN_MISSING = register("fabric-netplan-missing", runbook="fabric-netplan")
+FABRIC_NETDEV = register("fabric-netdev", runbook="fabric-netdev")
+FABRIC_MANAGEMENT = register("fabric-management", runbook="fabric-management")
+FABRIC_NETPLAN_UNREADABLE = register("fabric-netplan-unreadable", runbook="fabric-netplan")
+FABRIC_NETPLAN_CONFLICT = register("fabric-netplan-conflict", runbook="fabric-netplan")
+FABRIC_PING_SIZE = register("fabric-ping-size", runbook="fabric-mtu")
+FABRIC_PING = register("fabric-ping", runbook="fabric-no-answer")
+FABRIC_PLAN = register("fabric-plan", runbook="fabric-plan")
 
 Facts = Mapping[str, Any]
 
@@ -175,14 +185,12 @@ def judge_pings(plan_: Facts, pings: Sequence[Facts], netdevs: Mapping[str, Fact
 
 def lost_refusal(host: str, guard_s: int, said: str) -> Refusal:
     """The box cannot be reached over a new connection after netplan was applied."""
-    return Refusal(
-        id="fabric-way-lost",
+    return FABRIC_WAY_LOST(
         what=f"{host} does not answer over a new connection since netplan was applied ({said})",
         expected=f"an answer; without one the box puts its old files back by itself, {guard_s} s after they were "
         "changed",
         fix=f"wait for that, then ssh {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
         "generate.",
-        runbook="fabric-way-lost",
     )
 
 
@@ -280,13 +288,11 @@ def _both(mine: LinkConfig, other: LinkConfig) -> Iterator[Refusal]:
 
 def _box(wish: LinkConfig, fabric: Facts, netplan: Facts, *, replace: bool) -> Iterator[Refusal]:
     if not netplan["netplan"]:
-        yield Refusal(
-            id="fabric-netplan-missing",
+        yield FABRIC_NETPLAN_MISSING(
             what=f"{wish.host} has no netplan",
             expected="netplan, with which DGX OS configures its network",
             fix=f"ssh {wish.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the link "
             "with what the box has.",
-            runbook="fabric-netplan",
         )
         return
     yield from _netdevs(wish, fabric)
@@ -302,12 +308,10 @@ def _netdevs(wish: LinkConfig, fabric: Facts) -> Iterator[Refusal]:
         if found is None or found["wireless"]:
             seen = f"is a WiFi card on {wish.host}" if found else f"is not on {wish.host}"
             error = f" ({fabric['error']})" if fabric.get("error") else ""
-            yield Refusal(
-                id="fabric-netdev",
+            yield FABRIC_NETDEV(
                 what=f"{twin.netdev} {seen}, which has {', '.join(known) or 'no netdev'}{error}",
                 expected="the two netdevs of the socket with the cable",
                 fix=f"ssh {wish.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses.",
-                runbook="fabric-netdev",
             )
 
 
@@ -323,13 +327,11 @@ def _management(wish: LinkConfig, fabric: Facts, netplan: Facts) -> Iterator[Ref
             if netdev == twin.netdev
         ]
         if uses:
-            yield Refusal(
-                id="fabric-management",
+            yield FABRIC_MANAGEMENT(
                 what=f"{twin.netdev} of {wish.host} {' and '.join(uses)}",
                 expected="netdevs that only the pair uses",
                 fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh {wish.host} ibdev2netdev), and reach "
                 "the box over another network.",
-                runbook="fabric-management",
             )
 
 
@@ -351,12 +353,10 @@ def _taken(wish: LinkConfig, fabric: Facts) -> Iterator[Refusal]:
 def _files(wish: LinkConfig, fabric: Facts, netplan: Facts, *, replace: bool) -> Iterator[Refusal]:
     for file in netplan["files"]:
         if file["error"]:
-            yield Refusal(
-                id="fabric-netplan-unreadable",
+            yield FABRIC_NETPLAN_UNREADABLE(
                 what=f"{file['path']} on {wish.host}: {file['error']}",
                 expected="files that netplan can read, or it applies none",
                 fix=f"ssh {wish.host} sudo netplan generate tells the line.",
-                runbook="fabric-netplan",
             )
     fabric_netdevs = {twin.netdev for twin in wish.twins} | {hca["netdev"] for hca in fabric["hcas"]}
     for file in _conflicts(wish, netplan):
@@ -369,13 +369,11 @@ def _files(wish: LinkConfig, fabric: Facts, netplan: Facts, *, replace: bool) ->
             fix = "vllm_fabric_replace: true moves the file into the journal; vllm_fabric_state=absent brings it back."
         else:
             fix = f"take {seen} out of {file['path']} by hand, then sudo netplan apply."
-        yield Refusal(
-            id="fabric-netplan-conflict",
+        yield FABRIC_NETPLAN_CONFLICT(
             what=f"{file['path']} on {wish.host} configures {seen} already"
             + (f", and also {', '.join(more)}" if more else ""),
             expected=f"one file for them, {FILE}: netplan would join the addresses of both",
             fix=fix,
-            runbook="fabric-netplan",
         )
 
 
@@ -399,22 +397,18 @@ def _no_answer(plan_: Facts, full: Facts, small: Facts, netdev: Facts) -> Refusa
     said = full["said"].strip().splitlines()
     why = next((line for line in said if "error" in line or "loss" in line), said[-1] if said else "no output")
     if small["rc"] == 0:
-        return Refusal(
-            id="fabric-ping-size",
+        return FABRIC_PING_SIZE(
             what=f"{plan_['host']}: {_way(full)}: {small['size']} bytes come back and {full['size']} undivided do not "
             f"({why})",
             expected=f"MTU {plan_['mtu']} on both ends and in whatever is between them",
             fix=f"a direct cable; or a switch that carries {plan_['mtu']}; or vllm_fabric.mtu: 1500 on both hosts.",
-            runbook="fabric-mtu",
         )
     cable = "a cable" if netdev.get("carrier") else "no cable, or a peer that is off"
-    return Refusal(
-        id="fabric-ping",
+    return FABRIC_PING(
         what=f"{plan_['host']}: {_way(full)}: no answer ({why}); {full['netdev']} has {cable}",
         expected="the peer's answer on each subnet",
         fix=f"see that the cable joins the sockets that vllm_fabric names on {plan_['host']} and {plan_['peer']} "
         "(ibdev2netdev says which are Up), then run fabric.yml again.",
-        runbook="fabric-no-answer",
     )
 
 
@@ -433,4 +427,8 @@ def _came_back(ping: Facts) -> str:
 def _plan_refusal(
     what: str, expected: str, fix: str = "correct vllm_fabric in the inventory of both hosts."
 ) -> Refusal:
-    return Refusal(id="fabric-plan", what=what, expected=expected, fix=fix, runbook="fabric-plan")
+    return FABRIC_PLAN(
+        what=what,
+        expected=expected,
+        fix=fix,
+    )

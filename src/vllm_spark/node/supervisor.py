@@ -287,7 +287,7 @@ class Supervisor:
     def _give_up(self, reason: str) -> int:
         self._state.ended(f"{reason}; gave up after {MAX_STARTS} starts in an hour")
         say(
-            f"giving up: {MAX_STARTS} starts within {WITHIN_S // 60} min, the last ended because {reason} — expected "
+            f"giving up: {MAX_STARTS} starts within {WITHIN_S // 60} min, the last ended because {reason} — expected: "
             "it to serve. Fix: find the cause in the lines above, on both Sparks, then deploy again. "
             "See docs/runbooks/pair-does-not-start.md"
         )
@@ -402,7 +402,7 @@ class Supervisor:
             both = f"{self._rank.peer_host} and this Spark are not one deployment: {'; '.join(wrong)}"
             self._state.write("refused", both)
             self._complain(
-                f"{both} — expected the same on both. Fix: deploy with both hosts in -l. "
+                f"{both} — expected: the same on both. Fix: deploy with both hosts in -l. "
                 "See docs/runbooks/pair-differs.md"
             )
         return not wrong

@@ -147,7 +147,7 @@ def await_memory(name: str, within_s: float) -> str:
             has, wants = available / (1 << 30), needed(room, total) / (1 << 30)
             return (
                 f"{has:.1f} GiB of memory are available {within_s:.0f} s after the stop, and {name} needs {wants:.1f} "
-                "— expected what ran before to have given its memory back. Fix: ps axo rss,comm --sort -rss | head. "
+                "— expected: what ran before to have given its memory back. Fix: ps axo rss,comm --sort -rss | head. "
                 "See docs/runbooks/gpu-memory-held.md"
             )
         time.sleep(POLL_INTERVAL_S)
@@ -258,7 +258,7 @@ def switch(name: str, drain_s: float, memory_s: float) -> int:
     found = states(placed())
     if name not in found:
         say(
-            f"{name} is not on this Spark — expected one of {', '.join(found) or 'none: nothing was deployed here'}. "
+            f"{name} is not on this Spark — expected: one of {', '.join(found) or 'none: nothing was deployed here'}. "
             "Fix: ansible-playbook switch.yml -e to=NAME, which places it. See docs/runbooks/switch-refused.md"
         )
         return 2
@@ -311,7 +311,7 @@ def detached(words: Sequence[str]) -> int:
     """Run this program in a unit of its own, and pass on what it says and how it ends."""
     shown = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
     if shown.strip() in RUNS:
-        say(f"another switch works on this Spark — expected one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
+        say(f"another switch runs on this Spark — expected: one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
             "See docs/runbooks/switch-refused.md")  # fmt: skip
         return 2
     run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={OWN_UNIT}"]
@@ -346,7 +346,7 @@ def main(words: Sequence[str]) -> int:
             return 2
         if not asked.step and not asked.anyway and (who := held()):
             say(
-                f"{who} — expected nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
+                f"{who} — expected: nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
                 f"sudo vllm-switch {asked.name} --anyway. See docs/runbooks/operator-lock.md"
             )
             return 2

@@ -18,8 +18,12 @@ import httpx2
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.recipe.lockfile import Resolution
+
+HUB_LOGIN = register("hub-login", runbook="lock-model")
+HUB_DOWN = register("hub-down", runbook="lock-model")
+HUB_NO_FILE = register("hub-no-file", runbook="lock-model")
 
 BRANCH = "main"
 DEADLINE_S = 30.0
@@ -87,30 +91,24 @@ def _refusing(what: str, endpoint: str) -> Iterator[None]:
 
 
 def _login(what: str, state: str) -> Refusal:
-    return Refusal(
-        id="hub-login",
+    return HUB_LOGIN(
         what=f"{what} {state}",
         expected="a repository of the hub that the token may read",
         fix="correct model.repository of the recipe; for a gated one accept its terms and set HF_TOKEN.",
-        runbook="lock-model",
     )
 
 
 def _down(what: str, endpoint: str, reason: str) -> Refusal:
-    return Refusal(
-        id="hub-down",
+    return HUB_DOWN(
         what=f"{what}: the hub at {endpoint} does not answer: {reason}",
         expected="an answer from this machine",
         fix="ansible-playbook lock.yml again when it answers; HF_ENDPOINT names another hub.",
-        runbook="lock-model",
     )
 
 
 def _no_file(what: str, path: str, shown: str) -> Refusal:
-    return Refusal(
-        id="hub-no-file",
+    return HUB_NO_FILE(
         what=f"{path} of {what} {shown}",
         expected=f"a file of at most {MAX_BYTES} bytes, because it is mounted into the container",
         fix="correct mounts[].path of the recipe.",
-        runbook="lock-model",
     )

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.inventory import deployment
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
 from vllm_spark.recipe import loader, lockfile
 from vllm_spark.recipe.lockfile import PinChange, Resolution
+
+NOTHING_TO_LOCK = register("nothing-to-lock", runbook="inventory-refused")
 
 Document = Mapping[str, Any]
 
@@ -122,10 +124,8 @@ def _lines(documents: Iterable[Document], changes: Collection[PinChange], verify
 
 
 def _nothing(limit: Collection[str]) -> Refusal:
-    return Refusal(
-        id="nothing-to-lock",
+    return NOTHING_TO_LOCK(
         what=f"no deployment names {', '.join(limit)}",
         expected="a recipe to lock",
         fix="add a deployment to vllm_deployments, or name recipes: -e vllm_lock_recipes=NAME[,NAME].",
-        runbook="inventory-refused",
     )

@@ -19,8 +19,14 @@ import requests
 from docker import auth as docker_auth  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import RefusalKind, RefusedError, register
 from vllm_spark.recipe.lockfile import Resolution
+
+REGISTRY_DOWN = register("registry-down", runbook="image-registry")
+REGISTRY_LOGIN = register("registry-login", runbook="image-registry")
+REGISTRY_ANSWER = register("registry-answer", runbook="image-registry")
+UNKNOWN_TAG = register("unknown-tag", runbook="image-registry")
+WRONG_PLATFORM = register("wrong-platform", runbook="image-platform")
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
@@ -74,12 +80,12 @@ class Registry:
             config = self._get(name, f"blobs/{manifest['config']['digest']}", ("*/*",))
             found = {_platform(_parsed(name, config)): f"sha256:{hashlib.sha256(reply.body).hexdigest()}"}
         else:
-            raise _refused("registry-answer", f"{name} is no image: {reply.body[:80]!r}", "an index or a manifest")
+            raise _refused(REGISTRY_ANSWER, f"{name} is no image: {reply.body[:80]!r}", "an index or a manifest")
         for platform in platforms:
             if platform in found:
                 return Resolution(found[platform], name.host, platform)
         shown = ", ".join(sorted(found)) or "no platform"
-        raise _refused("wrong-platform", f"{name} is for {shown}", " or ".join(platforms), "image-platform")
+        raise _refused(WRONG_PLATFORM, f"{name} is for {shown}", " or ".join(platforms))
 
     def _get(self, name: Name, path: str, accept: Sequence[str]) -> _Reply:
         """One GET, with a token where the registry wants one. Raises RefusedError for anything but 200."""
@@ -93,7 +99,7 @@ class Registry:
                 reply = self._fetch(url, headers)
         except (requests.RequestException, ValueError, DockerException) as error:
             what = f"the registry of {name} does not answer at {base}: {_reason(error)}"
-            raise _refused("registry-down", what, "an answer from this machine") from error
+            raise _refused(REGISTRY_DOWN, what, "an answer from this machine") from error
         if reply.status != http.HTTPStatus.OK:
             raise _refusal_of(name, reply)
         return reply
@@ -148,9 +154,9 @@ def _parsed(name: Name, reply: _Reply) -> Mapping[str, Any]:
     try:
         parsed = json.loads(reply.body)
     except ValueError as error:
-        raise _refused("registry-answer", f"{name} answers {reply.body[:80]!r}", "JSON") from error
+        raise _refused(REGISTRY_ANSWER, f"{name} answers {reply.body[:80]!r}", "JSON") from error
     if not isinstance(parsed, Mapping):
-        raise _refused("registry-answer", f"{name} answers {reply.body[:80]!r}", "an index or a manifest")
+        raise _refused(REGISTRY_ANSWER, f"{name} answers {reply.body[:80]!r}", "an index or a manifest")
     return parsed
 
 
@@ -163,22 +169,22 @@ def _reason(error: Exception) -> str:
 
 def _refusal_of(name: Name, reply: _Reply) -> RefusedError:
     if reply.status == http.HTTPStatus.NOT_FOUND:
-        return _refused("unknown-tag", f"{name} is not in its registry (status 404)", "a tag or digest that it has")
+        return _refused(UNKNOWN_TAG, f"{name} is not in its registry (status 404)", "a tag or digest that it has")
     if reply.status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
         what = f"the registry of {name} wants a login, or does not have it (status {reply.status})"
-        return _refused("registry-login", what, "an image that this machine's `docker login` may read")
+        return _refused(REGISTRY_LOGIN, what, "an image that this machine's `docker login` may read")
     said = " ".join(reply.body[:200].decode(errors="replace").split())
-    return _refused("registry-down", f"the registry of {name} answers status {reply.status}: {said}", "status 200")
+    return _refused(REGISTRY_DOWN, f"the registry of {name} answers status {reply.status}: {said}", "status 200")
 
 
-_FIXES = {
-    "registry-down": "ansible-playbook lock.yml again when it answers; vllm_registries says where one is reached.",
-    "registry-login": "docker login REGISTRY on this machine, or correct image.repository of the recipe.",
-    "registry-answer": "name an image in image.repository of the recipe.",
-    "unknown-tag": "correct image.repository and image.tag (or image.digest) of the recipe.",
-    "wrong-platform": "name a tag or digest that has this platform, or correct image.platforms of the recipe.",
+_FIXES: Mapping[RefusalKind, str] = {
+    REGISTRY_DOWN: "ansible-playbook lock.yml again when it answers; vllm_registries says where one is reached.",
+    REGISTRY_LOGIN: "docker login REGISTRY on this machine, or correct image.repository of the recipe.",
+    REGISTRY_ANSWER: "name an image in image.repository of the recipe.",
+    UNKNOWN_TAG: "correct image.repository and image.tag (or image.digest) of the recipe.",
+    WRONG_PLATFORM: "name a tag or digest that has this platform, or correct image.platforms of the recipe.",
 }
 
 
-def _refused(reason: str, what: str, expected: str, runbook: str = "image-registry") -> RefusedError:
-    return RefusedError([Refusal(id=reason, what=what, expected=expected, fix=_FIXES[reason], runbook=runbook)])
+def _refused(kind: RefusalKind, what: str, expected: str) -> RefusedError:
+    return RefusedError([kind(what=what, expected=expected, fix=_FIXES[kind])])

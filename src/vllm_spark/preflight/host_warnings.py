@@ -14,12 +14,14 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.text import plain
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.diagnosis import Finding, Log
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.host_warning_rules import RULES, HostContext, HostRule, Observation, nvidia_smi
+
+DRIVER_TOO_OLD = register("driver-too-old", runbook="driver-version")
 
 FILE = Path(__file__).with_name("host_warnings.yml")
 SEVERITY = "warning"
@@ -57,12 +59,10 @@ def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
     for gpu in facts.get("gpus") or []:
         branch = str(gpu.get("driver", "")).partition(".")[0]
         if branch.isdigit() and int(branch) < OLDEST_DRIVER:
-            yield Refusal(
-                id="driver-too-old",
+            yield DRIVER_TOO_OLD(
                 what=f"{spec.host} has driver {gpu['driver']}",
                 expected=f"{OLDEST_DRIVER} or newer, which CUDA 13 needs",
                 fix=f"ssh {spec.host} sudo apt-get install nvidia-driver-{OLDEST_DRIVER}-open, then reboot it.",
-                runbook="driver-version",
             )
 
 

@@ -16,7 +16,9 @@ from typing import Any
 import yaml
 
 from vllm_spark.core import paths, schema
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+BAD_ARCHITECTURE = register("bad-architecture", runbook="recipe-refused")
 
 FOLDER = paths.RECIPES / "architectures"
 
@@ -149,9 +151,9 @@ def read(file: Path) -> Architecture:
         raise RefusedError([_fault(what, "YAML", f"correct {file}.")]) from error
     faults = list(schema.faults(document, FOLDER / "schema.json"))
     if not faults and document["name"] != file.stem:
-        faults = [f"name: {document['name']} — expected {file.stem}, the file's stem"]
+        faults = [f"name: {document['name']} — expected: {file.stem}, the file's stem"]
     if faults:
-        parted = [text.partition(" — expected ") for text in faults]
+        parted = [text.partition(" — expected: ") for text in faults]
         raise RefusedError(_fault(f"{file.name}: {what}", expected, f"correct {file}.") for what, _, expected in parted)
     return _built(document)
 
@@ -175,4 +177,8 @@ def _built(document: Mapping[str, Any]) -> Architecture:
 
 
 def _fault(what: str, expected: str, fix: str) -> Refusal:
-    return Refusal(id="bad-architecture", what=what, expected=expected, fix=fix, runbook="recipe-refused")
+    return BAD_ARCHITECTURE(
+        what=what,
+        expected=expected,
+        fix=fix,
+    )

@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 from vllm_spark.core import paths
 from vllm_spark.core.host_layout import BUILD_DIR
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.templates import templates
+
+SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
 Document = Mapping[str, Any]
 
@@ -90,10 +92,8 @@ def index_refusals(pip_index: str) -> Iterator[Refusal]:
     """A build's arguments stay readable in the image's history."""
     split = urlsplit(pip_index)
     if split.password or split.username:
-        yield Refusal(
-            id="secret-in-index",
+        yield SECRET_IN_INDEX(
             what=f"vllm_pip_index holds a login for {split.hostname}",
             expected="an index without one, because whoever has the image can read it",
             fix="name an index without a password, or put the login into the box's own proxy.",
-            runbook="image-build",
         )

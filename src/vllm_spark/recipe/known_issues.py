@@ -12,7 +12,10 @@ from typing import Any
 import yaml
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
+UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
 
 FILE = paths.RECIPES / "compatibility.yml"
 
@@ -52,12 +55,10 @@ def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
     faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
     if faults:
         raise RefusedError(
-            Refusal(
-                id="bad-compatibility",
+            BAD_COMPATIBILITY(
                 what=f"{file.name}: {fault}",
                 expected="known issues as recipes/compatibility.schema.json describes them",
                 fix=f"correct {file.name}.",
-                runbook="recipe-refused",
             )
             for fault in faults
         )
@@ -84,21 +85,17 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
     for issue in matching_issues(subject):
         if issue.level == "refuse" and issue.id not in accepted:
             shown = f', which shows as "{issue.error}"' if issue.error else ""
-            yield Refusal(
-                id=issue.id,
+            yield register(issue.id, runbook="known-issue")(
                 what=f"recipe {name} with vLLM {version}: {issue.what}{shown} (known issue {issue.id}, {issue.source})",
                 expected="a combination that nobody has seen fail",
                 fix=f"{issue.instead}. To try it all the same: -e accept_known_issue={issue.id}.",
-                runbook="known-issue",
             )
     known = [issue.id for issue in load()]
     for unknown in sorted(set(accepted) - set(known)):
-        yield Refusal(
-            id="unknown-known-issue",
+        yield UNKNOWN_KNOWN_ISSUE(
             what=f"accept_known_issue names {unknown}",
             expected="an id of recipes/compatibility.yml",
             fix=f"name one of {', '.join(known)}.",
-            runbook="known-issue",
         )
 
 

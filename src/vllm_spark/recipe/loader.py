@@ -19,8 +19,11 @@ from typing import Any
 import yaml
 
 from vllm_spark.core import paths, schema
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.recipe import shared_gates
+
+UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
+BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
 
 Document = Mapping[str, Any]
 
@@ -92,12 +95,10 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
         close = difflib.get_close_matches(name, known, n=1)
         raise RefusedError(
             [
-                Refusal(
-                    id="unknown-recipe",
+                UNKNOWN_RECIPE(
                     what=f"unknown recipe {name}",
                     expected=f"one of {', '.join(known) or 'none: no folder has recipes'}",
                     fix=f"name {close[0]!r}." if close else "correct `recipe:` in vllm_deployments.",
-                    runbook="recipe-refused",
                 )
             ]
         )
@@ -120,15 +121,15 @@ def read(file: Path) -> Recipe:
     for place, named in _toolkit_files(document):
         source = file.parent / named["path"]
         if "sha256" not in named:
-            faults.append(f"{place}: {named['path']} has no sha256 — expected one, because it lies beside the recipe")
+            faults.append(f"{place}: {named['path']} has no sha256 — expected: one, because it lies beside the recipe")
             continue
         if not source.is_file():
-            faults.append(f"{place}: {named['path']} is not a file beside the recipe — expected {source}")
+            faults.append(f"{place}: {named['path']} is not a file beside the recipe — expected: {source}")
             continue
         content = source.read_text(encoding="utf-8")
         digest = hashlib.sha256(content.encode()).hexdigest()
         if digest != named["sha256"]:
-            faults.append(f"{place}: {named['path']} has sha256 {digest} — expected {named['sha256']}")
+            faults.append(f"{place}: {named['path']} has sha256 {digest} — expected: {named['sha256']}")
         files[named["path"]] = content
     if faults:
         raise RefusedError(_fault(file, text) for text in faults)
@@ -143,39 +144,37 @@ def _toolkit_files(document: Document) -> Iterator[tuple[str, Document]]:
 
 def _fault(file: Path, text: str) -> Refusal:
     shown = file.relative_to(paths.ROOT) if file.is_relative_to(paths.ROOT) else file
-    what, _, expected = text.partition(" — expected ")
-    return Refusal(
-        id="bad-recipe",
+    what, _, expected = text.partition(" — expected: ")
+    return BAD_RECIPE(
         what=f"{shown}: {what}",
         expected=expected or "a recipe as recipes/schema.json describes it",
         fix=f"correct {shown}.",
-        runbook="recipe-refused",
     )
 
 
 def cross_faults(document: Document, stem: str) -> Iterator[str]:
-    """Rules that a schema cannot say. Yields `<path>: <value> — expected <what>`."""
+    """Rules that a schema cannot say. Yields `<path>: <value> — expected: <what>`."""
     if document["name"] != stem:
-        yield f"name: {document['name']} — expected {stem}, the file's stem"
+        yield f"name: {document['name']} — expected: {stem}, the file's stem"
     yield from override_faults(document)
     topology = document["topology"]
     if topology["tensor_parallel"] != topology["nodes"]:
         yield (
-            f"topology.tensor_parallel: {topology['tensor_parallel']} — expected {topology['nodes']}, "
+            f"topology.tensor_parallel: {topology['tensor_parallel']} — expected: {topology['nodes']}, "
             "because a Spark has one GPU"
         )
     if topology["nodes"] == 1 and topology["executor"] == "ray":
-        yield "topology.executor: ray — expected uni or mp, because one Spark needs no Ray"
+        yield "topology.executor: ray — expected: uni or mp, because one Spark needs no Ray"
     if topology["nodes"] > 1 and topology["executor"] == "uni":
-        yield "topology.executor: uni — expected mp or ray for two Sparks"
+        yield "topology.executor: uni — expected: mp or ray for two Sparks"
     yield from _ray_faults(document)
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
-        yield "memory: neither utilization nor kv_cache_bytes — expected one of them"
+        yield "memory: neither utilization nor kv_cache_bytes — expected: one of them"
     seen: set[str] = set()
     for index, gate in enumerate(document["gates"].get("log", [])):
         place = f"gates.log[{index}]"
         if gate["id"] in seen:
-            yield f"{place}.id: {gate['id']} twice — expected every gate's id once"
+            yield f"{place}.id: {gate['id']} twice — expected: every gate's id once"
         seen.add(gate["id"])
         yield from _log_gate_faults(place, gate)
 
@@ -185,31 +184,31 @@ def _ray_faults(document: Document) -> Iterator[str]:
     baked = [pin.partition("==")[2] for pin in pins if RAY_PIN.match(pin)]
     named = document["engine"].get("ray", "missing")
     if baked and baked != [named]:
-        yield f"engine.ray: {named} — expected {baked[0]}, which image.derive.pip adds"
+        yield f"engine.ray: {named} — expected: {baked[0]}, which image.derive.pip adds"
 
 
 def _log_gate_faults(place: str, gate: Document) -> Iterator[str]:
     try:
         pattern = re.compile(gate["pattern"])
     except re.error as error:
-        yield f"{place}.pattern: {gate['pattern']} — expected a regular expression ({error})"
+        yield f"{place}.pattern: {gate['pattern']} — expected: a regular expression ({error})"
         return
     judged = {"equals", "at_least"} & set(gate)
     if judged and "value" not in pattern.groupindex:
-        yield f"{place}.pattern: no group named value — expected (?P<value>…), which {judged.pop()} judges"
+        yield f"{place}.pattern: no group named value — expected: (?P<value>…), which {judged.pop()} judges"
     if judged and gate.get("expect") == "absent":
-        yield f"{place}: expect absent with {judged.pop()} — expected one or the other"
+        yield f"{place}: expect absent with {judged.pop()} — expected: one or the other"
 
 
 def override_faults(document: Document) -> Iterator[str]:
     """Rules for `args` and `env`, which a deployment may override."""
     for flag in sorted(PLANNED_FLAGS.keys() & document.get("args", {}).keys()):
-        yield f"args.{flag}: set — expected to come from {PLANNED_FLAGS[flag]}"
+        yield f"args.{flag}: set — expected: to come from {PLANNED_FLAGS[flag]}"
     for variable in sorted(document.get("env", {})):
         if SECRET_NAME.search(variable):
-            yield f"env.{variable}: a secret — expected in vllm_secrets of the inventory"
+            yield f"env.{variable}: a secret — expected: in vllm_secrets of the inventory"
         elif "\n" in (document["env"][variable] or ""):
-            yield f"env.{variable}: a line break — expected one line, which is all an env file can hold"
+            yield f"env.{variable}: a line break — expected: one line, which is all an env file can hold"
 
 
 def merged(recipe: Recipe, overrides: Document) -> Document:

@@ -20,7 +20,10 @@ from typing import Any, Protocol
 
 import yaml
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+UNKNOWN_ACCEPT = register("unknown-accept", runbook="lock-moved")
+BAD_LOCK = register("bad-lock", runbook="lock-file")
 
 Document = Mapping[str, Any]
 Entries = Mapping[str, Mapping[str, Any]]
@@ -227,12 +230,10 @@ def _with(lock: Lock, open_: UnpinnedRef, answer: Resolution, today: str) -> Loc
 def _unknown_names(accepted: Collection[str], wanted: Collection[UnpinnedRef]) -> Iterator[Refusal]:
     known = {open_.key for open_ in wanted}
     for name in sorted(set(accepted) - known - {EVERYTHING}):
-        yield Refusal(
-            id="unknown-accept",
+        yield UNKNOWN_ACCEPT(
             what=f"lock_accept names {name}",
             expected=f"{EVERYTHING}, or of {', '.join(sorted(known)) or 'nothing: the recipes pin everything'}",
             fix="correct lock_accept: names are separated by commas.",
-            runbook="lock-moved",
         )
 
 
@@ -252,12 +253,10 @@ def read(file: Path | None) -> Lock:
     except (yaml.YAMLError, AttributeError, TypeError, ValueError, UnicodeDecodeError) as error:
         raise RefusedError(
             [
-                Refusal(
-                    id="bad-lock",
+                BAD_LOCK(
                     what=f"{file}: {' '.join(str(error).split())}",
                     expected='images: {"REPOSITORY:TAG": {digest: "sha256:…"}}',
                     fix=f"correct {file}.",
-                    runbook="lock-file",
                 )
             ]
         ) from error
@@ -292,15 +291,18 @@ def write(file: Path, content: str) -> None:
 def refusals(document: Document, lock: Lock) -> Iterator[Refusal]:
     """Why a recipe cannot be deployed yet: a reason for each thing that nothing pins."""
     for gap in missing_pins(document, lock):
-        yield Refusal(
-            id="not-locked" if gap.open.kind == "image" else f"{gap.open.kind}-not-locked",
+        yield _NOT_LOCKED[gap.open.kind](
             what=f"recipe {document['name']}: {gap}",
             expected=_EXPECTED[gap.open.kind],
             fix="ansible-playbook lock.yml.",
-            runbook="image-not-locked" if gap.open.kind == "image" else "lock-model",
         )
 
 
+_NOT_LOCKED = {
+    "image": register("not-locked", runbook="image-not-locked"),
+    "model": register("model-not-locked", runbook="lock-model"),
+    "file": register("file-not-locked", runbook="lock-model"),
+}
 _EXPECTED = {
     "image": "sha256: and 64 hex digits as image.digest of the recipe or in the inventory's lock file",
     "model": "a commit of 40 hex digits as revision of the recipe or in the inventory's lock file",

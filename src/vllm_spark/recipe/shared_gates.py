@@ -34,14 +34,14 @@ def expanded(document: Document) -> Document:
 
 
 def faults(document: Document) -> Iterator[str]:
-    """Names that the library has not. Yields `<path>: <value> — expected <what>`."""
+    """Names that the library has not. Yields `<path>: <value> — expected: <what>`."""
     known = load()
     for name, value in document["gates"].get("use", {}).items():
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            yield f"gates.use.{name}: unknown — expected {close[0] if close else 'one of ' + ', '.join(known)}"
+            yield f"gates.use.{name}: unknown — expected: {close[0] if close else 'one of ' + ', '.join(known)}"
         elif value is not True and "(?P<value>" not in known[name]["pattern"]:
-            yield f"gates.use.{name}: {value} — expected true, because this gate has no value"
+            yield f"gates.use.{name}: {value} — expected: true, because this gate has no value"
 
 
 def _written_out(name: str, value: object) -> Document:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import architecture, known_issues, loader
@@ -16,6 +16,10 @@ from vllm_spark.recipe.hub_cache import snapshot
 from vllm_spark.sizing import checkpoint_layout, memory, roofline
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.roofline import Constants, Drafter, Load, Prediction
+
+BAD_WEIGHTS = register("bad-weights", runbook="model-missing")
+NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
+TOO_LITTLE_DISK = register("too-little-disk", runbook="plan-no-go")
 
 Document = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -180,12 +184,10 @@ def folders(recipe: Document, hub_dir: str) -> list[str]:
 def _unreadable(host: str, facts: Facts) -> Iterator[Refusal]:
     for answer in facts.get("weights", {}).values():
         if answer and answer["error"]:
-            yield Refusal(
-                id="bad-weights",
+            yield BAD_WEIGHTS(
                 what=f"{host}: {answer['error']}",
                 expected="whole safetensors files",
                 fix="remove that file and fetch it again at the pinned commit.",
-                runbook="model-missing",
             )
 
 
@@ -232,27 +234,23 @@ def _too_small(name: str, host: str, found: Fit, asked: ForecastRequest) -> Iter
     wanted = asked.streams if asked.context else 1
     if found.requests < wanted:
         many = f"{wanted} requests of {found.context} tokens need" if wanted > 1 else f"{found.context} tokens need"
-        yield Refusal(
-            id="no-room-for-the-cache",
+        yield NO_ROOM_FOR_THE_CACHE(
             what=f"{name} on {host}: weights take {gib(found.weights)} and the workspace {gib(found.workspace)} of the "
             f"{gib(found.reserved)} that the engine reserves, which leaves {gib(max(0, found.room))} of cache; "
             f"{many} {gib(wanted * found.request)}",
             expected="room for it",
             fix="raise overrides.memory.utilization, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if asked.context else ''}.",
-            runbook="plan-no-go",
         )
 
 
 def _disk(host: str, size: int, facts: Facts, hub_dir: str) -> Iterator[Refusal]:
     disk = facts.get("disks", {}).get(hub_dir)
     if disk and size > disk["free"]:
-        yield Refusal(
-            id="too-little-disk",
+        yield TOO_LITTLE_DISK(
             what=f"{host} has {disk['free'] / GB:.1f} GB free for {hub_dir}, and the download is {size / GB:.1f} GB",
             expected="room for the model, the drafter and the image",
             fix="delete models that nothing serves, or set vllm_hub_dir to a larger disk.",
-            runbook="plan-no-go",
         )
 
 

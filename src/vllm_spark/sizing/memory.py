@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.units import GIB, gib
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, roofline
 from vllm_spark.sizing.roofline import Layout
+
+TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
 
 # Below this the box itself suffers: a desktop, sshd and the page cache of the weights need it.
 DEFAULT_FLOOR_BYTES = 8 * GIB
@@ -180,11 +182,9 @@ def too_little_refusal(name: str, host: str, recipe: Mapping[str, Any], memory: 
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
     needed = needed_bytes(recipe, total)
     if needed + floor > available:
-        yield Refusal(
-            id="too-little-memory",
+        yield TOO_LITTLE_MEMORY(
             what=f"{host} has {gib(available)} available of {gib(total)}; {name} takes "
             f"{gib(needed)} and the box keeps {gib(floor)}",
             expected=f"{gib(needed + floor)} available",
             fix="stop what uses it (ps axo rss,comm --sort -rss | head), or lower overrides.memory.utilization.",
-            runbook="too-little-memory",
         )

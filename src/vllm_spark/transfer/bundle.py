@@ -23,7 +23,7 @@ from threading import Event, Thread
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull import blob_registry, hub_cache, hub_fetch
 from vllm_spark.node.pull.blob_registry import BlobCache, BlobCacheError, Upstream
@@ -33,6 +33,11 @@ from vllm_spark.pinning.registry import ADDRESSES
 from vllm_spark.transfer import images as transfer_images
 from vllm_spark.transfer import messages
 from vllm_spark.transfer.site import PulledModel, models
+
+# The id is shared with the support bundle; the runbook is that of the missing part.
+IMAGE_NOT_WRITTEN = RefusalKind("bundle-not-written", "image-registry")
+PACKAGES_NOT_WRITTEN = RefusalKind("bundle-not-written", "bundle-lacks")
+BUNDLE_LACKS = register("bundle-lacks", runbook="bundle-lacks")
 
 CONTENTS = "bundle.json"
 LOG_INTERVAL_S = 5.0
@@ -115,12 +120,10 @@ def refusals(folder: Path, wanted: BundleRequest, say: Say) -> list[Refusal]:
         found += _lacking_of(folder / "hub", model)
     found += _lacking_wheels(folder)
     return [
-        Refusal(
-            id="bundle-lacks",
+        BUNDLE_LACKS(
             what=f"the bundle {folder}: {reason}",
             expected="every image, model and wheel of these deployments, with its checksum",
             fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: what is right stays.",
-            runbook="bundle-lacks",
         )
         for reason in found
     ]
@@ -137,9 +140,9 @@ def _write_image(layout: Path, image: BundledImage, outside: RemoteSources, say:
                 progress.done += before
                 progress.total, before = progress.total + size, size
     except (BlobCacheError, ValueError, KeyError, OSError) as error:
-        raise RefusedError([_not_fetched(image.name, str(error), "image-registry")]) from error
+        raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error))]) from error
     if missing := list(blob_registry.missing_blobs(layout, image.digest, image.platforms, read=False)):
-        raise RefusedError([_not_fetched(image.name, "; ".join(missing), "image-registry")])
+        raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))])
     say(f"{image.name} is in the bundle")
 
 
@@ -156,8 +159,7 @@ def _write_model(hub: Path, model: PulledModel, say: Say) -> None:
             hub_fetch.ensure_model(Source(hub, model.folder, model.commit), model.repository, progress)
     except (JobError, ManifestError) as error:
         reason = getattr(error, "reason", "no-manifest")
-        expected, fix, runbook = messages.REASONS.get(reason, messages.OTHER)
-        raise RefusedError([Refusal(f"pull-{reason}", f"{model}: {error}", expected, fix, runbook)]) from error
+        raise RefusedError([messages.job_refusal(reason, f"{model}: {error}")]) from error
     say(f"{model} is in the bundle")
 
 
@@ -168,7 +170,7 @@ def _write_wheels(folder: Path, outside: RemoteSources, say: Say) -> dict[str, s
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own words
     if done.returncode:
         said = " ".join(done.stderr.split())[-300:]
-        raise RefusedError([_not_fetched("the toolkit's Python packages", said, "bundle-lacks")])
+        raise RefusedError([_not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", said)])
     return {file.name: hub_cache.sha256_of(file) for file in sorted(folder.iterdir())}
 
 
@@ -232,13 +234,11 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _not_fetched(what: str, said: str, runbook: str) -> Refusal:
-    return Refusal(
-        id="bundle-not-written",
+def _not_fetched(kind: RefusalKind, what: str, said: str) -> Refusal:
+    return kind(
         what=f"{what} did not come into the bundle: {said}",
         expected="this machine to reach where it is",
         fix="ansible-playbook pull.yml -e bundle=DIR again: what has arrived is kept.",
-        runbook=runbook,
     )
 
 

@@ -10,11 +10,14 @@ from docker import auth as docker_auth  # type: ignore[import-untyped]
 
 from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
 from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, MIRROR_PORT
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.transfer.site import PullSite, PullSteps
+
+BUNDLE_DERIVED = register("bundle-derived", runbook="bundle-lacks")
+IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,10 @@ def _runs(other: Spec, spec: Spec) -> bool:
 
 
 def _not_in_bundle(spec: Spec) -> Refusal:
-    return Refusal(
-        id="bundle-derived",
+    return BUNDLE_DERIVED(
         what=f"{spec.image} of {spec.deployment.name} is not on {spec.host}, and a bundle holds no image that is built",
         expected="it carried beside the bundle, or built here",
         fix=f"where it was built: docker save {spec.image} -o derived.tar; on {spec.host}: docker load -i derived.tar.",
-        runbook="bundle-lacks",
     )
 
 
@@ -130,10 +131,8 @@ def differing(site: PullSite, head: str) -> Iterator[Refusal]:
         ids = {host: site.facts[host]["images"].get(spec.image) for host in spec.deployment.hosts}
         if None in ids.values() or len(set(ids.values())) > 1:
             seen = ", ".join(f"{host} has {found or 'none'}" for host, found in ids.items())
-            yield Refusal(
-                id="images-differ",
+            yield IMAGES_DIFFER(
                 what=f"{spec.image} of {spec.deployment.name} is not the same image everywhere: {seen}",
                 expected="one image ID, because the ranks exchange pickled Python objects",
                 fix="docker image rm of it on each, then ansible-playbook pull.yml again.",
-                runbook="pair-differs",
             )

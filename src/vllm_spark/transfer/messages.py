@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core import units
-from vllm_spark.core.refusal import Refusal, message
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.startup_phases import Phase, StartupProgress
+
+IMAGE_OVERLAY = register("image-overlay", runbook="image-overlay")
+IMAGE_TRANSFER = register("image-transfer", runbook="image-transfer")
+PATCH_DOES_NOT_APPLY = register("patch-does-not-apply", runbook="patch-does-not-apply")
+IMAGE_BUILD = register("image-build", runbook="image-build")
+IMAGE_PULL = register("image-pull", runbook="image-pull")
 
 GB = 1e9
 
@@ -69,6 +75,9 @@ REASONS: Mapping[str, tuple[str, str, str]] = {
 }
 OTHER = ("it to end well", "ansible-playbook pull.yml again: what has arrived is kept.", "pull-weights")
 
+for _reason, (_, _, _runbook) in REASONS.items():
+    register(f"pull-{_reason}", runbook=_runbook)
+
 VERBS = {
     "fetch": "fetching from the hub",
     "take": "copying over the fabric",
@@ -112,15 +121,14 @@ def _files(count: int) -> str:
 
 def job_failure(job: str, host: str, result: Mapping[str, Any]) -> Refusal:
     """Why a job of a box did not end well."""
-    expected, fix, runbook = REASONS.get(result.get("reason", ""), OTHER)
     said = " ".join(str(result.get("said") or "it ended without a word").split())
-    return Refusal(
-        id=f"pull-{result.get('reason', 'ended')}",
-        what=f"{VERBS.get(job, job)} on {host} stopped: {said}",
-        expected=expected,
-        fix=fix,
-        runbook=runbook,
-    )
+    return job_refusal(str(result.get("reason", "ended")), f"{VERBS.get(job, job)} on {host} stopped: {said}")
+
+
+def job_refusal(reason: str, what: str) -> Refusal:
+    """Return the refusal for the reason of a program of src/vllm_spark/node/pull."""
+    expected, fix, runbook = REASONS.get(reason, OTHER)
+    return register(f"pull-{reason}", runbook=runbook)(what=what, expected=expected, fix=fix)
 
 
 def changed_host(job: str, result: Mapping[str, Any]) -> bool:
@@ -142,21 +150,23 @@ def build_headline(line: str, elapsed_s: float, deadline_s: float) -> str:
 
 def overlay_failure(overlay: Mapping[str, str], said: str) -> str:
     """Why an overlay could not be fetched; `said` is get_url's own message, which has the checksum seen."""
-    return message(
-        f"the overlay {overlay['url']} was not taken: {' '.join(said.split())}",
-        f"an archive with sha256 {overlay['sha256']}",
-        "correct image.derive.overlay of the recipe, if its archive changed on purpose; nothing was built.",
-        runbook="image-overlay",
+    return str(
+        IMAGE_OVERLAY(
+            what=f"the overlay {overlay['url']} was not taken: {' '.join(said.split())}",
+            expected=f"an archive with sha256 {overlay['sha256']}",
+            fix="correct image.derive.overlay of the recipe, if its archive changed on purpose; nothing was built.",
+        )
     )
 
 
 def transfer_failure(transfer: Mapping[str, Any], said: str) -> str:
     """Why the worker did not get the head's image; `said` is what the step that failed said."""
-    return message(
-        f"{transfer['image']} did not go from {transfer['head_host']} to its worker: {' '.join(said.split())}",
-        f"a registry on {transfer['head']} port {transfer['port']}, reached over the fabric while the transfer takes",
-        "see what the runbook checks, then deploy again: layers that arrived are kept.",
-        runbook="image-transfer",
+    return str(
+        IMAGE_TRANSFER(
+            what=f"{transfer['image']} did not go from {transfer['head_host']} to its worker: {' '.join(said.split())}",
+            expected=f"a registry on {transfer['head']} port {transfer['port']}, reached over the fabric",
+            fix="see what the runbook checks, then deploy again: layers that arrived are kept.",
+        )
     )
 
 
@@ -166,17 +176,19 @@ def build_failure(image: str, lines: Sequence[str], log: str) -> str:
     refused = STEP_REFUSAL.findall(text)
     said = refused[-1].strip() if refused else " ".join(text.split())[-300:] or "the builder ended without a word"
     if refused and said.startswith("patch "):
-        return message(
-            f"building {image} stopped: {said}",
-            "a patch that applies to the base image without changes, or is there already",
-            f"make the patch anew for this base, or leave it out of the recipe; the whole log is {log}.",
-            runbook="patch-does-not-apply",
+        return str(
+            PATCH_DOES_NOT_APPLY(
+                what=f"building {image} stopped: {said}",
+                expected="a patch that applies to the base image without changes, or is there already",
+                fix=f"make the patch anew for this base, or leave it out of the recipe; the whole log is {log}.",
+            )
         )
-    return message(
-        f"building {image} stopped: {said}",
-        "every step of the recipe's image.derive to be possible on this base",
-        f"correct image.derive of the recipe; the whole log is {log}.",
-        runbook="image-build",
+    return str(
+        IMAGE_BUILD(
+            what=f"building {image} stopped: {said}",
+            expected="every step of the recipe's image.derive to be possible on this base",
+            fix=f"correct image.derive of the recipe; the whole log is {log}.",
+        )
     )
 
 
@@ -189,9 +201,10 @@ def image_headline(arrived_bytes: int, elapsed_s: float, deadline_s: float) -> s
 
 def image_failure(image: str, said: str) -> str:
     """Why a pull failed."""
-    return message(
-        f"pulling {image} failed: {said or 'the job ended without a word'}",
-        "the registry to serve this digest",
-        "try `docker pull` of it on the box; a digest that is gone needs a new one in the recipe or the lock file.",
-        runbook="image-pull",
+    return str(
+        IMAGE_PULL(
+            what=f"pulling {image} failed: {said or 'the job ended without a word'}",
+            expected="the registry to serve this digest",
+            fix="run `docker pull` of it on the Spark; if the digest is gone, correct the recipe or the lock file.",
+        )
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.inventory.spec import Inventory, Spec
+
+PULL_UNKNOWN = register("pull-unknown", runbook="inventory-refused")
 
 EVERYTHING = "all"
 
@@ -37,10 +39,8 @@ def _only(inventory: Inventory, name: str) -> Inventory:
 
 
 def _unknown(names: Sequence[str], known: Sequence[str]) -> Refusal:
-    return Refusal(
-        id="pull-unknown",
+    return PULL_UNKNOWN(
         what=f"pull_deployments names {', '.join(names)}",
         expected=f"{EVERYTHING}, or some of {', '.join(known)}",
         fix="correct -e pull_deployments=NAME[,NAME].",
-        runbook="inventory-refused",
     )

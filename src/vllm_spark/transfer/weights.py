@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
 from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, WEIGHTS_PORT
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps, is_whole, models
+
+PULL_DISK = register("pull-disk", runbook="disk-full")
+PULL_INCOMPLETE = register("pull-incomplete", runbook="pull-weights")
 
 FETCH_CONTAINER = "vllm-spark-fetch"
 
@@ -101,13 +104,11 @@ def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:
     needed = sum(to_come(site, host, model) - int(site.look(host, model).get("partial", 0)) for model in lacking)
     free = site.facts[host]["disks"][site.hub(host)]["free"]
     if needed > 0 and needed + SPARE_BYTES > free:
-        yield Refusal(
-            id="pull-disk",
+        yield PULL_DISK(
             what=f"{site.hub(host)} of {host} has {units.gib(free)} free, and {', '.join(map(str, lacking))} "
             f"{'takes' if len(lacking) == 1 else 'take'} {units.gib(needed)}",
             expected=f"that and {units.gib(SPARE_BYTES)} more",
             fix="remove models that no recipe names any more (prune.yml), or set vllm_hub_dir to a larger disk.",
-            runbook="disk-full",
         )
 
 
@@ -117,10 +118,8 @@ def incomplete(site: PullSite, host: str) -> Iterator[Refusal]:
         look = site.look(host, model)
         if not is_whole(look) or look["unread"]:
             wrong = ", ".join(look.get("wrong", [])[:5]) or look.get("error") or "nobody has read all of its files"
-            yield Refusal(
-                id="pull-incomplete",
+            yield PULL_INCOMPLETE(
                 what=f"{model} on {host} is not proven: {wrong}",
                 expected="every file of its manifest, with its sha256",
                 fix="ansible-playbook pull.yml again: it fetches what is missing.",
-                runbook="pull-weights",
             )

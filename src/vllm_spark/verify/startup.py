@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.core.refusal import message
+from vllm_spark.core.refusal import register
 from vllm_spark.doctor import diagnosis
 from vllm_spark.verify import gates, startup_phases
 from vllm_spark.verify.startup_phases import Phase, StartupProgress
+
+ENGINE_FAILED_TO_START = register("engine-failed-to-start", runbook="engine-failed-to-start")
+NOT_READY_IN_TIME = register("not-ready-in-time", runbook="not-ready-in-time")
 
 # An engine that dies of something unknown is given systemd's restart once: a first, compiling start profiles
 # a higher peak than the next. A known cause does not heal by itself.
@@ -70,13 +73,23 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
     """Why a start failed: the root cause, the fix, and where the log is."""
     if not watch.lines:
         fix = f"ansible-playbook deploy.yml -l {host}."
-        return message(f"{unit} does not run on {host}", "it to serve", fix, runbook="engine-failed-to-start")
+        return str(
+            ENGINE_FAILED_TO_START(
+                what=f"{unit} does not run on {host}",
+                expected="it to serve",
+                fix=fix,
+            )
+        )
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
         name = unit.partition("@")[2].removesuffix(".service")
         fix = f"ssh {host} sudo /etc/vllm-spark/{name}/launch, and read what it says."
-        explained = message(
-            f"{unit} ended without naming a cause", "it to serve", fix, runbook="engine-failed-to-start"
+        explained = str(
+            ENGINE_FAILED_TO_START(
+                what=f"{unit} ended without naming a cause",
+                expected="it to serve",
+                fix=fix,
+            )
         )
     else:
         explained = diagnosis.explain(finding)
@@ -87,7 +100,7 @@ def overdue(watch: StartupWatch, unit: str, host: str) -> str:
     """Why waiting ended: the deadline, and how far the start had come."""
     what = f"{unit} gave no token within {watch.deadline_s:.0f} s; it was {watch.headline()}"
     fix = "if the phase still moves, raise gates.ready.deadline_s of the recipe."
-    return f"{message(what, 'it to serve by then', fix, runbook='not-ready-in-time')} {log_place(unit, host)}"
+    return f"{NOT_READY_IN_TIME(what=what, expected='it to serve by then', fix=fix)!s} {log_place(unit, host)}"
 
 
 def log_place(unit: str, host: str) -> str:
