@@ -14,11 +14,10 @@ from typing import Any
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan
 from vllm_spark.deploy.plan import File, Plan
 from vllm_spark.inventory.spec import Spec
-
-Facts = Mapping[str, Any]
 
 # A launch has some forty lines; one of another recipe differs in most of them.
 DIFF_LINES = 40

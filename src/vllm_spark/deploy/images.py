@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.core.ports import REGISTRY_PORT
+from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import derived_image
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

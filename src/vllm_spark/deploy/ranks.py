@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Facts
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
@@ -15,8 +15,6 @@ from vllm_spark.network.fabric import FabricChoice
 from vllm_spark.network.pair import Pair
 
 IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
-
-Facts = Mapping[str, Any]
 
 
 def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from vllm_spark.core import units
+from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import operator_lock
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
-Facts = Mapping[str, Any]
 Document = dict[str, Any]
 
 # Of the document. It goes up when a key changes its meaning or goes; a new key leaves it.

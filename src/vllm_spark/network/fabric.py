@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
-from typing import Any
 
 from vllm_spark.core import engine_version as core_engine_version
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import FabricFacts as Facts
 
 FABRIC_NAMES_DIFFER = register("fabric-names-differ", runbook="fabric-names-differ")
 FABRIC_IB_CORE = register("fabric-ib-core", runbook="fabric-no-devices")
@@ -33,7 +33,6 @@ FABRIC_HALF_BANDWIDTH = register("fabric-half-bandwidth", runbook="fabric-half-b
 FABRIC_CROSSED = register("fabric-crossed", runbook="fabric-crossed")
 FABRIC_WIFI = register("fabric-wifi", runbook="fabric-wifi")
 
-Facts = Mapping[str, Any]
 
 # What a Spark's socket and cable give (InfiniBand's name of the rate, which sysfs uses for RoCE too).
 FULL_RATE_GBPS = 200

@@ -13,6 +13,7 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Facts
 
 FABRIC_WAY_LOST = register("fabric-way-lost", runbook="fabric-way-lost")
 FABRIC_NETPLAN_MISSING = register("fabric-netplan-missing", runbook="fabric-netplan")
@@ -24,7 +25,6 @@ FABRIC_PING_SIZE = register("fabric-ping-size", runbook="fabric-mtu")
 FABRIC_PING = register("fabric-ping", runbook="fabric-no-answer")
 FABRIC_PLAN = register("fabric-plan", runbook="fabric-plan")
 
-Facts = Mapping[str, Any]
 
 # After NVIDIA's 40-cx7.yaml, and before 90-NM-*, which NetworkManager writes.
 FILE = "/etc/netplan/60-vllm-spark-fabric.yaml"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
@@ -16,8 +16,6 @@ from vllm_spark.recipe import loader, lockfile
 from vllm_spark.recipe.lockfile import PinChange, Resolution
 
 NOTHING_TO_LOCK = register("nothing-to-lock", runbook="inventory-refused")
-
-Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

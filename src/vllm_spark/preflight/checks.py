@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.preflight import host_warnings
 from vllm_spark.recipe import hub_cache
@@ -22,7 +23,6 @@ WRONG_CHECKSUM = register("wrong-checksum", runbook="model-missing")
 PORT_TAKEN = register("port-taken", runbook="port-taken")
 UNKNOWN_DEPLOYMENT = register("unknown-deployment", runbook="inventory-refused")
 
-Facts = Mapping[str, Any]
 
 LOOPBACK = "127.0.0.1"
 # `uname -m` of a platform that an image is built for.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from vllm_spark.core.types import Facts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe.hub_cache import snapshot
@@ -23,8 +23,6 @@ LOADED_PERCENT = 90
 
 GB = 1e9
 UNKNOWN_AMOUNT = "an unknown amount"
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.text import plain
+from vllm_spark.core.types import Facts
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.diagnosis import Finding, Log
 from vllm_spark.inventory.spec import Spec
@@ -29,8 +29,6 @@ SEVERITY = "warning"
 # CUDA 13 needs it (docs.nvidia.com/deploy/cuda-compatibility: "CUDA 13.x >= 580"), and so does every image that a GB10
 # runs: those for CUDA 12 hold no kernels for it (recipes/compatibility.yml).
 OLDEST_DRIVER = 580
-
-Facts = Mapping[str, Any]
 
 
 @cache

@@ -10,17 +10,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from vllm_spark.core import paths
 from vllm_spark.core.host_layout import BUILD_DIR
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.templates import templates
+from vllm_spark.core.types import Document
 
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
-Document = Mapping[str, Any]
 
 NAME_DIGITS = 12
 

@@ -13,6 +13,7 @@ import yaml
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
 UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
@@ -20,7 +21,6 @@ UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
 FILE = paths.RECIPES / "compatibility.yml"
 
 Conditions = Mapping[str, Any]
-Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

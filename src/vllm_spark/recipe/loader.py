@@ -14,18 +14,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from vllm_spark.core import paths, schema
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
 from vllm_spark.recipe import shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
 
-Document = Mapping[str, Any]
 
 # Flags that the plan sets from the deployment, the topology and the memory block: in `args` they would
 # be a second, contradicting source.

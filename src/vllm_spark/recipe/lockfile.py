@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import yaml
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
 
 UNKNOWN_ACCEPT = register("unknown-accept", runbook="lock-moved")
 BAD_LOCK = register("bad-lock", runbook="lock-file")
 
-Document = Mapping[str, Any]
 Entries = Mapping[str, Mapping[str, Any]]
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

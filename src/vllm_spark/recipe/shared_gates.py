@@ -11,10 +11,9 @@ from typing import Any
 import yaml
 
 from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 
 FILE = paths.RECIPES / "gates.yml"
-
-Document = Mapping[str, Any]
 
 
 @lru_cache

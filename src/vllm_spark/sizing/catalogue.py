@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 from vllm_spark.recipe import known_issues, loader, lockfile
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import forecast, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
-
-Document = Mapping[str, Any]
 
 GB = 1e9
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import architecture, known_issues, loader
@@ -21,8 +21,6 @@ BAD_WEIGHTS = register("bad-weights", runbook="model-missing")
 NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
 TOO_LITTLE_DISK = register("too-little-disk", runbook="plan-no-go")
 
-Document = Mapping[str, Any]
-Facts = Mapping[str, Any]
 
 # From here on a sliding window of Gemma 4 is full, so that speed hardly depends on it.
 USUAL_CONTEXT = 1024

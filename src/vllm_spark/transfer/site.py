@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.recipe import hub_cache
 
-Facts = Mapping[str, Any]
 Look = Mapping[str, Any]
 
 
