@@ -3,9 +3,9 @@
 
     two_models.py --url URL --models A,B [--long A] -- COMMAND …    (the API key is in VLLM_API_KEY)
 
-Prints one JSON object with these keys: rc and output of the command; gap_s, the longest time between two good answers of
-any model; wrong, the number of answers with status 200 from the wrong model; counts, the number of answers by model and
-kind; last, the model of the last good answer; long, the result of a request that was running when the command started.
+Prints one JSON object with these keys: rc and output of the command; gap_s, the longest time between two good answers
+of any model; wrong, the number of answers with status 200 from the wrong model; counts, the number of answers by model
+and kind; last, the model of the last good answer; long, the result of a request that ran when the command started.
 """
 
 from __future__ import annotations
