@@ -1,5 +1,5 @@
-# The commands of the README. Each sets up what it needs; none asks for a thing installed by hand but python3,
-# git and, for the sandbox, root on a Debian or Ubuntu machine.
+# The commands of the README. Each installs what it needs. Requirements are python3, git and, for the sandbox, root on a
+# Debian or Ubuntu machine.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SANDBOX := -i inventories/sandbox
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# Molecule's own place is under the home directory, by the name of this folder alone: two clones called the same
-# would share what it believes is up.
+# Molecule's default state folder is in the home directory and depends only on the name of this folder: two clones with
+# the same name would share their state.
 export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule
 
 .PHONY: help
@@ -23,31 +23,31 @@ $(READY): requirements.lock pyproject.toml
 	touch $@
 
 .PHONY: setup
-setup: $(READY) ## Make .venv from the lock
+setup: $(READY) ## Create .venv from requirements.lock
 
 .PHONY: sandbox-up
-sandbox-up: setup ## Bring up two Spark look-alikes with the real engine on CPU
+sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
 	ansible-playbook $(SANDBOX) sandbox/up.yml
 
 .PHONY: sandbox-down
-sandbox-down: setup ## Take the sandbox down; images and caches stay
+sandbox-down: setup ## Remove the sandbox; images and caches are kept
 	ansible-playbook $(SANDBOX) sandbox/down.yml
 
 .PHONY: deploy
-deploy: sandbox-up ## Everything once: sandbox, one Spark, then two as one, gates, an answer of each
+deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, and report the gates
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1,spark2 -e sandbox_serves=pair-ray
 	@vllm-spark report
 	@echo "      (in this shell first: source .venv/bin/activate)"
 
 .PHONY: test
-test: setup ## Everything that CI runs
-	# The sandbox comes up while the rest is judged: it waits for a network and a disk more than for a core.
+test: setup ## Run everything that CI runs
+	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
 	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit engine router
 	$(MAKE) molecule
 
 .PHONY: lint
-lint: setup ## ansible-lint, yamllint, ruff, mypy, shellcheck
+lint: setup ## Run ansible-lint, yamllint, ruff, mypy and shellcheck
 	ruff check .
 	ruff format --check .
 	mypy
@@ -56,19 +56,20 @@ lint: setup ## ansible-lint, yamllint, ruff, mypy, shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Pure logic, seconds
+unit: setup ## Run the unit tests; seconds
 	pytest
 
 .PHONY: engine
-engine: setup ## Every recipe against the parser of the vLLM that it pins; minutes at first, then seconds
+engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds
 	pytest tests/engine
 
 .PHONY: router
-router: setup ## The gate against real routers, LiteLLM and nginx; minutes at first, then one
+router: setup ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute
 	pytest tests/router
 
-# Molecule trusts its notes of an earlier run more than the sandbox, and would not bring it up. What failed is said
-# last, since it lies thousands of lines above the recap; the log is not among those notes, which end with the run.
+# Molecule relies on its state of an earlier run and would not start the sandbox, so the state is reset first. The
+# failures are printed last, because they are thousands of lines above the recap. The log is outside of Molecule's state,
+# which the end of the run removes.
 define scenarios
 	molecule reset
 	mkdir -p $(dir $(SAID)) && rm -f $(SAID)
@@ -76,15 +77,15 @@ define scenarios
 endef
 SAID := .cache/molecule.log
 
-# An hour and a half, which `make test` has no time for: pairs that start some twenty times, images built and carried.
+# These take an hour and a half, too long for `make test`: pairs start about twenty times, images are built and copied.
 LONG := bundle fabric faults images operators pairs recovery refusals remove rollback
 
 .PHONY: molecule
-molecule: setup ## Scenarios on the sandbox, but for the long ones; half an hour
+molecule: setup ## Run the scenarios except the long ones; half an hour
 	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
 
 .PHONY: molecule-long
-molecule-long: setup ## The long ones
+molecule-long: setup ## Run the long scenarios; an hour and a half
 	$(call scenarios,$(addprefix --scenario-name=,$(LONG)))
 
 .PHONY: molecule-%
@@ -92,25 +93,25 @@ molecule-%: setup
 	$(call scenarios,--scenario-name $*)
 
 .PHONY: bench-converge
-bench-converge: sandbox-up ## What a deploy that changes nothing costs, against one ssh
+bench-converge: sandbox-up ## Measure a deploy that changes nothing, compared with one ssh
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
 	python tests/bench/converge.py
 
 .PHONY: bench-switch
-bench-switch: sandbox-up ## How long nothing answers while a model takes another's place, by phase
+bench-switch: sandbox-up ## Measure the downtime of a switch, by phase
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
 	python tests/bench/switch.py
 
 .PHONY: bench-copy
-bench-copy: sandbox-up ## Bytes per second from Spark to Spark, against one rsync stream and the floor
+bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with one rsync stream and the floor
 	python tests/bench/copying.py
 
 .PHONY: bench-doctor
-bench-doctor: setup ## How fast the doctor reads, and how much memory it takes
+bench-doctor: setup ## Measure speed and memory use of the doctor
 	python tests/bench/doctor.py
 
 .PHONY: lock
-lock: setup ## Resolve pyproject.toml to requirements.lock again
+lock: setup ## Update requirements.lock from pyproject.toml
 	uv pip compile --quiet --python-version 3.11 --universal --extra dev pyproject.toml --output-file requirements.lock
 
 .PHONY: clean

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make the shelf of the sandbox: what a derived image is built from and the internet would otherwise hold.
+"""Generate the package index and the archive for derived images, in place of the internet.
 
     make_shelf.py FOLDER WHEEL...
 
-FOLDER/simple is a package index as pip reads it (PEP 503), FOLDER/overlay/tiny-overlay.tar.gz an archive with the same
-bytes on every machine: its checksum is in sandbox/recipes/tiny-gemma4-derived.yml. Prints that checksum.
+FOLDER/simple is a package index for pip (PEP 503). FOLDER/overlay/tiny-overlay.tar.gz is an archive with the same bytes
+on every machine; sandbox/recipes/tiny-gemma4-derived.yml contains its checksum. Prints that checksum.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 
 SOURCES = {
     "tiny-overlay-1/vllm/spark_overlay.py": (
-        '"""A source that the engine does not have."""\n\nNAME = "tiny-overlay-1"\n'  # what the patches know
+        '"""A source that the engine does not have."""\n\nNAME = "tiny-overlay-1"\n'  # the patches use this name
     ),
-    # Neither is taken: it is no source of the folder.
+    # Neither is copied: notes.txt is not a source file, and setup.py is outside the folder.
     "tiny-overlay-1/vllm/notes.txt": "not copied\n",
     "tiny-overlay-1/setup.py": "raise SystemExit(1)\n",
 }
 
-# Packages of no use: one wishes for another version of a package that the engine's image has, and the index has it.
+# Dummy packages. The first requires another version of a package in the engine's image; the index has that version.
 WISHES = {("tiny_wish", "1"): "shellingham==99", ("shellingham", "99"): ""}
 
 
 def wheel(folder: Path, name: str, version: str, requires: str) -> Path:
-    """An empty package that pip installs."""
+    """Write an empty package that pip can install. Returns its path."""
     made = folder / f"{name}-{version}-py3-none-any.whl"
     about = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -44,7 +44,7 @@ def wheel(folder: Path, name: str, version: str, requires: str) -> Path:
 
 
 def archive() -> bytes:
-    """No times, no owners, no compression: all three differ between machines."""
+    """Return the archive without times, owners and compression, because these differ between machines."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, text in SOURCES.items():

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Everything that the toolkit could have left on a box: files with modes, owners and checksums, units, rules of the
-# firewall, Docker's objects, listeners. Left out is what changes by itself or is not of the toolkit's making: Docker's and
-# systemd's own stores, and what Ansible keeps for itself on a host.
+# Print all state that the toolkit could have left on a host: files with modes, owners and checksums, units, firewall
+# rules, Docker's objects, listeners. Excluded are the stores of Docker, systemd and Ansible, which change by themselves or
+# do not come from the toolkit.
 set -euo pipefail
 cd /
 trees=(etc usr opt root home var/lib run/vllm-spark)
@@ -9,7 +9,7 @@ left_out=(-path var/lib/docker -o -path var/lib/containerd -o -path var/lib/syst
 for tree in "${trees[@]}"; do
   [ -e "$tree" ] || continue
   find "$tree" \( "${left_out[@]}" \) -prune -o -printf '%y %m %U %G %p %l\n' | sort
-  # Below, what is older than the box is taken for unchanged; of settings every byte counts, whoever wrote them last.
+  # Outside etc, files older than the host are assumed to be unchanged. In etc every file is hashed.
   newer=(-newer /etc/hostname)
   if [ "$tree" = etc ]; then newer=(); fi
   find "$tree" \( "${left_out[@]}" \) -prune -o -type f "${newer[@]}" -print0 | sort --zero-terminated | xargs --null --no-run-if-empty sha256sum

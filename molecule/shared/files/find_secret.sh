@@ -1,18 +1,18 @@
 #!/bin/bash
-# Search everything on a box that a deployment leaves, but for the env file, for the secret in that file.
-# Exit 1 and name each place that has it. The secret itself is never printed and never an argument.
+# Search everything that a deployment leaves on a host, except the env file, for the secret in that file.
+# Exit with status 1 and print each place that contains it. The secret is never printed and never an argument.
 set -euo pipefail
 secret=$(sed -n "s/^${SECRET_NAME:-VLLM_API_KEY}=//p" "$SECRET_FILE")
 [ "${#secret}" -ge 16 ] || { echo "no secret in $SECRET_FILE to search for"; exit 2; }
 places=0 found=0
-look() { # the text on stdin, its place in $place
+look() { # text on stdin, name of the place in $place
   places=$((places + 1))
   if grep --quiet --fixed-strings --file=<(printf '%s\n' "$secret"); then
     echo "secret found in $place"
     found=1
   fi
 }
-# Every process, as one text: one that ends while we look is then no error.
+# All processes as one text, so a process that ends meanwhile is not an error.
 place=argv
 look < <(ps axww -o args)
 place=unit

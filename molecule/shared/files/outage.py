@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Break something, and measure what a client sees: how long until the next good answer, and whether any was wrong.
+"""Run a command that breaks the server, and measure the time to the next good answer and the number of wrong ones.
 
     outage.py --url URL --break COMMAND [--mend COMMAND --after S]    (the API key is in VLLM_API_KEY)
 
-Prints one JSON object, times in seconds since the break began.
+Prints one JSON object. Times are in seconds since the command was started.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import urllib.error
 import urllib.request
 
 QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
-# An answer that stops in the middle is as wrong as another one.
+# A truncated answer counts as wrong.
 ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
-# A server that is about to go down still answers once.
+# A server that is about to stop may still answer once.
 GOOD_IN_A_ROW = 3
 ASK_S = 10
 EVERY_S = 0.5
 
 
 def ask(url: str) -> str:
-    """good, wrong (a 200 with another answer) or down."""
+    """Return "good", "wrong" (status 200 with another answer) or "down"."""
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
         json.dumps({"model": "tiny-gemma4", **QUESTION}).encode(),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Ask one address for two models by name while a command runs, and tell who answered when.
+"""Send requests for two models to one address while a command runs, and report which model answered.
 
     two_models.py --url URL --models A,B [--long A] -- COMMAND …    (the API key is in VLLM_API_KEY)
 
-Prints one JSON object: rc and the command's output; gap_s, the longest time between two good answers, whoever gave
-them; wrong, what had a 200 and was not the model that was asked; the count of every kind of answer by model; last, who
-gave the last good one; long, what became of a request that was under way when the command began.
+Prints one JSON object with these keys: rc and output of the command; gap_s, the longest time between two good answers
+of any model; wrong, the number of answers with status 200 from the wrong model; counts, the number of answers by model
+and kind; last, the model of the last good answer; long, the result of a request that ran when the command started.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
 ASK_S = 10
 LONG_S = 120
 EVERY_S = 0.1
-# After the command's end, so that what came up last is seen to answer.
+# Time after the end of the command, so the model that started last can answer.
 AFTER_S = 2.0
-# On a CPU some 20 s: longer than the way to the drain.
+# About 20 s on a CPU, which is longer than the time until the drain starts.
 LONG_TOKENS = 700
 NOT_HERE = 404
 
@@ -39,7 +39,7 @@ def post(url: str, path: str, body: dict, timeout: float) -> dict:
 
 
 def ask(url: str, model: str) -> str:
-    """good; wrong: a 200 of another model, or with another answer; absent: the server has no such model; down."""
+    """Return "good", "wrong" (status 200 with another model or answer), "absent" (unknown model) or "down"."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
     try:
         said = post(url, "/v1/chat/completions", body, ASK_S)
@@ -70,7 +70,7 @@ def main() -> int:
     told: dict = {"long": ""}
     if asked.long:
         threading.Thread(target=long_request, args=(asked.url, asked.long, told)).start()
-    running = subprocess.Popen(  # noqa: S603  a test's own command
+    running = subprocess.Popen(  # noqa: S603  the command comes from the test
         asked.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     output: list[str] = []

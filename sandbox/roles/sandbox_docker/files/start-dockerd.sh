@@ -1,16 +1,16 @@
 #!/bin/bash
-# start-dockerd.sh SOCKET LOG: start a Docker engine where no systemd does. Does nothing when one answers.
+# start-dockerd.sh SOCKET LOG: start a Docker engine without systemd. Does nothing if an engine answers.
 set -euo pipefail
 socket=$1 log=$2 pid_file=/var/run/docker.pid containerd_pid_file=/var/run/docker/containerd/containerd.pid
 
 answers() { curl -fsS --max-time 2 --unix-socket "$socket" http://localhost/_ping >/dev/null 2>&1; }
-# No process of that number is an answer too, hence the default.
+# The process may not exist, hence the default.
 runs() { [ "$(basename "$(readlink "/proc/$1/exe" || echo none)")" = "$2" ]; }
 
 answers && exit 0
-# A pid file outlives an engine that was killed, and dockerd refuses to start while the number belongs to anything.
+# The pid file of a killed engine remains, and dockerd refuses to start while any process has that pid.
 if [ -e "$pid_file" ] && ! runs "$(cat "$pid_file")" dockerd; then rm -f "$pid_file"; fi
-# The same for its containerd; one that outlived its dockerd makes the next wait for it in vain, so it ends first.
+# The same applies to its containerd. The next dockerd would wait in vain for an orphaned containerd, so stop it first.
 if [ -e "$containerd_pid_file" ]; then
   orphan=$(cat "$containerd_pid_file")
   if runs "$orphan" containerd; then
@@ -25,7 +25,7 @@ fi
 
 setsid nohup dockerd >"$log" 2>&1 </dev/null &
 dockerd=$!
-for _ in $(seq 300); do # 30 s; half a second is usual
+for _ in $(seq 300); do # 30 s; it usually takes half a second
   answers && exit 0
   kill -0 "$dockerd" 2>/dev/null || break
   sleep 0.1
