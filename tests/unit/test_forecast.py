@@ -172,7 +172,7 @@ def test_without_an_architecture_it_says_why_there_is_no_prediction() -> None:
 def test_a_drafter_without_an_acceptance_gives_a_band() -> None:
     given = document(MTP)
     del given["drafter"]["acceptance"]
-    assert "acceptance 50% and 76% (of prose and of code, because nobody measured this one)" in said(of(given), given)
+    assert "acceptance 50% and 76% (of prose and of code; this drafter has no figure)" in said(of(given), given)
     given["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "source": "a test"}]
     assert "acceptance 66% (measured)" in said(of(given), given)
 
@@ -188,7 +188,7 @@ def test_a_report_above_what_can_be_is_flagged(name: str, value: float, flagged:
     given = document(name, expected=[entry, together])
     text = said(of(given), given)
     assert f"reported: {value} tok/s" in text
-    assert text.count("it counts something else") == flagged
+    assert text.count("it measures something else") == flagged
 
 
 def test_the_better_recipe_fits_and_is_faster() -> None:

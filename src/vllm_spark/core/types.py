@@ -117,7 +117,7 @@ class FabricFacts(TypedDict):
     devices: list[str]
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
-    default_route: str
+    default_route: str | None
     error: str
 
 
