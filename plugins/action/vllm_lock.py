@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         )
         outside = lock_verb.RemoteSources(registry, Hub(token=given["token"]))
         try:
-            done = lock_verb.run(wanted, file, outside, lock_verb.verified(registry), time.strftime("%Y-%m-%d"))
+            done = lock_verb.run(wanted, file, outside, lock_verb.digest_check(registry), time.strftime("%Y-%m-%d"))
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         changed = done.before != done.after

@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT, LOOPBACK
 from vllm_spark.core.refusal import register
 from vllm_spark.transfer import bundle_server
 
@@ -35,8 +35,8 @@ class ActionModule(ActionBase):
             return {"changed": False}
         process, ports = bundle_server.start(Path(given["folder"]).expanduser().resolve(), given["token"])
         ways = [
-            f"127.0.0.1:{BUNDLE_WEIGHTS_PORT}:127.0.0.1:{ports['weights']}",
-            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['shelf']}",
+            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{ports['weights']}",
+            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['shelf']}",
         ]
         if said := self._ssh("forward", ways):
             bundle_server.stop(process)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from vllm_spark.cli import arguments as cli_arguments
-from vllm_spark.core import paths
+from vllm_spark.core import paths, ports
 from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast, memory, reference_spark
@@ -40,7 +40,7 @@ def run(call: argparse.Namespace) -> int:
     load = ForecastRequest(call.context, call.streams)
     setting = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
     found = forecast.forecast(loaded.name, loaded.document, boxes, load, setting)
-    subject = known_issues.Subject(loaded.document, loaded.document.get("secrets", ()), forecast.LOOPBACK)
+    subject = known_issues.Subject(loaded.document, loaded.document.get("secrets", ()), ports.LOOPBACK)
     known = known_issues.refusals(subject, call.accept_known_issue)
     scarce = [
         refusal
