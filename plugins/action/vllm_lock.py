@@ -35,7 +35,7 @@ class ActionModule(SparkAction):
             verify=args["verify"],
         )
         sources = lock_verb.RemoteSources(registry, Hub(token=args["token"]))
-        done = lock_verb.run(request, file, sources, lock_verb.verified(registry), time.strftime("%Y-%m-%d"))
+        done = lock_verb.run(request, file, sources, lock_verb.digest_check(registry), time.strftime("%Y-%m-%d"))
         changed = done.before != done.after
         if changed and not self.check_mode:
             lockfile.write(file, done.after)

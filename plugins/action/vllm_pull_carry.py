@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT, LOOPBACK
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.transfer import bundle_server
 from vllm_spark_ansible.action import SparkAction
@@ -31,8 +31,8 @@ class ActionModule(SparkAction):
             return {}
         process, ports = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
         forwards = [
-            f"127.0.0.1:{BUNDLE_WEIGHTS_PORT}:127.0.0.1:{ports['weights']}",
-            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['shelf']}",
+            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{ports['weights']}",
+            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['shelf']}",
         ]
         if detail := self._ssh("forward", forwards):
             bundle_server.stop(process)

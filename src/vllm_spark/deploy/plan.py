@@ -12,12 +12,14 @@ from typing import Any
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, PROGRAM_DIR, UNIT_DIR, UNIT_FILE
+from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import exclusion, images, launch, ranks
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight.checks import LOOPBACK, MACHINES, model_folders, refusals, required_ports
+from vllm_spark.preflight.checks import model_folders, refusals, required_ports
 from vllm_spark.recipe import known_issues
 from vllm_spark.verify import gates
 

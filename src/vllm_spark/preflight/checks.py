@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_spark.core import ports
+from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec, mount_source
@@ -22,11 +23,6 @@ NO_MODEL = register("no-model", runbook="model-missing")
 WRONG_CHECKSUM = register("wrong-checksum", runbook="model-missing")
 PORT_TAKEN = register("port-taken", runbook="port-taken")
 UNKNOWN_DEPLOYMENT = register("unknown-deployment", runbook="inventory-refused")
-
-
-LOOPBACK = "127.0.0.1"
-# `uname -m` of a platform that an image is built for.
-MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 
 
 def required_ports(spec: Spec) -> Iterator[int]:

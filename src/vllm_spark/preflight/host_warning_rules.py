@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm_spark.core.types import Facts
-from vllm_spark.core.units import gib
+from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe.hub_cache import snapshot
 from vllm_spark.sizing import memory
@@ -21,7 +21,6 @@ CLOCKS_SET, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x2, 0x20, 0x40, 0x80
 # Below it a clock is low because nothing asks for more; the doctor's signature begins here too.
 LOADED_PERCENT = 90
 
-GB = 1e9
 UNKNOWN_AMOUNT = "an unknown amount"
 
 

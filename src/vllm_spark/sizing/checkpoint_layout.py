@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vllm_spark.core.units import GB
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import roofline
 
@@ -66,7 +67,7 @@ def read(architecture: Architecture, answer: Mapping[str, Any]) -> CheckpointLay
     filed = architecture.filed()
     layout = {part: sizes[part] / filed[part] for part in CHOSEN if filed[part] and part in sizes}
     doubts = [
-        f"{part}: {sizes.get(part, 0) / 1e9:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
+        f"{part}: {sizes.get(part, 0) / GB:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
         for part in CHOSEN
         if bool(filed[part]) != (part in sizes) or not NARROWEST <= layout.get(part, NARROWEST) <= WIDEST
     ]
