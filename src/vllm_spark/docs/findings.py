@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from vllm_spark.docs.markdown import table
 from vllm_spark.doctor.signatures import SEVERITIES, Signature, harmless, signatures
-from vllm_spark.preflight import host_warnings
-from vllm_spark.preflight.host_warning_rules import HostRule
+from vllm_spark.preflight import checks
+from vllm_spark.preflight.registry import Check
 
 HEAD = """\
 # Findings
 
-Made by `vllm-spark docs` from `signatures.yml` and `host_findings.yml` of `src/vllm_spark/data`; do not edit it.
+Made by `vllm-spark docs` from `doctor/signatures.yml` and `preflight/checks` of `src/vllm_spark`; do not edit it.
 `vllm-spark doctor LOG…` looks for the first in logs of the engine, Ray, NCCL, the kernel and Docker, and lists what it
 finds in this order. A start that fails ends with the first of them that is no warning. What is found of a host stands
 last: `precheck` and `deploy` show it before anything starts. #N is an issue or pull request of vllm-project/vllm.
@@ -45,15 +45,15 @@ def text() -> str:
         _section(
             "Of a host: suspicious before a start",
             ("id", "what it says", "runbook", "source"),
-            map(_host_cells, host_warnings.load_rules()),
+            map(_host_cells, checks.registered("warning")),
         )
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _host_cells(entry: HostRule) -> tuple[str, ...]:
-    said = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), entry.cause)
-    return entry.id, said, _runbook(entry.runbook), entry.source
+def _host_cells(check: Check) -> tuple[str, ...]:
+    message = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), check.what)
+    return check.id, message, _runbook(f"{check.runbook}.md"), check.source
 
 
 def _cells(signature: Signature) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.types import MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, roofline
@@ -144,7 +144,7 @@ class Fit:
         return max(0, self.room) / self.request
 
 
-def fit(recipe: Mapping[str, Any], model: MemoryModel, memory: Mapping[str, int], context: int) -> Fit:
+def fit(recipe: Mapping[str, Any], model: MemoryModel, memory: MemoryFacts, context: int) -> Fit:
     """The fit of one rank on one Spark. `memory` are its facts: total and available. Pure arithmetic, no judgement."""
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
@@ -170,14 +170,7 @@ def floor_bytes(recipe: Mapping[str, Any]) -> int:
     return int(recipe["memory"].get("free_floor_bytes", DEFAULT_FLOOR_BYTES))
 
 
-def refusals(spec: Spec, facts: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Refuse a start that would not fit. Where a unit of ours still runs, its memory is about to come back and
-    nobody can say how much, so nothing is judged."""
-    if not facts.get("running_units"):
-        yield from too_little_refusal(spec.deployment.name, spec.host, spec.recipe, facts["memory"])
-
-
-def too_little_refusal(name: str, host: str, recipe: Mapping[str, Any], memory: Mapping[str, int]) -> Iterator[Refusal]:
+def too_little_refusal(name: str, host: str, recipe: Mapping[str, Any], memory: MemoryFacts) -> Iterator[Refusal]:
     """Refuse what takes more than is available now."""
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
     needed = needed_bytes(recipe, total)
