@@ -31,13 +31,13 @@ def load_action(name: str) -> type[SparkAction]:
 
 @dataclass
 class FakeRun:
-    """A run of action plugins on one host. `modules`: result of each module, or a function of its arguments. `shell`:
+    """A run of action plugins on one host. `modules`: result of each module, or a function of its arguments. `output`:
     stdout of a command that has the text of its key. `calls` and `lines` record what the plugins ran and printed."""
 
     host: str = "spark1"
     hostvars: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, ModuleResult] = field(default_factory=dict)
-    shell: dict[str, str] = field(default_factory=dict)
+    output: dict[str, str] = field(default_factory=dict)
     check_mode: bool = False
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -66,5 +66,5 @@ class FakeRun:
         return dict(result(module_args) if callable(result) else result)
 
     def _command(self, command: str) -> dict[str, Any]:
-        outputs = [output for text, output in self.shell.items() if text in command]
+        outputs = [output for text, output in self.output.items() if text in command]
         return {"rc": 0 if outputs else 1, "stdout": "".join(outputs)}
