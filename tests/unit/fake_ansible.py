@@ -45,7 +45,11 @@ class FakeRun:
     def act(self, plugin: str | type[SparkAction], /, **args: Any) -> dict[str, Any]:
         """Return the result of one task. Raises what the plugin raises."""
         fake_task = SimpleNamespace(action="test", args=args, async_val=0, check_mode=self.check_mode)
-        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp/none"))  # noqa: S108  is not used
+        connection = SimpleNamespace(
+            _shell=SimpleNamespace(tmpdir="unused"),
+            _build_command=lambda *argv: list(argv),
+            get_option={"host": self.host}.get,
+        )
         kind = load_action(plugin) if isinstance(plugin, str) else plugin
         instance = kind(fake_task, connection, None, None, None)
         instance._execute_module = self._execute_module

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from fake_ansible import HOSTS, FakeRun
 
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import rollback
+from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
+from vllm_spark.transfer import bundle_server
 from vllm_spark.verify import gates
 
 Vars = dict[str, dict[str, Any]]
@@ -289,6 +294,67 @@ def test_a_rollback_without_a_deployment_is_refused() -> None:
     assert "docs/runbooks/rollback-refused.md" in message
 
 
+def test_a_rollback_target_is_printed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = SimpleNamespace(line=lambda: "demo returns", to_json=lambda: {"to": "a"})
+    monkeypatch.setattr(rollback, "targets", lambda installed, name: {"spark1": target} if name == "demo" else {})
+    hostvars = {host: {"vllm_rollback_box": {"holdings": {}}} for host in HOSTS}
+    head, other = (FakeRun(host=host, hostvars=hostvars) for host in HOSTS)
+    result = head.act("vllm_rollback_target", deployment="demo")
+    assert (result["target"], result["hosts"], head.lines) == ({"to": "a"}, ["spark1"], ["spark1  demo returns"])
+    result = other.act("vllm_rollback_target", deployment="demo")
+    assert (result["target"], result["hosts"], other.lines) == ({}, ["spark1"], [])
+
+
+LOCK_VERB = {
+    "deployments": [], "limit": HOSTS, "recipes": [], "recipe_folders": [], "accepted": [], "verify": False,
+    "registries": {}, "token": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_a_lock_file_is_written_if_it_changes(
+    check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_verb, "run", lambda *_: lock_verb.LockOutcome("", "images: {}\n", ["pinned"]))
+    file = tmp_path / "lock.yml"
+    run = FakeRun(check_mode=check_mode)
+    result = run.act("vllm_lock", lock_file=str(file), **LOCK_VERB)
+    assert (result["changed"], result["diff"]["after"], run.lines) == (True, "images: {}\n", ["pinned"])
+    assert file.exists() is not check_mode
+
+
+def test_a_lock_without_recipes_is_refused(tmp_path: Path) -> None:
+    assert " Fix: " in fails(FakeRun(), "vllm_lock", lock_file=str(tmp_path / "lock.yml"), **LOCK_VERB)
+
+
+def test_check_mode_names_the_parts_of_a_bundle(spec: Spec, tmp_path: Path) -> None:
+    run = FakeRun(hostvars={"spark1": {"vllm_pull_wanted": {"specs": [spec.to_json()]}}}, check_mode=True)
+    args = {"hosts": ["spark1"], "registries": {}, "token": "", "environment": {}}
+    result = run.act("vllm_pull_bundle", folder=str(tmp_path / "bundle"), **args)
+    assert (result["changed"], result["written"]) == (True, True)
+    assert "owner/Model" in run.lines[0]
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(("status", "stopped"), [(0, []), (255, [42])])
+def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, {"weights": 5001, "shelf": 5002}))
+    monkeypatch.setattr(bundle_server, "stop", ended.append)
+    done = SimpleNamespace(returncode=status, stderr="no master\n")
+    monkeypatch.setattr(subprocess, "run", lambda argv, **_: done)
+    run = FakeRun()
+    if status:
+        assert "no master" in fails(run, "vllm_pull_carry", folder="/bundle", token="")
+    else:
+        opened = run.act("vllm_pull_carry", folder="/bundle", token="")
+        assert opened["process"] == 42
+        assert [forward.rpartition(":")[2] for forward in opened["forwards"]] == ["5001", "5002"]
+        assert run.act("vllm_pull_carry", opened=opened) == {"changed": False}
+        stopped = [42]
+    assert ended == stopped
+
+
 def test_a_pull_is_resolved_for_a_host(spec: Spec) -> None:
     args = {"phase": "resolve", "named": []}
     result = FakeRun().act("vllm_pull_plan", **args, **inventory(DEPLOYMENT))
@@ -367,18 +433,18 @@ def test_an_image_that_does_not_come_fails_the_task(log: dict[str, str], text: s
 
 def test_prune_takes_nothing_from_an_empty_host() -> None:
     run = FakeRun(hostvars={"spark1": {"found": {"holdings": INSTALLED_NOTHING}}})
-    assert run.act("vllm_removal_plan", box="found")["items"] == []
+    assert run.act("vllm_removal_plan", registered="found")["items"] == []
     remove = {
         "deployment": "", "weights": False, "caches": False, "everything": True, "limited": True,
         "registry_image": "registry:2",
     }  # fmt: skip
-    assert run.act("vllm_removal_plan", box="found", remove=remove, again=True)["items"] == []
+    assert run.act("vllm_removal_plan", registered="found", remove=remove, again=True)["items"] == []
     program = INSTALLED_NOTHING | {"programs": ["/usr/local/lib/vllm-spark"]}
     run = FakeRun(hostvars={"spark1": {"found": {"holdings": program}}}, check_mode=True)
-    items = run.act("vllm_removal_plan", box="found", remove=remove)["items"]
+    items = run.act("vllm_removal_plan", registered="found", remove=remove)["items"]
     assert "/usr/local/lib/vllm-spark" in {item["name"] for item in items}
     assert any("would remove" in line for line in run.lines)
-    assert "/usr/local/lib/vllm-spark" in fails(run, "vllm_removal_plan", box="found", remove=remove, again=True)
+    assert "/usr/local/lib/vllm-spark" in fails(run, "vllm_removal_plan", registered="found", remove=remove, again=True)
 
 
 INSTALLED_NOTHING: dict[str, Any] = {
