@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,14 +18,19 @@ HOSTS = ["spark1", "spark2"]
 ModuleResult = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
-def load_action(name: str) -> type[SparkAction]:
-    """Return the class of a plugin in plugins/action, imported from its file as Ansible does."""
-    spec = importlib.util.spec_from_file_location(f"action_{name}", paths.ROOT / "plugins" / "action" / f"{name}.py")
+def load_plugin(kind: str, name: str) -> ModuleType:
+    """Import a file of plugins/KIND, as Ansible does."""
+    spec = importlib.util.spec_from_file_location(f"{kind}_{name}", paths.ROOT / "plugins" / kind / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    plugin: type[SparkAction] = module.ActionModule
+    return module
+
+
+def load_action(name: str) -> type[SparkAction]:
+    """Return the class of an action plugin."""
+    plugin: type[SparkAction] = load_plugin("action", name).ActionModule
     return plugin
 
 
