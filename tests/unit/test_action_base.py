@@ -123,3 +123,10 @@ def test_every_phase_of_a_task_is_one_of_its_action() -> None:
         *(("vllm_pull_plan", phase) for phase in ("resolve", "plan", "prove")),
         *(("vllm_switch_plan", phase) for phase in ("choose", "order")),
     }
+
+
+def test_the_package_of_decisions_does_not_import_ansible() -> None:
+    imports = re.compile(r"^\s*(?:from|import) (?:ansible|vllm_spark_ansible)\b", re.MULTILINE)
+    assert [
+        str(file) for file in (paths.ROOT / "src" / "vllm_spark").rglob("*.py") if imports.search(file.read_text())
+    ] == []
