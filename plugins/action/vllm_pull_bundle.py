@@ -36,5 +36,5 @@ class ActionModule(SparkAction):
         token = {"HF_TOKEN": self.args["token"]} if self.args["token"] else {}
         sources = bundle.RemoteSources(self.args["registries"], token | dict(self.args["environment"]))
         bundle.write(folder, request, sources, version.version(), self.show)
-        self.show(f"{folder} is finished. Inside, the same command loads from it.")
+        self.show(f"{folder} is finished. At a site without internet, the same command loads from it.")
         return {"changed": True, "written": True}

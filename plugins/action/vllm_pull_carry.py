@@ -38,7 +38,7 @@ class ActionModule(SparkAction):
             bundle_server.stop(process)
             refusal = BUNDLE_LACKS(
                 what=f"no reverse tunnel from the Spark to the bundle: {detail}",
-                expected="ssh with ControlMaster as in ansible.cfg, and a sshd that forwards ports",
+                expected="ssh with ControlMaster as in ansible.cfg, and an sshd that forwards ports",
                 fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
             )
             raise RefusedError([refusal])

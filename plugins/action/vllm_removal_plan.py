@@ -10,13 +10,13 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: box (the variable that vllm_holdings was registered as), remove (the fields of remove.RemoveRequest;
+    """Arguments: registered (the variable of the result of vllm_holdings), remove (the fields of RemoveRequest;
     absent: prune), again (true: anything that is left is an error). Returns the items for vllm_remove."""
 
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        variable, again = self.args["box"], self.args.get("again", False)
+        variable, again = self.args["registered"], self.args.get("again", False)
         # After a failed check, some hosts of the play have not registered the variable.
         boxes = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
         request = remove.RemoveRequest(**self.args["remove"]) if "remove" in self.args else None

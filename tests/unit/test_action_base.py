@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail, AnsibleActionSkip
-from fake_ansible import FakeRun, load_action
+from fake_ansible import FakeRun, load_action, load_plugin
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
@@ -102,3 +103,30 @@ def test_the_base_imports_little() -> None:
         "vllm_spark_ansible",
         "vllm_spark_ansible.action",
     ]
+
+
+def test_every_filter_of_a_role_exists() -> None:
+    """ansible-playbook --syntax-check does not notice a missing filter."""
+    files = [file.read_text() for file in (paths.ROOT / "roles").rglob("*.yml")]
+    used = {name for text in files for name in re.findall(r"\| (vllm_\w+)", text)}
+    assert used == load_plugin("filter", "vllm").FilterModule().filters().keys()
+
+
+def test_every_phase_of_a_task_is_one_of_its_action() -> None:
+    """An unknown phase would run another one."""
+    tasks = re.compile(r"^ +(vllm_\w+):\n +phase: (\w+)$", re.MULTILINE)
+    used = {found for file in (paths.ROOT / "roles").rglob("*.yml") for found in tasks.findall(file.read_text())}
+    assert used == {
+        *(("vllm_collect", phase) for phase in ("host", "pairs")),
+        *(("vllm_fabric_link", phase) for phase in ("check", "plan", "reached", "pinged")),
+        *(("vllm_history", phase) for phase in ("read", "record", "table")),
+        *(("vllm_pull_plan", phase) for phase in ("resolve", "plan", "prove")),
+        *(("vllm_switch_plan", phase) for phase in ("choose", "order")),
+    }
+
+
+def test_the_package_of_decisions_does_not_import_ansible() -> None:
+    imports = re.compile(r"^\s*(?:from|import) (?:ansible|vllm_spark_ansible)\b", re.MULTILINE)
+    assert [
+        str(file) for file in (paths.ROOT / "src" / "vllm_spark").rglob("*.py") if imports.search(file.read_text())
+    ] == []

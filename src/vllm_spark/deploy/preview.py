@@ -69,7 +69,7 @@ def constants(overrides: Mapping[str, float]) -> Constants:
     except (TypeError, ValueError) as error:
         refusal = INVENTORY_REFUSED(
             what=f"vllm_roofline: {error}",
-            expected="constants that docs/reference/prediction.md names, and numbers",
+            expected="numbers, under the names of docs/reference/prediction.md",
             fix="correct vllm_roofline in the inventory.",
         )
         raise RefusedError([refusal]) from error
