@@ -33,8 +33,8 @@ def identity(entry: Mapping[str, Any]) -> str:
 
 @pytest.mark.parametrize("entry", MEASURED["loaded"], ids=identity)
 def test_predicted_weights_match_the_measured_ones(entry: LoadedRow) -> None:
-    held = measured_memory.model(entry).held_bytes(entry.get("tensor_parallel", 1))
-    assert sum(held.values()) / GIB == pytest.approx(entry["measured"], rel=0.01)
+    sizes = measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1))
+    assert sum(sizes.values()) / GIB == pytest.approx(entry["measured"], rel=0.01)
 
 
 @pytest.mark.parametrize("entry", MEASURED["cache"], ids=identity)
@@ -117,7 +117,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
     document = of("gemma-4-26b-a4b-nvfp4", memory={"kv_cache_bytes": 10 * GIB})
     model = memory.model_of(document)
     assert model is not None
-    weights = sum(model.held_bytes(1).values())
+    weights = sum(model.loaded_bytes(1).values())
     assert memory.reserved_bytes(document, TOTAL) == weights + memory.WORKSPACE_BYTES + 10 * GIB
     assert memory.fit(document, model, reference_spark.MEMORY, 1024).room == 10 * GIB
 
@@ -125,7 +125,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
 def test_vision_is_left_out_where_the_engine_leaves_it_out() -> None:
     with_vision = of("gemma-4-26b-a4b-nvfp4", args={"language-model-only": False})
     sizes = [
-        sum(m.held_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
+        sum(m.loaded_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
     ]
     assert sizes[0] - sizes[1] == 2 * architecture.load("gemma-4-26b-a4b").vision
 
@@ -135,7 +135,7 @@ def test_a_drafter_without_an_architecture_takes_its_files_size() -> None:
     document["drafter"] = {"repository": "owner/drafter", "speculative_tokens": 8, "size_bytes": 3_000_000_000}
     model = memory.model_of(document)
     assert model is not None
-    assert model.held_bytes(2)["drafter"] == 1_500_000_000
+    assert model.loaded_bytes(2)["drafter"] == 1_500_000_000
 
 
 def test_a_linear_layer_keeps_a_state_and_no_tokens() -> None:

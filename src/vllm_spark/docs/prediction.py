@@ -220,7 +220,7 @@ def _layout_row(name: str, model: str, layout: Mapping[str, Any]) -> tuple[str, 
 def _loaded() -> Iterator[str]:
     cells = []
     for entry in measured_memory.measurements()["loaded"]:
-        predicted = sum(measured_memory.model(entry).held_bytes(entry.get("tensor_parallel", 1)).values()) / GIB
+        predicted = sum(measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1)).values()) / GIB
         error = f"{predicted / entry['measured'] - 1:+.1%}"
         cells.append((entry["id"], f"{predicted:.2f}", f"{entry['measured']:.2f}", error, entry["source"]))
     yield _table(("weights of one rank", "predicted GiB", "measured GiB", "error", "source"), cells)
