@@ -1,4 +1,4 @@
-"""Time of a deploy that changes nothing, above Ansible's start-up, against the same modules over one new SSH connection.
+"""Time of a deploy that changes nothing, above Ansible's start-up, against the same modules over one new SSH session.
 
 Needs the sandbox with `tiny` deployed (`make bench-converge` deploys it). Prints ratios of alternating measurements. It
 has no limits and cannot fail. The floor runs the project's own modules without Ansible, in one Python process over one

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.units import GIB
 from vllm_spark.docs import markdown
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, reported_speeds, roofline
-from vllm_spark.sizing.reported_speeds import Row, Summary
+from vllm_spark.sizing.reported_speeds import Row, Summary, Width
 from vllm_spark.sizing.roofline import Constants
 
 HEAD = """\
@@ -210,7 +209,7 @@ def _layouts() -> Iterator[str]:
     yield _table(("layout", "model", "attention", "MLP", "experts", "head", "total", "limit tok/s at 273 GB/s"), cells)
 
 
-def _layout_row(name: str, model: str, layout: Mapping[str, Any]) -> tuple[str, ...]:
+def _layout_row(name: str, model: str, layout: Mapping[str, Width]) -> tuple[str, ...]:
     read = roofline.weight_bytes(architecture.load(model), reported_speeds.mixed(layout), roofline.Load(), Constants())
     parts = [f"{read[part] / 1e9:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
     total = sum(read.values())
