@@ -34,9 +34,9 @@ def test_every_gate_has_a_text_of_what_it_proves() -> None:
 
 
 def test_gates_are_listed_in_the_order_of_their_run() -> None:
-    wanted = {"rank": 0, "served_name": "m", "through": "", "answers": [], "gates": {}}
-    wanted["gates"] = {gate.NAME: {"needed": 7} for gate in runner.OPTIONAL}
-    later = [part.name for part in gates.rounds(wanted)[1:]]
+    request = {"rank": 0, "served_name": "m", "through": "", "answers": [], "gates": {}}
+    request["gates"] = {gate.NAME: {"needed": 7} for gate in runner.OPTIONAL}
+    later = [part.name for part in gates.rounds(request)[1:]]
     assert len(later) > 1
     assert [gate for gate in gates.PROVES if gate in later] == later
 

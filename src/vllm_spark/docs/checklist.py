@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 from vllm_spark.docs.markdown import table
 from vllm_spark.recipe import loader, shared_gates
 from vllm_spark.verify import gates
@@ -146,7 +146,7 @@ def _gate_rows() -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", proves, where
 
 
-def _recipe_rows(recipes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+def _recipe_rows(recipes: Mapping[str, Document]) -> Iterator[tuple[str, str, str, str]]:
     for name, used in recipes.items():
         others = [gate for gate in gates.PROVES if gate in used and gate not in {gates.READY, gates.LOG, gates.ANSWER}]
         yield (
@@ -157,9 +157,9 @@ def _recipe_rows(recipes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str
         )
 
 
-def _log_gate(gate: Mapping[str, Any]) -> str:
+def _log_gate(gate: Document) -> str:
     if "equals" in gate:
         return f"{gate['id']} is {gate['equals']}"
     if "at_least" in gate:
         return f"{gate['id']} at least {gate['at_least']:,}"
-    return gate["id"] if gate.get("expect") != "absent" else f"{gate['id']} (absent)"
+    return str(gate["id"]) if gate.get("expect") != "absent" else f"{gate['id']} (absent)"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.docs import markdown
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, reported_speeds, roofline
-from vllm_spark.sizing.reported_speeds import Row, Summary
+from vllm_spark.sizing.reported_speeds import Row, Summary, Width
 from vllm_spark.sizing.roofline import Constants
 
 HEAD = """\
@@ -146,7 +145,7 @@ def _errors() -> Iterator[str]:
     ]
     yield _table(("row", "reported tok/s", "at 100 % acceptance", "source"), rows)
     yield "### Reported speeds without a prediction\n"
-    yield "".join(f"- {entry['what']}: {entry['why']}.\n" for entry in reported_speeds.document()["not_judged"])
+    yield "".join(f"- {entry['what']}: {entry['why']}.\n" for entry in reported_speeds.document()["not_predicted"])
 
 
 def _row_table(rows: Sequence[Row]) -> str:
@@ -210,7 +209,7 @@ def _layouts() -> Iterator[str]:
     yield _table(("layout", "model", "attention", "MLP", "experts", "head", "total", "limit tok/s at 273 GB/s"), cells)
 
 
-def _layout_row(name: str, model: str, layout: Mapping[str, Any]) -> tuple[str, ...]:
+def _layout_row(name: str, model: str, layout: Mapping[str, Width]) -> tuple[str, ...]:
     read = roofline.weight_bytes(architecture.load(model), reported_speeds.mixed(layout), roofline.Load(), Constants())
     parts = [f"{read[part] / GB:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
     total = sum(read.values())
@@ -219,20 +218,20 @@ def _layout_row(name: str, model: str, layout: Mapping[str, Any]) -> tuple[str, 
 
 def _loaded() -> Iterator[str]:
     cells = []
-    for entry in measured_memory.of("loaded"):
-        predicted = sum(measured_memory.model(entry).held_bytes(entry.get("tensor_parallel", 1)).values()) / GIB
-        error = f"{predicted / entry['seen'] - 1:+.1%}"
-        cells.append((entry["id"], f"{predicted:.2f}", f"{entry['seen']:.2f}", error, entry["source"]))
+    for entry in measured_memory.measurements()["loaded"]:
+        predicted = sum(measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1)).values()) / GIB
+        error = f"{predicted / entry['measured'] - 1:+.1%}"
+        cells.append((entry["id"], f"{predicted:.2f}", f"{entry['measured']:.2f}", error, entry["source"]))
     yield _table(("weights of one rank", "predicted GiB", "measured GiB", "error", "source"), cells)
 
 
 def _reserved() -> Iterator[str]:
     total = reference_spark.MEMORY["total"] / GIB
     cells = []
-    for entry in measured_memory.of("reserved"):
+    for entry in measured_memory.measurements()["reserved"]:
         reserved = entry["utilization"] * total
         rest = f"{reserved - entry['weights'] - entry['cache']:.2f}" if "cache" in entry else "-"
-        used = f"{entry['seen']:.2f}" if "seen" in entry else "-"
+        used = f"{entry['measured']:.2f}" if "measured" in entry else "-"
         cells.append((entry["id"], f"{entry['utilization']:.2f}", f"{reserved:.2f}", used, rest, entry["source"]))
     columns = ("engine", "utilization", "reserved GiB", "GiB in use", "neither weights nor cache", "source")
     yield _table(columns, cells)
@@ -253,7 +252,7 @@ def _cache() -> Iterator[str]:
         logged=groups * cache.block_bytes // kv_cache.BLOCK_TOKENS,
     )
     cells = []
-    for entry in measured_memory.of("cache"):
+    for entry in measured_memory.measurements()["cache"]:
         model = architecture.load(entry["architecture"])
         cache = kv_cache.of(model, roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1))
         room, load = entry["room"] * GIB, (entry["context"], entry["batched"])

@@ -42,7 +42,7 @@ class MemoryModel:
     drafter: Architecture | None = None
     drafter_bytes: int = 0
 
-    def held_bytes(self, tensor_parallel: int) -> dict[str, int]:
+    def loaded_bytes(self, tensor_parallel: int) -> dict[str, int]:
         """Return part -> bytes on each rank after loading. Every rank has the whole rotary tables."""
         sizes = {
             part: int(count * self.layout.get(part, roofline.UNQUANTISED) / tensor_parallel)
@@ -122,7 +122,7 @@ def reserved_bytes(recipe: Document, total_bytes: int) -> int:
         return int(budget.get("utilization", 0) * total_bytes)
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     model = model_of(recipe)
-    weights = sum(model.held_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
+    weights = sum(model.loaded_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
     return int(weights + workspace_bytes(recipe) + budget["kv_cache_bytes"])
 
 
@@ -160,7 +160,7 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int)
     """Return the division of one Spark's memory for one rank. It is arithmetic only and refuses nothing."""
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
-    weights, workspace = sum(model.held_bytes(tensor_parallel).values()), workspace_bytes(recipe)
+    weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
     batched = recipe["args"].get("max-num-batched-tokens", kv_cache.DEFAULT_BATCHED_TOKENS)
     cache = kv_cache.of(model.architecture, model.kv_width, tensor_parallel)
     return Fit(
