@@ -29,7 +29,8 @@ class Gate:
     `gates.NAME` in a recipe; None: a recipe cannot configure it. `more_fields` are further fields of `gates`, by name.
     An `optional` gate is judged only if the recipe names it, or if the deployment has a router and `for_router` is set.
     A `cheap` gate shares the first round; every other gate has a round of its own. `condition` is the checklist's text
-    for where the gate is judged. `judge_worker` judges a worker, which has no API.
+    for where the gate is judged. A catalogue recipe without a gate that `needs_reason_to_omit` has a comment with the
+    reason. `judge_worker` judges a worker, which has no API.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Gate:
     more_fields: Mapping[str, Document] = field(default_factory=dict)
     optional: bool = True
     for_router: bool = False
+    needs_reason_to_omit: bool = False
     cheap: bool = False
     condition: str = ""
 

@@ -209,6 +209,7 @@ GATE = Gate(
     name=NAME,
     proves="this engine answers, also through a router: tokenizer, unknown model, its own count of requests",
     order=50,
+    needs_reason_to_omit=True,
     for_router=True,
     cheap=True,
     schema={

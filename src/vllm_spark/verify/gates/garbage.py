@@ -133,6 +133,7 @@ GATE = Gate(
     name=NAME,
     proves="a longer text is none of NaN: token ids, log-probabilities and text; whole and streamed",
     order=70,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,

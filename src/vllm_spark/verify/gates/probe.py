@@ -82,6 +82,7 @@ GATE = Gate(
     name=NAME,
     proves="as many of seven questions that need a thought are right as a sound run reached",
     order=120,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,

@@ -70,6 +70,7 @@ GATE = Gate(
     name=NAME,
     proves="thinking has its own field, the answer another, and no tag is in either; whole and streamed",
     order=110,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,

@@ -99,6 +99,7 @@ GATE = Gate(
     name=NAME,
     proves="a JSON schema and a choice are enforced; whole and streamed",
     order=80,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,

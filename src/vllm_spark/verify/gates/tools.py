@@ -177,6 +177,7 @@ GATE = Gate(
     name=NAME,
     proves="tools are called with the right arguments, byte for byte, and no tag leaks; whole and streamed",
     order=90,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,

@@ -88,6 +88,7 @@ GATE = Gate(
     name=NAME,
     proves="two pictures of two colours are told apart",
     order=100,
+    needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,
