@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.lifecycle import history
-from vllm_spark.verify import gates, report, startup
+from vllm_spark.verify import report, startup
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import Probe
+from vllm_spark.verify.runner import Round
+from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
 from vllm_spark_ansible.action import SparkAction
 
@@ -27,8 +31,8 @@ class ActionModule(SparkAction):
     a failed gate does not fail the task). Returns `holds` and `missed`, and of a rank that serves the report's path."""
 
     def act(self) -> dict[str, Any]:
-        request = self.args["gates"]
-        watch = startup.StartupWatch(deadline_s=request["deadline_s"])
+        request = GateRequest.from_json(self.args["gates"])
+        watch = startup.StartupWatch(deadline_s=request.deadline_s)
         try:
             verdicts, run = Verification(request, self.host, self._probe, self.say, watch).run(wait=self.args["wait"])
             missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
@@ -39,18 +43,18 @@ class ActionModule(SparkAction):
             self.fail(missed)
         return {"holds": not missed, "missed": missed, **written}
 
-    def _probe(self, round_: gates.Round, cursor: str) -> dict[str, Any]:
+    def _probe(self, round_: Round, cursor: str) -> Probe:
         request = {key: self.args["gates"][key] for key in PROBED}
         args = {**request, "env_path": self.args["env_path"], "requests": round_.requests, "cursor": cursor}
-        probe: dict[str, Any] = self.execute("vllm_probe", args, "probe")["probe"]
+        probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe
 
-    def _report(self, request: dict[str, Any], verdicts: list[gates.Verdict], run: dict[str, Any]) -> dict[str, Any]:
+    def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
         address = self.task_vars.get("ansible_host", self.host)
         closing = report.closing(request, verdicts, address, self._inventory())
         document = report.verification(request, verdicts, {**run, "closing": closing})
-        name = f"{request['container']}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
+        name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)
         if document["holds"] and closing:
             self.show(closing)

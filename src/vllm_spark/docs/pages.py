@@ -1,4 +1,4 @@
-"""The generated pages of docs/reference."""
+"""Generated files: the pages of docs/reference and the gates in recipes/schema.json."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.docs import checklist, compatibility, findings, prediction, recipes
+from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema, recipes
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
-FOLDER = paths.ROOT / "docs" / "reference"
+ROOT = paths.ROOT
 
 # File in docs/reference -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -23,27 +23,29 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def outdated() -> dict[str, str]:
-    """Return name -> new text of every page that is missing or differs from the toolkit's data."""
-    texts = {name: page() for name, page in PAGES.items()}
+    """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
+    texts = {f"docs/reference/{name}": page() for name, page in PAGES.items()}
+    texts["recipes/schema.json"] = recipe_schema.text()
     return {name: text for name, text in texts.items() if read(name) != text}
 
 
 def read(name: str) -> str | None:
-    """Return the page as the checkout has it, or None if it is missing."""
-    file = FOLDER / name
+    """Return a generated file as the checkout has it, or None if it is missing."""
+    file = ROOT / name
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def write(name: str, text: str) -> None:
-    """Write a page into docs/reference."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / name).write_text(text, encoding="utf-8")
+    """Write a generated file."""
+    file = ROOT / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
 
 
 def stale_refusal(name: str) -> Refusal:
     """Return the refusal of a page that is out of date."""
     return STALE_PAGE(
-        what=f"docs/reference/{name} is out of date",
-        expected="the page that `vllm-spark docs` writes from the toolkit's data",
+        what=f"{name} is out of date",
+        expected="the file that `vllm-spark docs` writes from the toolkit's data",
         fix="vllm-spark docs.",
     )
