@@ -1,4 +1,4 @@
-"""Which gates the recipes of the catalogue name: those that their flags make possible, and a reason for each other."""
+"""Gates of the catalogue's recipes: each recipe has the gates that its flags allow, and a reason for omitting one."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from vllm_spark.recipe import loader
 from vllm_spark.verify.gates import failover, garbage, reasoning, runner, structured, tools, vision
 
 NAMES = sorted(path.stem for path in paths.RECIPES.glob("*.yml") if path.stem not in ("compatibility", "gates"))
-# Before it the reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
+# Earlier reasoning parsers of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
 GRAMMARS_SINCE = (0, 22)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_names_the_gates_that_its_flags_allow(name: str) -> None:
+def test_a_recipe_has_the_gates_that_its_flags_allow(name: str) -> None:
     document = loader.load(name).document
-    args, used = document["args"], document["gates"]
+    args, gates = document["args"], document["gates"]
     version = tuple(int(part) for part in document["engine"]["version"].split(".")[:2])
     drops_grammars = version < GRAMMARS_SINCE and args.get("reasoning-parser") == "gemma4"
-    assert {failover.NAME, garbage.NAME} <= set(used)
-    assert (structured.NAME in used) is not drops_grammars
-    assert (tools.NAME in used) is ("tool-call-parser" in args)
-    assert reasoning.NAME not in used or "reasoning-parser" in args
-    sees = not args.get("language-model-only") and args.get("limit-mm-per-prompt", {}).get("image") != 0
-    assert vision.NAME not in used or sees
+    assert {failover.NAME, garbage.NAME} <= set(gates)
+    assert (structured.NAME in gates) is not drops_grammars
+    assert (tools.NAME in gates) is ("tool-call-parser" in args)
+    assert reasoning.NAME not in gates or "reasoning-parser" in args
+    accepts_images = not args.get("language-model-only") and args.get("limit-mm-per-prompt", {}).get("image") != 0
+    assert vision.NAME not in gates or accepts_images
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gate_that_is_left_out_has_its_reason(name: str) -> None:
+def test_an_omitted_gate_has_a_reason_in_a_comment(name: str) -> None:
     text = (paths.RECIPES / f"{name}.yml").read_text(encoding="utf-8")
     block = re.search(r"^gates:\n((?:[ ].*\n)+)", text, re.MULTILINE)
     assert block
@@ -40,5 +40,5 @@ def test_a_gate_that_is_left_out_has_its_reason(name: str) -> None:
             assert f"no {gate.NAME}" in comments, gate.NAME
 
 
-def test_there_are_recipes() -> None:
+def test_the_catalogue_has_at_least_15_recipes() -> None:
     assert len(NAMES) >= 15
