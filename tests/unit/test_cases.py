@@ -49,8 +49,8 @@ def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
         lock = tmp_path / "lock.yml"
         lock.write_text(json.dumps({"images": case.get("lock", {}), "models": case.get("lock_models", {})}))
         specs = resolved(case, host, lock)
-        boxes = boxes_of(case, specs, facts, tmp_path)
-        planned, summary = plan.of_host(specs, boxes, host, "test")
+        hosts = boxes_of(case, specs, facts, tmp_path)
+        planned, summary = plan.of_host(specs, hosts, host, "test")
     except RefusedError as error:
         messages = {refusal.id: str(refusal) for refusal in error.refusals}
         assert messages.keys() == expected.get("refusals", {}).keys(), messages
@@ -58,7 +58,7 @@ def test_case(file: Path, facts: dict[str, Any], tmp_path: Path) -> None:
             assert part in messages[name]
         return
     assert "refusals" not in expected, "nothing was refused"
-    ranked = ranks.join(specs, boxes)[host]
+    ranked = ranks.join(specs, hosts)[host]
     if "argv" in expected:
         assert launch.argv(ranked) == filled(expected["argv"], launch.fingerprint(ranked))
     if "summary" in expected:
@@ -90,17 +90,17 @@ def boxes_of(
 ) -> dict[str, Any]:
     """Return host -> facts: a healthy host's, then the recorded fabric, then the case's `facts` and `host_facts`."""
     recording = FABRICS / case.get("fabric", "one-cable")
-    boxes = {host: {**copy.deepcopy(facts), "hostname": host} for host in specs}
-    for host, box in boxes.items() if len(specs) > 1 else ():
-        box["fabric"] = record(tmp_path / host, load(recording, host))
+    hosts = {host: {**copy.deepcopy(facts), "hostname": host} for host in specs}
+    for host, host_facts in hosts.items() if len(specs) > 1 else ():
+        host_facts["fabric"] = record(tmp_path / host, load(recording, host))
     try:
-        fingerprint = launch.fingerprint(ranks.join(specs, boxes)[next(iter(specs))])
+        fingerprint = launch.fingerprint(ranks.join(specs, hosts)[next(iter(specs))])
     except RefusedError:
         fingerprint = ""  # the launch is refused, so no container has its fingerprint
-    for host, box in boxes.items():
-        merge(box, filled(case.get("facts", {}), fingerprint))
-        merge(box, filled(case.get("host_facts", {}).get(host, {}), fingerprint))
-    return boxes
+    for host, host_facts in hosts.items():
+        merge(host_facts, filled(case.get("facts", {}), fingerprint))
+        merge(host_facts, filled(case.get("host_facts", {}).get(host, {}), fingerprint))
+    return hosts
 
 
 def filled(value: Any, fingerprint: str) -> Any:
