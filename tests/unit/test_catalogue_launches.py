@@ -179,8 +179,8 @@ def check_container(document: Document, spec: Spec, launched: Launch) -> None:
         folder = f"models--{source['repository'].replace('/', '--')}"
         assert f"type=bind,source={spec.site.hub_dir}/{folder},target=/hub/{folder},readonly" in mounts
     for mount in document.get("mounts", []):
-        (found,) = [text for text in mounts if text.endswith(f",target={mount['target']},readonly")]
-        assert Path(mount["path"]).name in found
+        (bind_mount,) = [text for text in mounts if text.endswith(f",target={mount['target']},readonly")]
+        assert Path(mount["path"]).name in bind_mount
     runtime = document.get("runtime", {})
     assert set(runtime.get("devices", [])) <= set(launched.values("--device"))
     assert set(runtime.get("capabilities", [])) <= set(launched.values("--cap-add"))
