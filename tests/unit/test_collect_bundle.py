@@ -126,7 +126,7 @@ def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsy
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     assert main.main(["doctor", str(path)]) == 2
     said = capsys.readouterr().err
-    assert f"{path}: no whole bundle" in said
+    assert f"{path}: not a complete bundle" in said
     assert said.rstrip().endswith("See docs/runbooks/log-unreadable.md")
 
 

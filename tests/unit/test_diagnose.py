@@ -50,7 +50,7 @@ def test_free_memory_with_the_numbers() -> None:
     finding = root_cause(read("31b-nvfp4.not-enough-free-memory.serve.log"))
     assert finding is not None
     assert finding.signature == "not-enough-free-memory"
-    assert finding.cause == ("only 16.72 of 139.8 GiB were free at the start, but the share 0.5 asks for 69.9 GiB")
+    assert finding.cause == ("only 16.72 of 139.8 GiB were free at the start, but utilization 0.5 requests 69.9 GiB")
     assert "overrides.memory.utilization below 16.72/139.8" in finding.fix
     assert finding.line.startswith("ValueError: Free memory on device cuda:0")
 
@@ -124,17 +124,17 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
                 "Out of memory: Killed process 42 (VLLM::EngineCor) total-vm:1kB",
             ],
             "out-of-memory-killed",
-            "the kernel killed VLLM::EngineCor (process 42) for want of memory",
+            "the kernel killed VLLM::EngineCor (process 42) because memory ran out",
         ),
         (
             ["RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"],
             "killed",
-            "the engine was killed: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel because memory ran out, or manually",
         ),
         (
             ["/etc/vllm-spark/gemma/launch: line 12:  3329 Killed                  docker run --rm x"],
             "killed",
-            "the engine was killed: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel because memory ran out, or manually",
         ),
         # Ray lists what may have been; seen with vLLM 0.32.0 and Ray 2.56 when a rank was killed.
         (
@@ -153,7 +153,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
                 "address already in use"
             ],
             "port-in-use",
-            "the deployment's port 8001 is taken by another process on this Spark",
+            "another process on this Spark uses the deployment's port 8001",
         ),
         (
             [
@@ -166,7 +166,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
         (
             ["docker: Error response from daemon: manifest for a/b:c not found: manifest unknown: x"],
             "image-missing",
-            "the image a/b:c is neither on this Spark nor to be had from the registry",
+            "the image a/b:c is not on this Spark, and the registry does not have it",
         ),
         (
             ["ERROR: KeyError: 'layers.0.moe.experts.0.down_proj.input_global_scale'"],

@@ -242,7 +242,7 @@ def test_what_an_operator_reads(tmp_path: Path, capsys: pytest.CaptureFixture[st
     file.write_text(f"{PORT}\n{PORT}\n" + "\n".join(ODD).format(number=3))
     assert run(str(file)) == 1
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "1. the deployment's port is taken by another process on this Spark"
+    assert shown[0] == "1. another process on this Spark uses the deployment's port"
     assert shown[1] == f"   cause port-in-use, {file}:1 and 1 more: {PORT}"
     assert shown[2].startswith("   Fix: `ss -ltnp`")
     assert shown[2].endswith("See docs/runbooks/engine-port.md")
