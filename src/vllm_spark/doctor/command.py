@@ -94,12 +94,12 @@ def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         return
     for place, finding in enumerate(judgement.findings, 1):
         yield f"{place}. {finding.cause}"
-        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.seen(finding)}"
+        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.log_line(finding)}"
         yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
     if judgement.unrecognised:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
-            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.seen(finding)}"
+            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.log_line(finding)}"
         yield f"   Fix: {diagnosis.GENERIC_FIX} See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}"
     yield f"read {amount}"
 

@@ -44,7 +44,7 @@ _SPAN = 5  # lines at the end of a log within which a log "ends with" one
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
 _KINDS = 200  # of unknown error lines that are kept of one log
 _REPORTED = 5  # of the unknown errors
-_SEEN_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
+_LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
 
 
 _Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
@@ -239,12 +239,12 @@ def judge(logs: Iterable[Log]) -> Judgement:
 
 def explain(finding: Finding) -> str:
     """Return one message to the operator: cause, matching line, fix, runbook."""
-    return f"{finding.cause} — seen: {seen(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+    return f"{finding.cause} — seen: {log_line(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
 
 
-def seen(finding: Finding) -> str:
+def log_line(finding: Finding) -> str:
     """Return the log line, cut to the length of a message."""
-    return finding.line if len(finding.line) <= _SEEN_LIMIT else finding.line[:_SEEN_LIMIT] + " …"
+    return finding.line if len(finding.line) <= _LINE_LIMIT else finding.line[:_LINE_LIMIT] + " …"
 
 
 def _kinds(text: str) -> str:

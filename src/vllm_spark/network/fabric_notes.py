@@ -18,14 +18,14 @@ FULL_RATE_GBPS = 200
 
 def notes(fabric: HostFabric, used: Sequence[FabricLink], rails: Sequence[Rail]) -> tuple[str, ...]:
     """Return the notes of one host in the format of refusals. They stop nothing. `used` are its links of `rails`."""
-    found = (
+    weaknesses = (
         *_narrow_lanes(fabric, used),
         *_low_rate(fabric, used),
         *_unused_twin(fabric, used),
         *_crossed(fabric, rails),
         *_wifi(fabric, used[0].netdev.name),
     )
-    return tuple(map(str, found))
+    return tuple(map(str, weaknesses))
 
 
 def _narrow_lanes(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusal]:

@@ -126,7 +126,8 @@ def _gids(link: FabricLink) -> str:
 def _none(fabrics: Sequence[HostFabric]) -> Refusal:
     hcas = {fabric.host: ", ".join(map(fabric.describe, fabric.hcas)) or "no RDMA device" for fabric in fabrics}
     return FABRIC_NONE(
-        what=f"no fabric joins {' and '.join(hcas)}: " + "; ".join(f"{host} has {seen}" for host, seen in hcas.items()),
+        what=f"no fabric joins {' and '.join(hcas)}: "
+        + "; ".join(f"{host} has {names}" for host, names in hcas.items()),
         expected="an HCA on each that is up, with IPv4 addresses in one subnet",
         fix="plug in the QSFP cable on both ends, and set addresses of one subnet on both ends.",
     )

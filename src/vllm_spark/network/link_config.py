@@ -63,8 +63,8 @@ def plan_refusal(what: str, expected: str, fix: str = "correct vllm_fabric in th
 def parse(host: str, value: object, sparks: Sequence[str]) -> tuple[LinkConfig | None, list[Refusal]]:
     """Return (the config, or None if its form is wrong; every fault) of `vllm_fabric` of one host."""
     if not isinstance(value, Mapping) or not set(value) <= KEYS or not {"peer", "addresses"} <= set(value):
-        seen = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)
-        fault = plan_refusal(f"{host} has vllm_fabric with {seen}", "peer, addresses and, if not 9000, mtu")
+        content = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)
+        fault = plan_refusal(f"{host} has vllm_fabric with {content}", "peer, addresses and, if not 9000, mtu")
         return None, [fault]
     peer, mtu, addresses = value["peer"], value.get("mtu", DEFAULT_MTU), value["addresses"]
     twins, address_faults = _ports(host, addresses)
@@ -121,8 +121,8 @@ def _mtu_faults(host: str, mtu: object) -> Iterator[Refusal]:
 def _ports(host: str, addresses: object) -> tuple[list[LinkPort], list[Refusal]]:
     """Return (the ports with a usable address, every fault)."""
     if not isinstance(addresses, Mapping) or len(addresses) != TWINS:
-        seen = ", ".join(map(str, addresses)) if isinstance(addresses, Mapping) else repr(addresses)
-        fault = f"{host} has addresses for {seen or 'nothing'}"
+        netdevs = ", ".join(map(str, addresses)) if isinstance(addresses, Mapping) else repr(addresses)
+        fault = f"{host} has addresses for {netdevs or 'nothing'}"
         return [], [plan_refusal(fault, "the two netdevs of one socket, its PCIe twins")]
     bad = [str(name) for name in addresses if not NETDEV.fullmatch(str(name))]
     if bad:

@@ -34,6 +34,14 @@ class Ping(TypedDict):
     size: int
 
 
+class PlannedLink(TypedDict):
+    """The fields of a plan as JSON that the judgement of its pings needs."""
+
+    host: str
+    peer: str
+    mtu: int
+
+
 class PingResult(Ping):
     """A ping, and the exit status and output of its command."""
 
@@ -139,18 +147,18 @@ def netplan_yaml(config: LinkConfig) -> str:
 
 
 def judge_pings(
-    plan_: Mapping[str, Any], pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
+    link: PlannedLink, pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
 ) -> tuple[list[str], list[Refusal]]:
     """Return (a line per subnet whose full-size ping was answered, a refusal per subnet whose was not).
 
-    `plan_` is the plan as JSON, `pings` the results of its pings, `netdevs` the host's after netplan was applied.
+    `link` is the plan as JSON, `pings` the results of its pings, `netdevs` the host's after netplan was applied.
     """
     lines, refusals = [], []
     for full, small in zip(pings[::2], pings[1::2], strict=True):
         if full["rc"] == 0:
             lines.append(f"✓ {_route(full)}: {_format_answers(full)}")
         else:
-            refusals.append(_ping_refusal(plan_, full, small, netdevs.get(full["netdev"])))
+            refusals.append(_ping_refusal(link, full, small, netdevs.get(full["netdev"])))
     return lines, refusals
 
 
@@ -177,21 +185,21 @@ def _is_live(config: LinkConfig, fabric: FabricFacts) -> bool:
     return True
 
 
-def _ping_refusal(plan_: Mapping[str, Any], full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
+def _ping_refusal(link: PlannedLink, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
     output = full["output"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
     if small["rc"] == 0:
         return FABRIC_PING_SIZE(
-            what=f"{plan_['host']}: {_route(full)}: {small['size']} bytes come back and {full['size']} undivided do "
+            what=f"{link['host']}: {_route(full)}: {small['size']} bytes come back and {full['size']} undivided do "
             f"not ({reason})",
-            expected=f"MTU {plan_['mtu']} on both ends and on every device between them",
-            fix=f"a direct cable; or a switch that carries {plan_['mtu']}; or vllm_fabric.mtu: 1500 on both hosts.",
+            expected=f"MTU {link['mtu']} on both ends and on every device between them",
+            fix=f"a direct cable; or a switch that carries {link['mtu']}; or vllm_fabric.mtu: 1500 on both hosts.",
         )
     cable = "a cable" if netdev and netdev["carrier"] else "no cable, or its peer is off"
     return FABRIC_PING(
-        what=f"{plan_['host']}: {_route(full)}: no answer ({reason}); {full['netdev']} has {cable}",
+        what=f"{link['host']}: {_route(full)}: no answer ({reason}); {full['netdev']} has {cable}",
         expected="the peer's answer on each subnet",
-        fix=f"check that the cable joins the sockets that vllm_fabric names on {plan_['host']} and {plan_['peer']} "
+        fix=f"check that the cable joins the sockets that vllm_fabric names on {link['host']} and {link['peer']} "
         "(ibdev2netdev shows which are Up), then run fabric.yml again.",
     )
 
