@@ -32,7 +32,7 @@ def recorded(case: str, host: str = "spark1") -> dict[str, Any]:
 
 
 def record(root: Path, host: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the files of a described host below `root` as its kernel would show them, and return the collector's facts."""
+    """Write the files of a described host below `root` as its kernel shows them. Returns the collector's facts."""
     devices = {entry["netdev"]: entry for entry in host.get("hcas", {}).values() if "pci" in entry}
     devices |= host.get("netdevs", {})
     for name, entry in devices.items():

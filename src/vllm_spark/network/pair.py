@@ -15,8 +15,8 @@ from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RA
 RAY_OBJECT_STORE_BYTES = 1 << 30
 
 
-# NCCL logs this at every start, some hundred lines before the engine serves. The fabric gate reads from it which network
-# NCCL uses.
+# NCCL logs this at every start, some hundred lines before the engine serves. The fabric gate reads from it which
+# network NCCL uses.
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 
@@ -40,7 +40,8 @@ class Pair:
 
 
 def environment(pair: Pair) -> dict[str, str]:
-    """Return the container's variables of one rank, without the token of a Ray cluster, which changes at every start."""
+    """Return the container's variables of one rank. The token of a Ray cluster is not among them: each start has a new
+    one."""
     env = {**NCCL_LOG, **pair.env}
     if pair.executor == "mp":
         return {**env, "VLLM_PORT": str(ENGINE_PORT)}
