@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from vllm_spark.core.host_layout import RUN_DIR, SUPERVISOR
 from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RAY_PORT, RAY_PORTS, SUPERVISOR_PORT
+from vllm_spark.core.units import GIB
 
 # By default Ray reserves 30 % of memory for objects; a tensor-parallel engine stores none there.
-RAY_OBJECT_STORE_BYTES = 1 << 30
+RAY_OBJECT_STORE_BYTES = GIB
 
 
 # NCCL logs this at every start, some hundred lines before the engine serves. The fabric gate reads from it which

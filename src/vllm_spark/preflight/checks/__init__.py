@@ -11,15 +11,12 @@ from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.checks.docker import docker_refusals
-from vllm_spark.preflight.checks.hardware import MACHINES
 from vllm_spark.preflight.checks.model import checksummed_files, model_folders
-from vllm_spark.preflight.checks.port import LOOPBACK, required_ports
+from vllm_spark.preflight.checks.port import required_ports
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import REGISTRY, Check, Severity
 
 __all__ = [
-    "LOOPBACK",
-    "MACHINES",
     "docker_refusals",
     "model_folders",
     "questions",

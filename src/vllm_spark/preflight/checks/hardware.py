@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_spark.core.platforms import MACHINES
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
-
-# `uname -m` of a platform that an image is built for.
-MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 
 # CUDA 13 needs this branch (docs.nvidia.com/deploy/cuda-compatibility: "CUDA 13.x >= 580"). So does every image that a
 # GB10 runs, because images for CUDA 12 hold no kernels for it (recipes/compatibility.yml).

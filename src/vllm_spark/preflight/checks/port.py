@@ -10,8 +10,6 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 
-LOOPBACK = "127.0.0.1"
-
 
 def required_ports(spec: Spec) -> Iterator[int]:
     """Yield the ports that must be free, or held by the toolkit's own deployments."""

@@ -1,8 +1,8 @@
-"""A mock of a model server: healthy by default, and wrong in exactly one way where it is told one lie.
+"""A mock of a model server: healthy by default, and wrong in exactly one way if it has a fault.
 
-No model runs here. The mock knows what a sound model answers to the gates' questions, in wordings, chunks and token ids
-that follow a seed, and speaks vLLM's forms of 0.20.2: chat and completions, whole and streamed, models, version and
-metrics. It answers in the process (`Mock.answer`) and over HTTP on loopback (`serving`).
+No model runs here. The mock knows the answers of a sound model to the gates' questions. A seed chooses wordings, chunks
+and token ids. It uses the API of vLLM 0.20.2: chat and completions, whole and streamed, models, version and metrics. It
+answers in the process (`MockServer.answer`) and over HTTP on loopback (`serving`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ KNOWN = {
 
 
 @dataclass(slots=True)
-class Said:
-    """What the mock's model says to one request, before it has the form of a reply."""
+class Completion:
+    """The completion of one request, before it has the form of a reply."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -60,7 +60,7 @@ class Said:
 
 @dataclass(slots=True)
 class Reply:
-    """What goes over the wire. `pieces` are written one by one; `chunked` only where a stream is."""
+    """The bytes of one HTTP response. `pieces` are written one by one."""
 
     status: int
     pieces: list[bytes]
@@ -68,17 +68,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
-    """One way of being wrong. `message` changes what is said to the requests that `of` picks, `reply` the bytes."""
+class Fault:
+    """One way of being wrong. `applies` selects the requests. `change` alters the completion and `reply` the bytes.
+    `gate` must catch it."""
 
     gate: str
-    of: Callable[[str, Mapping[str, Any]], bool]
-    message: Callable[[Said], None] | None = None
+    applies: Callable[[str, Mapping[str, Any]], bool]
+    change: Callable[[Completion], None] | None = None
     reply: Callable[[Reply], Reply] | None = None
 
 
 @dataclass(slots=True)
-class Mock:
+class MockServer:
     """A server of one model. `tokens_per_text` is how its tokenizer counts a prompt."""
 
     name: str
@@ -86,20 +87,20 @@ class Mock:
     version: str
     max_model_len: int | None
     seed: int = 0
-    lie: Lie | None = None
+    fault: Fault | None = None
     tokens_per_text: Callable[[str], int] = lambda text: len(text.encode()) // 3 + 1
     served: int = 0
     knows_every_name: bool = False
     lock: Lock = field(default_factory=Lock)
 
     def answer(self, path: str, body: Mapping[str, Any]) -> Reply:
-        """The reply to one request; a GET has an empty body."""
+        """Return the reply to one request; a GET has an empty body."""
         rng = Random(f"{self.seed} {path} {json.dumps(body, sort_keys=True)}")  # noqa: S311  a mock's dice
-        lie = self.lie if self.lie and self.lie.of(path, body) else None
-        reply = self._reply(path, body, rng, lie)
-        return lie.reply(reply) if lie and lie.reply else reply
+        fault = self.fault if self.fault and self.fault.applies(path, body) else None
+        reply = self._reply(path, body, rng, fault)
+        return fault.reply(reply) if fault and fault.reply else reply
 
-    def _reply(self, path: str, body: Mapping[str, Any], rng: Random, lie: Lie | None) -> Reply:
+    def _reply(self, path: str, body: Mapping[str, Any], rng: Random, fault: Fault | None) -> Reply:
         match path:
             case "/v1/models":
                 card = {"id": self.name, "root": self.root, "max_model_len": self.max_model_len}
@@ -110,16 +111,16 @@ class Mock:
                 return Reply(200, [self._metrics().encode()], "text/plain")
         if body["model"] != self.name and not self.knows_every_name:
             return refusal(404, f"The model `{body['model']}` does not exist.")
-        said = think(body, rng)
-        said.model = self.name
-        said.prompt_tokens = self._count(body)
-        if lie and lie.message:
-            lie.message(said)
+        completion = complete(body, rng)
+        completion.model = self.name
+        completion.prompt_tokens = self._count(body)
+        if fault and fault.change:
+            fault.change(completion)
         with self.lock:
             self.served += 1
         if path == "/v1/completions":
-            return document(completion(said))
-        return stream(said, body, rng) if body.get("stream") else document(whole(said, rng))
+            return document(completion_body(completion))
+        return stream(completion, body, rng) if body.get("stream") else document(chat_body(completion, rng))
 
     def _metrics(self) -> str:
         labels = f'engine="0",model_name="{self.name}"'
@@ -137,15 +138,15 @@ class Mock:
 
 
 def parts(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts of the first turn, as a list whatever form it has."""
+    """Return the parts of the first turn as a list, whatever form they have."""
     content = body["messages"][0]["content"]
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
 
 
-def think(body: Mapping[str, Any], rng: Random) -> Said:
-    """What a sound model says."""
+def complete(body: Mapping[str, Any], rng: Random) -> Completion:
+    """Return the completion of a sound model."""
     if "prompt" in body:
-        return Said(content=rng.choice(["2", " the", "\n"]), finish="length")
+        return Completion(content=rng.choice(["2", " the", "\n"]), finish="length")
     question = "".join(part.get("text", "") for part in parts(body))
     pictures = [part["image_url"]["url"] for part in parts(body) if part["type"] == "image_url"]
     if pictures:
@@ -156,40 +157,41 @@ def think(body: Mapping[str, Any], rng: Random) -> Said:
             "The left half is **{0}** and the right half is **{1}**.",
             "Left: {0}\nRight: {1}",
         )
-        said = Said(rng.choice(forms).format(rng.choice([left, left.capitalize()]), right))
+        completion = Completion(rng.choice(forms).format(rng.choice([left, left.capitalize()]), right))
     elif "tools" in body:
-        said = with_tools(body, question, rng)
+        completion = answer_with_tools(body, question, rng)
     elif "response_format" in body:
         spaces = rng.choice([None, 1])
         light = {"kind": rng.choice(["tower", "island"]), "floors": rng.choice([3, 4, 5]), "open": rng.random() < 0.5}
-        said = Said(json.dumps(light, indent=spaces))
+        completion = Completion(json.dumps(light, indent=spaces))
     elif "structured_outputs" in body:
-        said = Said(rng.choice(body["structured_outputs"]["choice"]))
+        completion = Completion(rng.choice(body["structured_outputs"]["choice"]))
     else:
-        said = in_words(body, question, rng)
-    tokens = len(re.findall(r"\S+", said.content or "")) or 1
+        completion = answer_in_words(body, question, rng)
+    tokens = len(re.findall(r"\S+", completion.content or "")) or 1
     if body.get("return_token_ids"):
-        said.token_ids = [
-            zlib.crc32(f"{word} {rng.random() < 0.1}".encode()) % 250_000 + 1 for word in (said.content or "").split()
+        completion.token_ids = [
+            zlib.crc32(f"{word} {rng.random() < 0.1}".encode()) % 250_000 + 1
+            for word in (completion.content or "").split()
         ]
     if body.get("logprobs"):
-        said.logprobs = [-round(rng.expovariate(2), 6) for _ in range(tokens)]
-    return said
+        completion.logprobs = [-round(rng.expovariate(2), 6) for _ in range(tokens)]
+    return completion
 
 
-def in_words(body: Mapping[str, Any], question: str, rng: Random) -> Said:
+def answer_in_words(body: Mapping[str, Any], question: str, rng: Random) -> Completion:
     right = next((answer for part, answer in KNOWN.items() if part in question), None)
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking"):
         thought = f"I should count. {sentence(rng)} {sentence(rng)}"
-        return Said(content=f"They cost {right} euros.", reasoning=thought)
+        return Completion(content=f"They cost {right} euros.", reasoning=thought)
     if right is None:
-        return Said(content=" ".join(sentence(rng) for _ in range(rng.randint(9, 14))))
+        return Completion(content=" ".join(sentence(rng) for _ in range(rng.randint(9, 14))))
     if "`Answer:`" in question:
         line = rng.choice(
             ["Answer: {}", "**Answer:** {}", "answer: {}.", "Answer: **{}**", "`Answer:` {}", "Answer: ${}$"]
         )
-        return Said(content=f"{sentence(rng)}\n{sentence(rng)}\n\n{line.format(right)}")
-    return Said(content=rng.choice(["{}", "{}.", "{}\n", " {}"]).format(right))
+        return Completion(content=f"{sentence(rng)}\n{sentence(rng)}\n\n{line.format(right)}")
+    return Completion(content=rng.choice(["{}", "{}.", "{}\n", " {}"]).format(right))
 
 
 def sentence(rng: Random) -> str:
@@ -197,28 +199,28 @@ def sentence(rng: Random) -> str:
     return " ".join(words).capitalize() + rng.choice([".", ".", "!", ";"])
 
 
-def with_tools(body: Mapping[str, Any], question: str, rng: Random) -> Said:
+def answer_with_tools(body: Mapping[str, Any], question: str, rng: Random) -> Completion:
     results = [json.loads(turn["content"]) for turn in body["messages"] if turn["role"] == "tool"]
     if results:
         facts = [str(value) for result in results for key, value in result.items() if key != "sky"]
-        return Said(content=f"{sentence(rng)} It is {' and '.join(facts)}.")
-    wanted = []
+        return Completion(content=f"{sentence(rng)} It is {' and '.join(facts)}.")
+    calls_to_make = []
     if "HTML" in question:
-        wanted.append(("write_page", {"html": question.partition(": ")[2]}))
+        calls_to_make.append(("write_page", {"html": question.partition(": ")[2]}))
     if "weather in Paris" in question:
-        wanted.append(("get_weather", {"city": "Paris"}))
+        calls_to_make.append(("get_weather", {"city": "Paris"}))
     if "Tokyo" in question:
-        wanted.append(("get_time", {"city": "Tokyo"}))
-    rng.shuffle(wanted)
+        calls_to_make.append(("get_time", {"city": "Tokyo"}))
+    rng.shuffle(calls_to_make)
     calls = [
         {"id": f"chatcmpl-tool-{rng.getrandbits(64):016x}", "name": name, "arguments": json.dumps(arguments)}
-        for name, arguments in wanted
+        for name, arguments in calls_to_make
     ]
-    return Said(content=rng.choice([None, ""]), calls=calls, finish="tool_calls")
+    return Completion(content=rng.choice([None, ""]), calls=calls, finish="tool_calls")
 
 
 def colours(url: str) -> tuple[str, str]:
-    """Left and right colour of a data URL's PNG, read from its pixels."""
+    """Return the left and right colour of the PNG in a data URL, read from its pixels."""
     png = base64.b64decode(url.partition("base64,")[2])
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, data, width = 8, b"", 0
@@ -238,52 +240,52 @@ def document(body: Any, status: int = 200) -> Reply:
     return Reply(status, [json.dumps(body).encode()])
 
 
-def refusal(status: int, says: str) -> Reply:
-    return document({"error": {"message": says, "type": "BadRequestError", "code": status}}, status)
+def refusal(status: int, message: str) -> Reply:
+    return document({"error": {"message": message, "type": "BadRequestError", "code": status}}, status)
 
 
-def completion(said: Said) -> dict[str, Any]:
-    choice = {"index": 0, "text": said.content, "finish_reason": said.finish}
-    return {"object": "text_completion", "model": said.model, "choices": [choice], "usage": usage(said)}
+def completion_body(completion: Completion) -> dict[str, Any]:
+    choice = {"index": 0, "text": completion.content, "finish_reason": completion.finish}
+    return {"object": "text_completion", "model": completion.model, "choices": [choice], "usage": usage(completion)}
 
 
-def usage(said: Said) -> dict[str, int | None]:
-    return {"prompt_tokens": said.prompt_tokens, "completion_tokens": 1, "total_tokens": 1}
+def usage(completion: Completion) -> dict[str, int | None]:
+    return {"prompt_tokens": completion.prompt_tokens, "completion_tokens": 1, "total_tokens": 1}
 
 
 def logged(values: list[Any]) -> dict[str, Any]:
     return {"content": [{"token": "x", "logprob": value} for value in values]}
 
 
-def whole(said: Said, rng: Random) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": said.content}
-    message[rng.choice(["reasoning", "reasoning_content"])] = said.reasoning
+def chat_body(completion: Completion, rng: Random) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": completion.content}
+    message[rng.choice(["reasoning", "reasoning_content"])] = completion.reasoning
     message["tool_calls"] = [
         {"id": call["id"], "type": "function", "function": {key: call[key] for key in ("name", "arguments")}}
-        for call in said.calls
+        for call in completion.calls
     ]
-    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": said.finish}
-    if said.token_ids is not None:
-        choice["token_ids"] = said.token_ids
-    if said.logprobs is not None:
-        choice["logprobs"] = logged(said.logprobs)
-    return {"object": "chat.completion", "model": said.model, "choices": [choice], "usage": usage(said)}
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": completion.finish}
+    if completion.token_ids is not None:
+        choice["token_ids"] = completion.token_ids
+    if completion.logprobs is not None:
+        choice["logprobs"] = logged(completion.logprobs)
+    return {"object": "chat.completion", "model": completion.model, "choices": [choice], "usage": usage(completion)}
 
 
 def cut(text: str, rng: Random) -> Iterator[str]:
-    """The text in pieces of some characters."""
+    """Yield the text in pieces of some characters."""
     while text:
         size = rng.randint(1, 24)
         yield text[:size]
         text = text[size:]
 
 
-def deltas(said: Said, rng: Random) -> Iterator[dict[str, Any]]:
+def deltas(completion: Completion, rng: Random) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": ""}
     name = rng.choice(["reasoning", "reasoning_content"])
-    yield from ({name: piece} for piece in cut(said.reasoning or "", rng))
-    yield from ({"content": piece} for piece in cut(said.content or "", rng))
-    for index, call in enumerate(said.calls):
+    yield from ({name: piece} for piece in cut(completion.reasoning or "", rng))
+    yield from ({"content": piece} for piece in cut(completion.content or "", rng))
+    for index, call in enumerate(completion.calls):
         begin = {
             "index": index,
             "id": call["id"],
@@ -295,18 +297,20 @@ def deltas(said: Said, rng: Random) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def stream(said: Said, body: Mapping[str, Any], rng: Random) -> Reply:
-    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas(said, rng)]
-    if said.token_ids is not None:
+def stream(completion: Completion, body: Mapping[str, Any], rng: Random) -> Reply:
+    choices: list[dict[str, Any]] = [
+        {"index": 0, "delta": delta, "finish_reason": None} for delta in deltas(completion, rng)
+    ]
+    if completion.token_ids is not None:
         first = 1 if len(choices) > 1 else 0
-        choices[0]["token_ids"] = said.token_ids[:first]
-        choices[-1]["token_ids"] = said.token_ids[first:]
-    if said.logprobs is not None:
-        choices[-1]["logprobs"] = logged(said.logprobs)
-    choices.append({"index": 0, "delta": {}, "finish_reason": said.finish})
-    events: list[dict[str, Any]] = [{"model": said.model, "choices": [choice]} for choice in choices]
+        choices[0]["token_ids"] = completion.token_ids[:first]
+        choices[-1]["token_ids"] = completion.token_ids[first:]
+    if completion.logprobs is not None:
+        choices[-1]["logprobs"] = logged(completion.logprobs)
+    choices.append({"index": 0, "delta": {}, "finish_reason": completion.finish})
+    events: list[dict[str, Any]] = [{"model": completion.model, "choices": [choice]} for choice in choices]
     if (body.get("stream_options") or {}).get("include_usage"):
-        events.append({"model": said.model, "choices": [], "usage": usage(said)})
+        events.append({"model": completion.model, "choices": [], "usage": usage(completion)})
     end = rng.choice(["\n\n", "\n\n", "\r\n\r\n"])
     pieces = [f"data: {json.dumps(event)}{end}".encode() for event in events]
     if rng.random() < 0.2:
@@ -316,8 +320,8 @@ def stream(said: Said, body: Mapping[str, Any], rng: Random) -> Reply:
 
 @contextmanager
 def serving(answer: Callable[[str, Mapping[str, Any]], Reply], key: str = "") -> Iterator[tuple[str, int]]:
-    """(address, port) of a mock server over real HTTP on loopback, chunked where it streams. With a key, /v1 is for
-    those who send it, as vLLM's --api-key has it."""
+    """(address, port) of a mock server over real HTTP on loopback, chunked for a stream. With a key, /v1 requires
+    it, like vLLM's --api-key."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -343,7 +347,7 @@ def serving(answer: Callable[[str, Mapping[str, Any]], Reply], key: str = "") ->
         do_POST = do_GET  # noqa: N815  the name that http.server looks for
 
         def log_message(self, *_: object) -> None:
-            """Silent: the verdicts are what is looked at."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""What a reply holds, whatever a server may have put there: no type in it is taken for granted."""
+"""Reads the responses of a server without trusting any type in them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from http import HTTPStatus
 from typing import Any
 
 from vllm_spark.core.text import plain, shown
+from vllm_spark.verify.probe_types import HttpResponse
 
-# What a template or a parser must have taken out of a text: Gemma 4's own tags, and those of other families.
+# Tags that a template or a parser must remove from a text: Gemma 4's own, and those of other families.
 TOOL_TAGS = ("<|tool_call", "tool_call|>", '<|"|>', "<tool_call>", "</tool_call>", "<function=", "[TOOL_CALLS]")
 CHANNEL_TAGS = ("<|channel", "<channel|>", "<think>", "</think>", "<|turn", "<turn|>", "<|im_end|>", "<|im_start|>")
 
 
 class MalformedError(Exception):
-    """A reply that is none. Its text says how."""
+    """Raised for a response that is not a completion. Its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The first choice of a completion. Where `fault` says something, the reply is none and the rest is empty."""
+    """The first choice of a completion. If `fault` is set, the response is not one and the rest is empty."""
 
     fault: str = ""
     content: str = ""
@@ -43,7 +44,7 @@ class Message:
 
 
 def dig(value: object, *path: str | int) -> Any:
-    """What lies under the keys and indices of `path`; None where the way ends or a type is another."""
+    """Return the value under the keys and indices of `path`, or None if one is missing or has another type."""
     for step in path:
         if isinstance(step, str):
             value = value.get(step) if isinstance(value, Mapping) else None
@@ -53,19 +54,19 @@ def dig(value: object, *path: str | int) -> Any:
     return value
 
 
-def status(response: Mapping[str, Any]) -> str:
-    """How a request ended, in words: its error, or its status with what the server says to it."""
+def status(response: HttpResponse) -> str:
+    """Return how a request ended, in words: its error, or its status with the server's message."""
     if response.get("error"):
         return plain(str(response["error"]))
     if "status" not in response:
         return "not asked"
     document = response.get("json")
-    told = dig(document, "error", "message") or dig(document, "message")
-    return f"status {response['status']}" + (f": {shown(told)}" if isinstance(told, str) and told else "")
+    message = dig(document, "error", "message") or dig(document, "message")
+    return f"status {response['status']}" + (f": {shown(message)}" if isinstance(message, str) and message else "")
 
 
-def read(response: Mapping[str, Any]) -> Message:
-    """The message of a completion, whole or streamed. Never raises: what is wrong with it is its `fault`."""
+def read(response: HttpResponse) -> Message:
+    """Return the message of a completion, whole or streamed. Never raises: `fault` says what is wrong with it."""
     try:
         return _read(response)
     except MalformedError as error:
@@ -73,16 +74,16 @@ def read(response: Mapping[str, Any]) -> Message:
 
 
 def leaked(text: str, tags: Sequence[str]) -> str:
-    """The first of the tags that stands in the text, or nothing."""
+    """Return the first of the tags that is in the text, or an empty string."""
     return next((tag for tag in tags if tag in text), "")
 
 
-def _read(response: Mapping[str, Any]) -> Message:
+def _read(response: HttpResponse) -> Message:
     if response.get("error") or response.get("status") != HTTPStatus.OK:
         raise MalformedError(status(response))
     document: object
     if "events" in response:
-        document = _joined(response)
+        document = _join_stream(response)
     else:
         document = response.get("json")
         if not isinstance(document, Mapping):
@@ -90,7 +91,7 @@ def _read(response: Mapping[str, Any]) -> Message:
     choice = dig(document, "choices", 0)
     message = dig(choice, "message")
     if not isinstance(message, Mapping):
-        # A plain completion has its text beside the place of a chat's message.
+        # A plain completion has its text where a chat has its message.
         message = {"content": _expect(dig(choice, "text"), str, "a message")}
     return Message(
         content=_text(message, "content"),
@@ -105,7 +106,7 @@ def _read(response: Mapping[str, Any]) -> Message:
 
 
 def count(value: object) -> int | None:
-    """A whole number that is no truth value."""
+    """Return the value if it is an integer and not a bool, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -116,7 +117,7 @@ def _expect(value: Any, kind: type, name: str) -> Any:
 
 
 def _text(holder: object, name: str) -> str:
-    """A text that may be null or absent."""
+    """Return a text; empty if it is null or absent."""
     value = dig(holder, name)
     return "" if value is None else str(_expect(value, str, f"a text: {name}"))
 
@@ -145,20 +146,20 @@ def _logprobs(choice: object) -> tuple[object, ...] | None:
     return None if entries is None else tuple(dig(entry, "logprob") for entry in entries)
 
 
-def _joined(response: Mapping[str, Any]) -> dict[str, Any]:
-    """One completion out of a stream's chunks, as a client puts it together."""
+def _join_stream(response: HttpResponse) -> dict[str, Any]:
+    """Return one completion from the chunks of a stream, as a client joins them."""
     if response.get("bad"):
-        raise MalformedError(f"a piece of the stream is no JSON: {shown(response['bad'])}")
+        raise MalformedError(f"a piece of the stream is not JSON: {shown(response['bad'])}")
     stream = _Stream()
     for event in response["events"]:
-        stream.take(event)
+        stream.add(event)
     if not response.get("done"):
         raise MalformedError("the stream ends without its [DONE]")
     return stream.document()
 
 
 class _Stream:
-    """The parts of a streamed completion as they add up."""
+    """The parts of a streamed completion, joined so far."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -169,7 +170,7 @@ class _Stream:
         self.finish: object = None
         self.usage: object = None
 
-    def take(self, event: object) -> None:
+    def add(self, event: object) -> None:
         if dig(event, "error") is not None:
             raise MalformedError(f"the stream says {shown(dig(event, 'error'))}")
         self.first = event if self.first is None else self.first
@@ -179,12 +180,12 @@ class _Stream:
         for name in ("content", "reasoning", "reasoning_content"):
             self.texts[name] = self.texts.get(name, "") + _text(delta, name)
         for piece in _list(delta, "tool_calls") or ():
-            self._take_call(piece)
+            self._add_call(piece)
         self.ids += _list(choice, "token_ids") or []
         self.logprobs += _list(dig(choice, "logprobs"), "content") or []
         self.finish = dig(choice, "finish_reason") or self.finish
 
-    def _take_call(self, piece: object) -> None:
+    def _add_call(self, piece: object) -> None:
         index = count(dig(piece, "index"))
         if index is None:
             raise MalformedError(f"a piece of a tool call has no index: {shown(piece)}")

@@ -1,4 +1,4 @@
-"""Facts of a Spark on which everything is as `deploy` would have it, for tests to change one thing."""
+"""Facts of a Spark in the state that `deploy` produces. A test changes one of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vllm_spark.inventory.spec import Spec
 STARTED = 1000.0
 
 
-def agreeing(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
-    """Make the facts those of a Spark that serves this spec. A pair's comes from ranks.join."""
+def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+    """Change the facts to those of a Spark that serves this spec. The spec of a pair comes from ranks.join."""
     name, unit = spec.deployment.name, spec.deployment.unit
     active = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "NRestarts": "0"}
     facts["units"] = {unit: {**active, "active_s": 67.0}, spec.deployment.timer: {"ActiveState": "active"}}
@@ -28,13 +28,13 @@ def agreeing(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
             "started": STARTED,
         }
     }
-    made = plan.build(spec, facts, "test")
-    record = next(file.content for file in made.files if file.path.endswith("/deployed.json"))
+    built = plan.build(spec, facts, "test")
+    record = next(file.content for file in built.files if file.path.endswith("/deployed.json"))
     facts["records"] = {name: plan.json.loads(record)}
     facts["env_mtimes"] = {name: STARTED - 1}
     facts["status"] = {
         "deployments": {name: {"launch": launch.script(spec), "counters": []}},
-        "files": {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in made.files},
+        "files": {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files},
         "lock": None,
         "env": {"added": [], "removed": [], "changed": [], "same": True},
     }

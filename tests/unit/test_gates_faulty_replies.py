@@ -1,7 +1,7 @@
-"""Each gate against a mock server that lies in one way, and all gates against one that does not.
+"""Each gate against a mock server with one fault, and all gates against a healthy one.
 
-The mock answers in the process, through the probe's own reading of the bytes, where a thousand runs over HTTP would be
-slow, and over HTTP in some dozens of runs.
+Most runs happen in the process, through the probe's own parser, because a thousand runs over HTTP are slow. Some dozens
+of runs use HTTP.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from typing import Any
 
 import pytest
 from conftest import load_module
-from gate_lies import BOTH_WAYS, WHOLE
-from lying_server import Lie, Mock, Reply, refusal, serving
+from faulty_replies import BOTH_FORMS, WHOLE_ONLY, fields
+from faulty_server import Fault, MockServer, Reply, refusal, serving
 
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.verify import gates
-from vllm_spark.verify.gates import reasoning_probe
+from vllm_spark.verify import registry, runner
+from vllm_spark.verify.gate import no_requests
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.gates import probe as probe_gate
 from vllm_spark.verify.gates.failover import TEXTS
+from vllm_spark.verify.verdict import Verdict
 
 vllm_probe = load_module("vllm_probe")
 
+# Every optional gate with its smallest options: the fields that its schema requires, at their maximum.
 ALL = {
     "ready": {"deadline_s": 600},
-    "failover": {},
-    "garbage": {},
-    "structured": {},
-    "tools": {},
-    "vision": {},
-    "reasoning": {},
-    "probe": {"needed": 7},
+    **{
+        gate.name: {name: gate.schema["properties"][name]["maximum"] for name in gate.schema.get("required", ())}
+        for gate in registry.OPTIONAL
+        if gate.schema
+    },
 }
-ORDER = ["ready", "identity", "failover", "answer", "garbage", "structured", "tools", "vision", "reasoning", "probe"]
+# The gates that judge responses, in their order; log and fabric judge the log.
+ORDER = [gate.name for gate in registry.GATES if gate.requests is not no_requests]
 HEALTHY_RUNS, HEALTHY_RUNS_OVER_HTTP = 1000, 24
 
 
@@ -45,26 +48,27 @@ HEALTHY_RUNS, HEALTHY_RUNS_OVER_HTTP = 1000, 24
 class Bench:
     """A deployment whose recipe switches every gate on, and the mock that serves it."""
 
-    wanted: dict[str, Any]
+    request: GateRequest
     log: list[str]
-    mock: Mock
+    mock: MockServer
 
     def probe(self, responses: Mapping[str, Any]) -> dict[str, Any]:
-        labels = {"vllm-spark.launch": self.wanted["launch"]}
-        return {"container": {"image": self.wanted["image"], "labels": labels}, "responses": responses}
+        labels = {"vllm-spark.launch": self.request.launch}
+        return {"container": {"image": self.request.image, "labels": labels}, "responses": responses}
 
-    def judge(self, responses: Mapping[str, Any]) -> list[gates.Verdict]:
-        return gates.judge(self.wanted, self.probe(responses), self.log)
+    def judge(self, responses: Mapping[str, Any]) -> list[Verdict]:
+        return runner.judge(self.request, self.probe(responses), self.log)
 
-    def told(self, lie: Lie | None = None, seed: int = 0) -> Mock:
-        return dataclasses.replace(self.mock, lie=lie, seed=seed, served=0)
+    def server(self, fault: Fault | None = None, seed: int = 0) -> MockServer:
+        return dataclasses.replace(self.mock, fault=fault, seed=seed, served=0)
 
 
 def bench_of(spec: Spec, through: str = "", **changed: Any) -> Bench:
     switched = dataclasses.replace(spec, recipe={**spec.recipe, "gates": {**ALL, **changed}})
-    wanted = gates.request(switched, launch.fingerprint(spec)) | {"through": {"url": through} if through else {}}
-    mock = Mock(wanted["served_name"], wanted["model_root"], wanted["engine_version"], wanted["max_model_len"])
-    return Bench(wanted, [f"vllm-spark: launch {wanted['launch']}"], mock)
+    request = runner.gate_request(switched, launch.fingerprint(spec))
+    request = dataclasses.replace(request, through={"url": through} if through else {})
+    mock = MockServer(request.served_name, request.model_root, request.engine_version, request.max_model_len)
+    return Bench(request, [f"vllm-spark: launch {request.launch}"], mock)
 
 
 @pytest.fixture
@@ -72,99 +76,101 @@ def bench(resolve: Callable[..., Spec]) -> Bench:
     return bench_of(resolve())
 
 
-def understood(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
-    """What vllm_probe makes of these bytes."""
+def parsed(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+    """Return the response that vllm_probe reads from these bytes."""
     streamed = (request.get("body") or {}).get("stream") and reply.status == 200
     read = vllm_probe.understand_stream if streamed else vllm_probe.understand
     return {"status": reply.status, **read(b"".join(reply.pieces), request.get("prefix")), "seconds": 0.1}
 
 
-def asked(bench: Bench, engine: Mock, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
-    """Every reply of the engine, and of the router to what goes there."""
+def responses_of(bench: Bench, engine: MockServer, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
+    """Return every response of the engine, and of the router to the requests that it gets."""
     replies = {}
-    for request in gates.requests(bench.wanted):
+    for request in runner.requests(bench.request):
         answer = router if request.get("base") and router else engine.answer
-        replies[request["id"]] = understood(request, answer(request["path"], request.get("body") or {}))
+        replies[request["id"]] = parsed(request, answer(request["path"], request.get("body") or {}))
     return replies
 
 
 def over_http(bench: Bench, answer: Callable[..., Reply]) -> dict[str, Any]:
     with serving(answer) as server:
-        return vllm_probe.ask_all(server, gates.requests(bench.wanted), "")
+        return vllm_probe.ask_all(server, runner.requests(bench.request), "")
 
 
-def missed(verdicts: list[gates.Verdict]) -> list[gates.Verdict]:
+def failed(verdicts: list[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict.ok is False]
 
 
-def test_a_healthy_server_holds_every_gate_in_order(bench: Bench) -> None:
-    verdicts = bench.judge(asked(bench, bench.told()))
+def test_a_healthy_server_passes_every_gate_in_order(bench: Bench) -> None:
+    verdicts = bench.judge(responses_of(bench, bench.server()))
     assert list(dict.fromkeys(verdict.gate for verdict in verdicts)) == ORDER
     assert [verdict for verdict in verdicts if verdict.ok is not True] == []
 
 
-def test_a_thousand_healthy_runs_raise_no_alarm(bench: Bench) -> None:
+def test_a_thousand_healthy_runs_fail_no_gate(bench: Bench) -> None:
     for seed in range(HEALTHY_RUNS):
-        verdicts = bench.judge(asked(bench, bench.told(seed=seed)))
+        verdicts = bench.judge(responses_of(bench, bench.server(seed=seed)))
         alarms = [verdict for verdict in verdicts if verdict.ok is not True]
         assert not alarms, (seed, alarms)
 
 
-def test_healthy_runs_over_http_raise_no_alarm(bench: Bench) -> None:
+def test_healthy_runs_over_http_fail_no_gate(bench: Bench) -> None:
     for seed in range(HEALTHY_RUNS_OVER_HTTP):
-        verdicts = bench.judge(over_http(bench, bench.told(seed=seed).answer))
-        assert verdicts[-1].gate == "probe", (seed, verdicts[-1])
-        assert not missed(verdicts), (seed, missed(verdicts))
+        verdicts = bench.judge(over_http(bench, bench.server(seed=seed).answer))
+        assert verdicts[-1].gate == ORDER[-1], (seed, verdicts[-1])
+        assert not failed(verdicts), (seed, failed(verdicts))
 
 
-def one_way(lie: Lie, streamed: bool) -> Lie:
-    return dataclasses.replace(lie, of=lambda path, body: bool(body.get("stream")) is streamed and lie.of(path, body))
+def in_form(fault: Fault, streamed: bool) -> Fault:
+    return dataclasses.replace(
+        fault, applies=lambda path, body: bool(body.get("stream")) is streamed and fault.applies(path, body)
+    )
 
 
-LIES = {
-    **WHOLE,
-    **{f"{name}, whole": one_way(lie, streamed=False) for name, lie in BOTH_WAYS.items()},
-    **{f"{name}, streamed": one_way(lie, streamed=True) for name, lie in BOTH_WAYS.items()},
+FAULTS = {
+    **WHOLE_ONLY,
+    **{f"{name}, whole": in_form(fault, streamed=False) for name, fault in BOTH_FORMS.items()},
+    **{f"{name}, streamed": in_form(fault, streamed=True) for name, fault in BOTH_FORMS.items()},
 }
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_caught_by_its_gate(name: str, bench: Bench) -> None:
-    lie = LIES[name]
-    verdicts = bench.judge(asked(bench, bench.told(lie, seed=11)))
-    found = missed(verdicts)
-    assert {verdict.gate for verdict in found} == {lie.gate}, verdicts[-3:]
-    assert verdicts[-1].gate == lie.gate, "a gate after the first miss was judged"
-    assert all(verdict.expected and verdict.fix and verdict.runbook for verdict in found)
+@pytest.mark.parametrize("name", FAULTS)
+def test_its_gate_catches_a_fault(name: str, bench: Bench) -> None:
+    fault = FAULTS[name]
+    verdicts = bench.judge(responses_of(bench, bench.server(fault, seed=11)))
+    failures = failed(verdicts)
+    assert {verdict.gate for verdict in failures} == {fault.gate}, verdicts[-3:]
+    assert verdicts[-1].gate == fault.gate, "a gate after the first miss was judged"
+    assert all(verdict.expected and verdict.fix and verdict.runbook for verdict in failures)
     if ", streamed" in name:
-        assert all("stream" in verdict.id for verdict in found)
+        assert all("stream" in verdict.id for verdict in failures)
 
 
 @pytest.mark.parametrize("gate", ORDER)
-def test_every_gate_has_a_lie(gate: str) -> None:
-    assert any(lie.gate == gate for lie in LIES.values())
+def test_every_gate_has_a_faulty_reply(gate: str) -> None:
+    assert any(fault.gate == gate for fault in FAULTS.values())
 
 
-@pytest.mark.parametrize("name", [next(name for name, lie in LIES.items() if lie.gate == gate) for gate in ORDER])
-def test_a_lie_is_caught_over_http(name: str, bench: Bench) -> None:
-    verdicts = bench.judge(over_http(bench, bench.told(LIES[name]).answer))
-    assert {verdict.gate for verdict in missed(verdicts)} == {LIES[name].gate}
+@pytest.mark.parametrize("name", [next(name for name, fault in FAULTS.items() if fault.gate == gate) for gate in ORDER])
+def test_its_gate_catches_a_fault_over_http(name: str, bench: Bench) -> None:
+    verdicts = bench.judge(over_http(bench, bench.server(FAULTS[name]).answer))
+    assert {verdict.gate for verdict in failed(verdicts)} == {FAULTS[name].gate}
 
 
-# Routers: what each does with a request -> a part of the verdict that must miss; nothing for a sound one.
+# Routers: name -> the router, changes to the other server, the id of the verdict that must fail (None for a sound one).
 
 
-def forwards(engine: Mock, other: Mock) -> Callable[..., Reply]:
+def forwards(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
     del other
     return engine.answer
 
 
-def falls_over(engine: Mock, other: Mock) -> Callable[..., Reply]:
+def falls_back(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
     del engine
     return other.answer
 
 
-def takes_turns(engine: Mock, other: Mock) -> Callable[..., Reply]:
+def takes_turns(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
     turns = iter(range(1 << 20))
 
     def answer(path: str, body: Mapping[str, Any]) -> Reply:
@@ -173,11 +179,11 @@ def takes_turns(engine: Mock, other: Mock) -> Callable[..., Reply]:
     return answer
 
 
-def knows_every_model(engine: Mock, other: Mock) -> Callable[..., Reply]:
+def knows_every_model(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
     return lambda path, body: (engine if body.get("model") == engine.name else other).answer(path, body)
 
 
-def refuses_as_litellm(engine: Mock, other: Mock) -> Callable[..., Reply]:
+def refuses_as_litellm(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
     del other
     known = engine.answer
     return lambda path, body: (
@@ -192,47 +198,47 @@ def other_tokens(text: str) -> int:
 ROUTERS = {
     "forwards": (forwards, {}, None),
     "refuses as LiteLLM does": (refuses_as_litellm, {}, None),
-    "falls over": (falls_over, {"name": "qwen", "knows_every_name": True}, "router-model"),
-    "falls over under the name": (falls_over, {"tokens_per_text": other_tokens}, "router-tokenizer"),
+    "falls back": (falls_back, {"name": "qwen", "knows_every_name": True}, "router-model"),
+    "falls back under the name": (falls_back, {"tokens_per_text": other_tokens}, "router-tokenizer"),
     "takes turns": (takes_turns, {"tokens_per_text": other_tokens}, "router-tokenizer"),
-    "falls over to a twin": (falls_over, {}, "router-counter"),
+    "falls back to a twin": (falls_back, {}, "router-counter"),
     "knows every model": (knows_every_model, {"knows_every_name": True}, "router-unknown-model"),
     "answers for all": (lambda engine, other: lambda path, body: refusal(502, "bad gateway"), {}, "router-model"),
 }
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_a_router_that_falls_over_is_caught(name: str, resolve: Callable[..., Spec]) -> None:
+def test_a_router_with_a_fallback_fails(name: str, resolve: Callable[..., Spec]) -> None:
     routed, change, expected = ROUTERS[name]
     bench = bench_of(resolve(), through="http://router.invalid:4000")
-    engine = bench.told()
-    other = dataclasses.replace(bench.told(seed=5), **change)
-    verdicts = bench.judge(asked(bench, engine, routed(engine, other)))
-    assert [verdict.id for verdict in missed(verdicts)] == ([expected] if expected else [])
-    assert not any("\n" in verdict.line() for verdict in missed(verdicts))
+    engine = bench.server()
+    other = dataclasses.replace(bench.server(seed=5), **change)
+    verdicts = bench.judge(responses_of(bench, engine, routed(engine, other)))
+    assert [verdict.id for verdict in failed(verdicts)] == ([expected] if expected else [])
+    assert not any("\n" in verdict.line() for verdict in failed(verdicts))
 
 
-def test_a_router_is_asked_over_http_without_the_engines_key(resolve: Callable[..., Spec]) -> None:
+def test_requests_to_a_router_do_not_carry_the_key_of_the_engine(resolve: Callable[..., Spec]) -> None:
     bench = bench_of(resolve())
-    engine, other = bench.told(), dataclasses.replace(bench.told(), tokens_per_text=other_tokens)
+    engine, other = bench.server(), dataclasses.replace(bench.server(), tokens_per_text=other_tokens)
     with serving(engine.answer) as server, serving(other.answer) as (address, port):
         bench = bench_of(resolve(), through=f"http://{address}:{port}/")
-        verdicts = bench.judge(vllm_probe.ask_all(server, gates.requests(bench.wanted), "a key"))
-    assert [verdict.id for verdict in missed(verdicts)] == ["router-tokenizer"]
+        verdicts = bench.judge(vllm_probe.ask_all(server, runner.requests(bench.request), "a key"))
+    assert [verdict.id for verdict in failed(verdicts)] == ["router-tokenizer"]
     _, _, headers = vllm_probe.connect(("127.0.0.1", 1), {"base": "http://router", "path": "/", "timeout_s": 1}, "key")
     assert "Authorization" not in headers
 
 
-def test_a_stored_fingerprint_is_another_models(resolve: Callable[..., Spec]) -> None:
+def test_a_stored_fingerprint_of_another_model_fails(resolve: Callable[..., Spec]) -> None:
     healthy = bench_of(resolve())
-    engine = healthy.told()
+    engine = healthy.server()
     stored = [engine.tokens_per_text(text) for text in TEXTS]
     for tokens, ids in ((stored, []), ([9, 9, 9, 9, 9], ["engine-tokenizer"])):
         bench = bench_of(resolve(), failover={"tokens": tokens})
-        assert [verdict.id for verdict in missed(bench.judge(asked(bench, bench.told())))] == ids
+        assert [verdict.id for verdict in failed(bench.judge(responses_of(bench, bench.server())))] == ids
 
 
-# What the counter says before, between and after the turns of five -> whether the gate holds.
+# Values of the counter before, between and after the turns of five -> the expected verdict.
 READS = (
     ((0, 5, 10, 15), True),
     ((0, 6, 11, 17), True),
@@ -245,23 +251,24 @@ READS = (
 )
 
 
-def test_other_clients_are_no_failover(bench: Bench) -> None:
-    """A foreign request spoils the count of its turn; where all are spoiled, the gate says that it cannot tell."""
-    replies = asked(bench, bench.told())
+def test_other_clients_are_not_a_failover(bench: Bench) -> None:
+    """A request of another client spoils the count of its turn. If all turns are spoiled, the verdict is None."""
+    replies = responses_of(bench, bench.server())
     for reads, ok in READS:
         for turn, value in enumerate(reads):
             text = f'vllm:request_success_total{{model_name="{bench.mock.name}"}} {value}.0'
             replies[f"failover-counter-{turn}"]["text"] = text
-        found = [verdict for verdict in bench.judge(replies) if verdict.id == "engine-counter"]
-        assert [verdict.ok for verdict in found] == [ok], reads
+        failures = [verdict for verdict in bench.judge(replies) if verdict.id == "engine-counter"]
+        assert [verdict.ok for verdict in failures] == [ok], reads
 
 
 @pytest.mark.parametrize(("needed", "ok"), [(7, False), (6, True)])
 def test_the_probe_counts_right_answers(needed: int, ok: bool, resolve: Callable[..., Spec]) -> None:
     bench = bench_of(resolve(), probe={"needed": needed})
-    replies = asked(bench, bench.told())
+    replies = responses_of(bench, bench.server())
     replies["probe-3"]["json"]["choices"][0]["message"]["content"] = "Answer: Ben"
-    assert [(verdict.ok, verdict.said[:12]) for verdict in bench.judge(replies)[-1:]] == [(ok, "6 of 7 right")]
+    scores = [verdict for verdict in bench.judge(replies) if verdict.gate == "probe"]
+    assert [(verdict.ok, verdict.observed[:12]) for verdict in scores] == [(ok, "6 of 7 right")]
 
 
 @pytest.mark.parametrize(
@@ -277,13 +284,13 @@ def test_the_probe_counts_right_answers(needed: int, ok: bool, resolve: Callable
     ],
 )
 def test_an_answer_line_is_graded(text: str, answer: str) -> None:
-    assert reasoning_probe.graded(text) == answer
+    assert probe_gate.final_answer(text) == answer
 
 
-def test_a_recipe_without_the_gates_asks_nothing_more(resolve: Callable[..., Spec]) -> None:
+def test_a_recipe_without_optional_gates_sends_six_requests(resolve: Callable[..., Spec]) -> None:
     spec = resolve()
-    wanted = gates.request(spec, launch.fingerprint(spec))
-    assert [request["id"] for request in gates.requests(wanted)] == [
+    gate_request = runner.gate_request(spec, launch.fingerprint(spec))
+    assert [request["id"] for request in runner.requests(gate_request)] == [
         "ready", "models", "version", "unknown-model", "answer-0", "answer-1",
     ]  # fmt: skip
 
@@ -296,11 +303,11 @@ def test_the_probe_stops_after_a_request_without_a_reply(bench: Bench) -> None:
 
     replies = over_http(bench, answer)
     assert list(replies) == ["ready", "models", "version"]
-    assert missed(bench.judge(replies))[0].id == "engine-version"
+    assert failed(bench.judge(replies))[0].id == "engine-version"
 
 
-# Bytes that are no reply, whole or as a stream.
-RUBBISH = {
+# Bytes that are not a valid response, whole or as a stream.
+INVALID_BYTES = {
     "nothing": b"",
     "bytes": bytes(range(256)) * 8,
     "html": b"<html><body>502 Bad Gateway</body></html>",
@@ -326,30 +333,30 @@ RUBBISH = {
 }
 
 
-# An unknown model is judged by its status alone, and any text is a token.
-NO_TEXT_IS_JUDGED = {"unknown-model", "failover-unknown", "ready"}
+# Requests whose text is not judged: an unknown model is judged by its status alone, and any text is a token.
+TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready"}
 
 
-@pytest.mark.parametrize("name", RUBBISH)
-def test_rubbish_ends_each_gate_with_a_reason(name: str, bench: Bench) -> None:
-    healthy = asked(bench, bench.told())
-    for request in gates.requests(bench.wanted):
+@pytest.mark.parametrize("name", INVALID_BYTES)
+def test_invalid_bytes_fail_each_gate_with_a_reason(name: str, bench: Bench) -> None:
+    healthy = responses_of(bench, bench.server())
+    for request in runner.requests(bench.request):
         for status in (200, 500):
-            replies = {**healthy, request["id"]: understood(request, Reply(status, [RUBBISH[name]]))}
+            replies = {**healthy, request["id"]: parsed(request, Reply(status, [INVALID_BYTES[name]]))}
             verdicts = bench.judge(replies)
-            found = missed(verdicts)
-            assert found or request["id"] in NO_TEXT_IS_JUDGED, request["id"]
-            assert all(verdict.said for verdict in found)
+            failures = failed(verdicts)
+            assert failures or request["id"] in TEXT_NOT_JUDGED, request["id"]
+            assert all(verdict.observed for verdict in failures)
             json.dumps([verdict.to_json() for verdict in verdicts]).encode()
             "\n".join(verdict.line() for verdict in verdicts).encode()
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\x1b[2J", "a\nb"], ids=["surrogate", "escape", "line break"])
-def test_no_verdict_carries_control_characters_of_a_reply(text: str, bench: Bench) -> None:
-    lie = dataclasses.replace(LIES["no choice, whole"], message=lambda said: setattr(said, "content", text))
-    verdict = missed(bench.judge(asked(bench, bench.told(lie))))[0]
+def test_a_verdict_has_no_control_characters(text: str, bench: Bench) -> None:
+    fault = dataclasses.replace(FAULTS["no choice, whole"], change=fields(content=text))
+    verdict = failed(bench.judge(responses_of(bench, bench.server(fault))))[0]
     assert verdict.line().isprintable()
-    replies = asked(bench, bench.told())
+    replies = responses_of(bench, bench.server())
     replies["answer-0"]["json"]["choices"][0]["message"]["content"] = f"Paris {text} Paris"
     card = replies["models"]["json"]["data"][0]
     replies["version"]["json"]["version"] += text
@@ -361,7 +368,7 @@ def test_no_verdict_carries_control_characters_of_a_reply(text: str, bench: Benc
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every value in a JSON document."""
+    """Return the path to every value in a JSON document."""
     inner = (
         document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
     )
@@ -373,7 +380,7 @@ STRANGE = [None, True, False, 0, -1, 1.5, "", "NaN", "x" * 5000, [], {}, [None],
 
 def with_one_strange_value(document: Any, rng: Random) -> Any:
     document = copy.deepcopy(document)
-    # That there are events, and that they are a list, is the probe's own doing.
+    # The probe itself guarantees that `events` is a list.
     place = rng.choice([place for place in places(document) if place not in ((), ("events",))])
     holder = document
     for key in place[:-1]:
@@ -385,19 +392,19 @@ def with_one_strange_value(document: Any, rng: Random) -> Any:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_value_of_any_type_anywhere_never_crashes_a_gate(seed: int, bench: Bench) -> None:
     rng = Random(seed)  # noqa: S311  a test's dice
-    healthy = asked(bench, bench.told(seed=seed))
+    healthy = responses_of(bench, bench.server(seed=seed))
     for name, reply in healthy.items():
         for _ in range(5):
             strange = with_one_strange_value(
                 {key: reply[key] for key in ("json", "events") if reply.get(key)} or {"json": 1}, rng
             )
             verdicts = bench.judge({**healthy, name: {**reply, **strange}})
-            assert all(verdict.said for verdict in verdicts if verdict.ok is False), name
+            assert all(verdict.observed for verdict in verdicts if verdict.ok is False), name
 
 
-@pytest.mark.parametrize("asked_for", ["", "garbage", "tools-single", "vision-text", "probe-3"])
-def test_what_was_not_asked_is_no_pass(asked_for: str, bench: Bench) -> None:
-    replies = asked(bench, bench.told())
-    for name in [name for name in replies if name.startswith(asked_for or "models")]:
+@pytest.mark.parametrize("prefix", ["", "garbage", "tools-single", "vision-text", "probe-3"])
+def test_a_missing_response_is_not_a_pass(prefix: str, bench: Bench) -> None:
+    replies = responses_of(bench, bench.server())
+    for name in [name for name in replies if name.startswith(prefix or "models")]:
         del replies[name]
-    assert missed(bench.judge(replies))
+    assert failed(bench.judge(replies))
