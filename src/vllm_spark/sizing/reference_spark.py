@@ -37,8 +37,10 @@ def fabric(host: str) -> FabricFacts:
                 "state": "ACTIVE",
                 "rate": "200 Gb/sec (4X HDR)",
                 "pci": pci,
-                **dict.fromkeys(("pci_width", "pci_max_width"), 4),
-                **dict.fromkeys(("pci_speed", "pci_max_speed"), "32.0 GT/s PCIe"),
+                "pci_width": 4,
+                "pci_max_width": 4,
+                "pci_speed": "32.0 GT/s PCIe",
+                "pci_max_speed": "32.0 GT/s PCIe",
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
