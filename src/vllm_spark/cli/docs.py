@@ -11,16 +11,17 @@ from vllm_spark.docs import pages
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("docs", help="write the generated pages of docs/reference")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the pages that are out of date, or check them. Raises RefusedError with every page that is."""
-    outdated = pages.outdated()
-    if args.check and outdated:
-        raise RefusedError(map(pages.stale_refusal, outdated))
-    for name, text in outdated.items():
-        pages.write(name, text)
-        print(f"docs/reference/{name}")
+    """Write the files that are out of date, or check them. Raises RefusedError with every file that is."""
+    stale = pages.stale()
+    if args.check and stale:
+        raise RefusedError(map(pages.stale_refusal, stale))
+    for name, (file, text) in stale.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        print(name)
     return 0

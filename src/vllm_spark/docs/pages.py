@@ -1,8 +1,9 @@
-"""The generated pages of docs/reference."""
+"""Generated files: the pages of docs/reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, register
@@ -22,28 +23,25 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def outdated() -> dict[str, str]:
-    """Return name -> new text of every page that is missing or differs from the toolkit's data."""
-    texts = {name: page() for name, page in PAGES.items()}
-    return {name: text for name, text in texts.items() if read(name) != text}
+def generated() -> dict[str, tuple[Path, str]]:
+    """Return each generated file by its path in the repository, with its absolute path and its text."""
+    return {f"docs/reference/{name}": (FOLDER / name, text()) for name, text in PAGES.items()}
 
 
-def read(name: str) -> str | None:
-    """Return the page as the checkout has it, or None if it is missing."""
-    file = FOLDER / name
+def stale() -> dict[str, tuple[Path, str]]:
+    """Return the generated files that are missing or differ from the toolkit's data."""
+    return {name: (file, text) for name, (file, text) in generated().items() if on_disk(file) != text}
+
+
+def on_disk(file: Path) -> str | None:
+    """Return the text of a file in the checkout, or None if it does not exist."""
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
-def write(name: str, text: str) -> None:
-    """Write a page into docs/reference."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / name).write_text(text, encoding="utf-8")
-
-
 def stale_refusal(name: str) -> Refusal:
-    """Return the refusal of a page that is out of date."""
+    """Return the refusal of a generated file that is out of date."""
     return STALE_PAGE(
-        what=f"docs/reference/{name} is out of date",
-        expected="the page that `vllm-spark docs` writes from the toolkit's data",
+        what=f"{name} is out of date",
+        expected="the file that `vllm-spark docs` writes from the toolkit's data",
         fix="vllm-spark docs.",
     )
