@@ -25,7 +25,7 @@ import yaml
 from vllm_spark.core import paths
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory import spec
-from vllm_spark.verify import gates
+from vllm_spark.verify import runner
 
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
@@ -119,10 +119,10 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
         "env_path": made.env_path,
         "env_content": launch.env_file({"VLLM_API_KEY": key}),
     }
-    wanted = gates.request(found, launch.fingerprint(found))
-    probe = {name: wanted[name] for name in ("unit", "container", "address", "port", "state_path")} | {
+    gate_request = runner.gate_request(found, launch.fingerprint(found))
+    probe = {name: getattr(gate_request, name) for name in ("unit", "container", "address", "port", "state_path")} | {
         "env_path": made.env_path,
-        "requests": gates.rounds(wanted)[0].requests,
+        "requests": runner.rounds(gate_request)[0].requests,
     }
     return [("spark_facts", asked), ("vllm_files", files), ("vllm_probe", probe)], found
 

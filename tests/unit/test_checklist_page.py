@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from gate_requests import gate_request
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import REGISTRY
 from vllm_spark.docs import checklist
 from vllm_spark.docs.checklist import AFTER, BEFORE
 from vllm_spark.recipe import loader
-from vllm_spark.verify import gates
-from vllm_spark.verify.gates import runner, verdict
+from vllm_spark.verify import registry, runner
+from vllm_spark.verify.gate import Gate
 
 NAMES = sorted(loader.names([paths.RECIPES]))
 
@@ -26,24 +27,17 @@ def row(page: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_every_gate_has_a_text_of_what_it_proves() -> None:
-    named = {value for key, value in vars(verdict).items() if key.isupper() and isinstance(value, str)}
-    assert {"ready", "garbage", "tools", "probe"} <= named
-    assert set(gates.PROVES) == named
-    assert {gate.NAME for gate in runner.OPTIONAL} <= set(gates.PROVES)
+def test_gates_are_listed_in_the_order_in_which_they_are_judged(page: str) -> None:
+    request = gate_request(gates={gate.name: {"needed": 7} for gate in registry.OPTIONAL})
+    later = [each.name for each in runner.rounds(request)[1:]]
+    assert {"garbage", "tools", "probe"} <= set(later)
+    listed = [cells.split("`")[1] for cells in page.splitlines() if cells.startswith("| `")]
+    assert [name for name in listed if name in later] == later
 
 
-def test_gates_are_listed_in_the_order_of_their_run() -> None:
-    request = {"rank": 0, "served_name": "m", "through": "", "answers": [], "gates": {}}
-    request["gates"] = {gate.NAME: {"needed": 7} for gate in runner.OPTIONAL}
-    later = [part.name for part in gates.rounds(request)[1:]]
-    assert len(later) > 1
-    assert [gate for gate in gates.PROVES if gate in later] == later
-
-
-def test_every_gate_is_on_the_page(page: str) -> None:
-    assert len(gates.PROVES) > 1
-    assert {name: row(page, f"`{name}` |")[1] for name in gates.PROVES} == dict(gates.PROVES)
+@pytest.mark.parametrize("gate", registry.GATES, ids=lambda gate: gate.name)
+def test_a_gate_is_on_the_page(page: str, gate: Gate) -> None:
+    assert row(page, f"`{gate.name}` |")[1:] == [gate.proves, gate.judged_where]
 
 
 def gates_on_page(page: str, recipe: str) -> dict[str, object]:

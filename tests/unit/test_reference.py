@@ -19,14 +19,15 @@ def test_no_page_is_stale() -> None:
 def test_a_stale_page_is_refused_and_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pages, "FOLDER", tmp_path / "reference")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    reference = tmp_path / "docs" / "reference"
     assert main.main(["docs", "--check"]) == 1
     assert "docs/reference/prediction.md is out of date" in capsys.readouterr().err
-    assert not (tmp_path / "reference").exists()
+    assert not reference.exists()
     assert main.main(["docs"]) == 0
-    assert {file.name for file in (tmp_path / "reference").iterdir()} == set(pages.PAGES)
+    assert {file.name for file in reference.iterdir()} == set(pages.PAGES)
     assert main.main(["docs", "--check"]) == 0
-    (tmp_path / "reference" / "prediction.md").write_text("by hand")
+    (reference / "prediction.md").write_text("by hand")
     assert main.main(["docs", "--check"]) == 1
 
 

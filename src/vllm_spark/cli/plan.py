@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from vllm_spark.cli import arguments
-from vllm_spark.core import paths
+from vllm_spark.core import paths, ports
 from vllm_spark.core.types import Facts
 from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, memory, reference_spark
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     request = ForecastRequest(args.context, args.streams)
     context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
     result = forecast.forecast(recipe.name, recipe.document, facts, request, context)
-    subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), forecast.LOOPBACK)
+    subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)
     refusals = [*known_issues.refusals(subject, args.accept_known_issue), *result.refusals]
     for host, host_facts in facts.items():
         # The memory of a unit that still runs will be free again, by an amount that is not known.

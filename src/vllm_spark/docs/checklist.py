@@ -9,8 +9,8 @@ from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.docs.markdown import table
 from vllm_spark.recipe import loader, shared_gates
-from vllm_spark.verify import gates
-from vllm_spark.verify.gates import runner
+from vllm_spark.verify import registry
+from vllm_spark.verify.gates import answer, log, ready
 
 HEAD = """\
 # Deployment checklist
@@ -136,19 +136,14 @@ def _list_item(line: Line) -> str:
 
 
 def _gate_rows() -> Iterator[tuple[str, str, str]]:
-    by_name = {gate.NAME for gate in runner.OPTIONAL}
-    elsewhere = {
-        gates.LOG: "recipes that name log lines",
-        gates.FABRIC: "two Sparks, in recipes that name a network",
-    }
-    for name, proves in gates.PROVES.items():
-        where = "recipes that name it" if name in by_name else elsewhere.get(name, "every deployment")
-        yield f"`{name}`", proves, where
+    for gate in registry.GATES:
+        yield f"`{gate.name}`", gate.proves, gate.judged_where
 
 
 def _recipe_rows(recipes: Mapping[str, Document]) -> Iterator[tuple[str, str, str, str]]:
+    own_column = {ready.NAME, log.NAME, answer.NAME}
     for name, used in recipes.items():
-        others = [gate for gate in gates.PROVES if gate in used and gate not in {gates.READY, gates.LOG, gates.ANSWER}]
+        others = [gate.name for gate in registry.GATES if gate.name in used and gate.name not in own_column]
         yield (
             f"[{name}](recipes.md#{name.replace('.', '')})",
             f"{used['ready']['deadline_s']} s",

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from vllm_spark.docs.markdown import table
 from vllm_spark.doctor.signatures import SEVERITIES, Signature, harmless, signatures
-from vllm_spark.preflight import host_warnings
-from vllm_spark.preflight.host_warning_rules import HostRule
+from vllm_spark.preflight import checks
+from vllm_spark.preflight.registry import Check
 
 HEAD = """\
 # Findings
 
 `vllm-spark docs` writes this page from `src/vllm_spark/doctor/signatures.yml` and
-`src/vllm_spark/preflight/host_warnings.yml`; do not edit it. `vllm-spark doctor LOG…` searches logs of the engine, Ray,
+`src/vllm_spark/preflight/checks`; do not edit it. `vllm-spark doctor LOG…` searches logs of the engine, Ray,
 NCCL, the kernel and Docker for the signatures, and lists its findings in this order. A failed start ends with the first
 finding that is not a warning. The last table lists the host warnings, which `precheck` and `deploy` show before
 anything starts. #N is an issue or pull request of vllm-project/vllm.
@@ -46,15 +46,15 @@ def text() -> str:
         _section(
             "Host warnings: visible before a start",
             ("id", "message", "runbook", "source"),
-            map(_host_cells, host_warnings.load_rules()),
+            map(_host_cells, checks.registered("warning")),
         )
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _host_cells(rule: HostRule) -> tuple[str, ...]:
-    message = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), rule.cause)
-    return rule.id, message, _runbook(rule.runbook), rule.source
+def _host_cells(check: Check) -> tuple[str, ...]:
+    message = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), check.what)
+    return check.id, message, _runbook(f"{check.runbook}.md"), check.source
 
 
 def _cells(signature: Signature) -> tuple[str, ...]:

@@ -1,17 +1,16 @@
-"""Generated files: the pages of docs/reference."""
+"""Generated files: the pages of docs/reference and the gates in recipes/schema.json."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.docs import checklist, compatibility, findings, prediction, recipes
+from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema, recipes
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
-FOLDER = paths.ROOT / "docs" / "reference"
+ROOT = paths.ROOT
 
 # File in docs/reference -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -23,23 +22,28 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def generated() -> dict[str, tuple[Path, str]]:
-    """Return each generated file by its path in the repository, with its absolute path and its text."""
-    return {f"docs/reference/{name}": (FOLDER / name, text()) for name, text in PAGES.items()}
+def outdated() -> dict[str, str]:
+    """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
+    texts = {f"docs/reference/{name}": page() for name, page in PAGES.items()}
+    texts["recipes/schema.json"] = recipe_schema.text()
+    return {name: text for name, text in texts.items() if read(name) != text}
 
 
-def stale() -> dict[str, tuple[Path, str]]:
-    """Return the generated files that are missing or differ from the toolkit's data."""
-    return {name: (file, text) for name, (file, text) in generated().items() if on_disk(file) != text}
-
-
-def on_disk(file: Path) -> str | None:
-    """Return the text of a file in the checkout, or None if it does not exist."""
+def read(name: str) -> str | None:
+    """Return a generated file as the checkout has it, or None if it is missing."""
+    file = ROOT / name
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
+def write(name: str, text: str) -> None:
+    """Write a generated file."""
+    file = ROOT / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
 def stale_refusal(name: str) -> Refusal:
-    """Return the refusal of a generated file that is out of date."""
+    """Return the refusal of a page that is out of date."""
     return STALE_PAGE(
         what=f"{name} is out of date",
         expected="the file that `vllm-spark docs` writes from the toolkit's data",

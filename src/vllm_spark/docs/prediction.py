@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.core import units
-from vllm_spark.core.units import GIB
+from vllm_spark.core.units import GB, GIB
 from vllm_spark.docs import markdown
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, reported_speeds, roofline
@@ -98,7 +98,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _constants() -> Iterator[str]:
     c = Constants()
     rows = [
-        ("bandwidth", f"{c.bandwidth / 1e9:.0f} GB/s", "a saturating read reaches 231 to 234 of the 273 GB/s"),
+        ("bandwidth", f"{c.bandwidth / GB:.0f} GB/s", "a saturating read reaches 231 to 234 of the 273 GB/s"),
         ("t_layer", f"{c.layer_dense_s * 1e3:.3f} ms", "launches, norms, rotary embedding; `layer_dense_s`"),
         ("t_layer, with experts", f"{c.layer_experts_s * 1e3:.3f} ms", "and routing, sorting; `layer_experts_s`"),
         ("t_step", f"{c.step_s * 1e3:.1f} ms", "sampler, scheduler, HTTP; `step_s`"),
@@ -152,7 +152,7 @@ def _row_table(rows: Sequence[Row]) -> str:
     cells = [
         (
             row.id,
-            _figure(sum(row.step().read.values()) / 1e9),
+            _figure(sum(row.step().read.values()) / GB),
             _figure(row.step().tokens_per_s),
             _figure(row.measured),
             f"{row.error():+.1%}",
@@ -211,9 +211,9 @@ def _layouts() -> Iterator[str]:
 
 def _layout_row(name: str, model: str, layout: Mapping[str, Width]) -> tuple[str, ...]:
     read = roofline.weight_bytes(architecture.load(model), reported_speeds.mixed(layout), roofline.Load(), Constants())
-    parts = [f"{read[part] / 1e9:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
+    parts = [f"{read[part] / GB:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
     total = sum(read.values())
-    return (name, model, *parts, f"{total / 1e9:.2f}", f"{273e9 / total:.1f}")
+    return (name, model, *parts, f"{total / GB:.2f}", f"{273e9 / total:.1f}")
 
 
 def _loaded() -> Iterator[str]:

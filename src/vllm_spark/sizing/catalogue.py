@@ -9,10 +9,11 @@ from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB
 from vllm_spark.recipe import loader, lockfile
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import forecast, memory, reference_spark
-from vllm_spark.sizing.forecast import GB, ForecastRequest
+from vllm_spark.sizing.forecast import ForecastRequest
 
 COLUMNS = ("recipe", "Sparks", "vLLM", "download GB", "memory GB", "forecast tok/s", "reported tok/s", "pinned")
 
@@ -61,7 +62,7 @@ def entry(document: Document, locked: Lock) -> Entry:
         memory_bytes=memory.needed_bytes(document, reference_spark.MEMORY["total"]),
         predicted=f"{speed.low:.0f} to {speed.high:.0f}" if speed else "",
         reported=reported(document),
-        open=tuple(str(missing.open) for missing in lockfile.missing_pins(document, locked)),
+        open=tuple(str(missing.ref) for missing in lockfile.missing_pins(document, locked)),
     )
 
 

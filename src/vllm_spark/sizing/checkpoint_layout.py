@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vllm_spark.core.types import WeightFacts
+from vllm_spark.core.units import GB
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import roofline
 
@@ -69,7 +70,7 @@ def read(architecture: Architecture, weights: WeightFacts) -> CheckpointLayout:
     filed = architecture.filed()
     layout = {part: sizes[part] / filed[part] for part in LAYOUT_PARTS if filed[part] and part in sizes}
     doubts = [
-        f"{part}: {sizes.get(part, 0) / 1e9:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
+        f"{part}: {sizes.get(part, 0) / GB:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
         for part in LAYOUT_PARTS
         if bool(filed[part]) != (part in sizes) or not NARROWEST <= layout.get(part, NARROWEST) <= WIDEST
     ]

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.core.units import gib
+from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import architecture, known_issues, loader
 from vllm_spark.recipe.hub_cache import snapshot
@@ -26,16 +27,12 @@ TOO_LITTLE_DISK = register("too-little-disk", runbook="plan-no-go")
 # With this context the sliding windows of Gemma 4 are full, so a longer one hardly changes the speed.
 USUAL_CONTEXT = 1024
 
-GB = 1e9
 
 # A recipe of the same model is recommended if it is faster by more than two operators differ; one of another model, if
 # it is much faster.
 FASTER, MUCH_FASTER = 1.2, 2.0
 
 ONE_STREAM = "one stream"
-
-# A bind address that needs no API key, because a forecast has no deployment.
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +348,7 @@ def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
     for file in loader.names(folders).values():
         try:
             document = loader.read(file).document
+            # A recipe is judged here and not a deployment of it: the loopback address needs no API key.
             subject = known_issues.Subject(document, document.get("secrets", ()), LOOPBACK)
             if memory.model_of(document) and not any(known_issues.refusals(subject, ())):
                 recipes.append(document)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.core.types import Document, Facts, MemoryFacts
+from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, roofline
@@ -181,15 +180,6 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int)
 def floor_bytes(recipe: Document) -> int:
     """Return the memory that must stay free for the host itself."""
     return int(recipe["memory"].get("free_floor_bytes", DEFAULT_FLOOR_BYTES))
-
-
-def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
-    """Refuse a start that does not fit.
-
-    Nothing is refused while a unit of the toolkit runs: its memory will be free again, by an amount that is not known.
-    """
-    if not facts.get("running_units"):
-        yield from too_little_refusal(spec.deployment.name, spec.host, spec.recipe, facts["memory"])
 
 
 def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFacts) -> Iterator[Refusal]:

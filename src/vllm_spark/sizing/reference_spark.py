@@ -15,6 +15,8 @@ TWINS = (
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
 )
 
+PCI_SPEED = "32.0 GT/s PCIe"
+
 
 def fabric(host: str) -> FabricFacts:
     """Return the fabric facts of one of HOSTS, in the form of plugins/module_utils/spark_fabric.py."""
@@ -37,8 +39,10 @@ def fabric(host: str) -> FabricFacts:
                 "state": "ACTIVE",
                 "rate": "200 Gb/sec (4X HDR)",
                 "pci": pci,
-                **dict.fromkeys(("pci_width", "pci_max_width"), 4),
-                **dict.fromkeys(("pci_speed", "pci_max_speed"), "32.0 GT/s PCIe"),
+                "pci_width": 4,
+                "pci_max_width": 4,
+                "pci_speed": PCI_SPEED,
+                "pci_max_speed": PCI_SPEED,
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
