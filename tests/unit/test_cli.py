@@ -1,4 +1,4 @@
-"""The command line without any host."""
+"""The sub-commands of `vllm-spark` that need no host."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ HOSTS = ("spark1", "spark2")
 MEMORY: MemoryFacts = {"total": 130663706624, "available": 120259084288}
 
 # The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
-TWINS = (
+LANES = (
     ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
 )
@@ -30,7 +30,7 @@ def fabric(host: str) -> FabricFacts:
                 "carrier": True,
                 "wireless": False,
             }
-            for netdev, _, _, subnet in TWINS
+            for netdev, _, _, subnet in LANES
         ],
         "hcas": [
             {
@@ -46,7 +46,7 @@ def fabric(host: str) -> FabricFacts:
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
-            for netdev, hca, pci, subnet in TWINS
+            for netdev, hca, pci, subnet in LANES
         ],
         "devices": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"],
         "ib_core": True,
