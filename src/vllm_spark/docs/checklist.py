@@ -1,4 +1,4 @@
-"""docs/reference/checklist.md: what to see to before, during and after a deployment. The middle is the gates."""
+"""docs/reference/checklist.md: conditions before, during and after a deployment. The middle part lists the gates."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ HEAD = """\
 
 Made by `vllm-spark docs` from the gates and `recipes/*.yml`; do not edit it. Before a deployment, each line names the
 command that checks it; the command ends with a fault and its fix where the line does not hold. The gates judge the
-deployment itself. What comes after them only its owner can judge.
+deployment itself. Only its owner can judge what comes after them.
 """
 GATES_HEAD = """\
-`ansible-playbook deploy.yml -l HOST` ends with them, and `ansible-playbook verify.yml -l HOST` judges them again. Cheap
-ones come first, and none after one that does not hold. A recipe switches one on by naming it: `recipes/schema.json`,
-under `gates`."""
+`ansible-playbook deploy.yml -l HOST` ends with the gates, and `ansible-playbook verify.yml -l HOST` judges them again.
+Cheap gates come first, and no gate follows one that fails. A recipe switches an optional gate on by naming it:
+`recipes/schema.json`, under `gates`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What must hold, and the command that says whether it does, or shows what is to be judged. `refusals` are the ids
-    of what it ends in where the line does not hold."""
+    """A condition, and the command that checks it or shows what to judge. `refusals` are the ids with which the command
+    ends if the condition does not hold."""
 
     what: str
     command: str
@@ -103,7 +103,7 @@ AFTER = (
 
 
 def text() -> str:
-    """The page."""
+    """Return the text of the page."""
     recipes = {name: loader.load(name).document["gates"] for name in sorted(loader.names([paths.RECIPES]))}
     parts = [
         HEAD.rstrip(),
@@ -113,7 +113,7 @@ def text() -> str:
         GATES_HEAD,
         table(("gate", "proves", "judged where"), _gate_rows()),
         "### By recipe",
-        "What every deployment has is left out. Ready: until the first token, at the most.",
+        "Gates that every deployment has are left out. Ready: the time limit for the first token.",
         table(("recipe", "ready", "lines of the log", "other gates"), _recipe_rows(recipes)),
         "### Lines of the log",
         table(("id", "on a miss"), ((f"`{name}`", gate["why"]) for name, gate in shared_gates.load().items())),
