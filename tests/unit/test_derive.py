@@ -269,7 +269,7 @@ def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
     document = yaml.safe_load(file.read_text())
     document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
     file.write_text(yaml.safe_dump(document))
-    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: one"):
+    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: a sha256, because"):
         loader.load("derived", (tmp_path,))
 
 

@@ -56,7 +56,7 @@ def test_the_branch_becomes_a_commit() -> None:
     with serving(hub) as (url, asked):
         answer = Hub(url, token=RIGHT).revision("owner/Model")
     assert answer.value == COMMIT
-    assert answer.seen == url.removeprefix("http://")
+    assert answer.origin == url.removeprefix("http://")
     assert asked[0][1]["authorization"] == f"Bearer {RIGHT}"
 
 
@@ -77,7 +77,7 @@ REFUSED = {
     "owner/nothing": ("hub-login", "owner/nothing does not exist, or is private"),
     "owner/gated": ("hub-login", "is gated"),
     "owner/odd": ("hub-down", "status 418"),
-    "no name at all": ("hub-login", "is no name of a repository"),
+    "no name at all": ("hub-login", "is not the name of a repository"),
 }
 
 
@@ -96,7 +96,7 @@ def test_a_wrong_token_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("repository", "path", "says"),
-    [("owner/Empty", "none.py", "is no file there"), ("owner/Huge", "model.safetensors", "has 1099511627776 bytes")],
+    [("owner/Empty", "none.py", "is not a file there"), ("owner/Huge", "model.safetensors", "has 1099511627776 bytes")],
 )
 def test_a_file_that_cannot_be_mounted_is_refused(repository: str, path: str, says: str) -> None:
     with serving(hub) as (url, _), pytest.raises(RefusedError, match=says):
@@ -144,7 +144,7 @@ def run(folder: Path, registry_url: str, hub_url: str, **more: object) -> lock_v
     registry = Registry({"images.test": registry_url})
     source = lock_verb.RemoteSources(registry, Hub(hub_url))
     wanted = lock_verb.LockRequest(**given)  # type: ignore[arg-type]
-    return lock_verb.run(wanted, folder / "lock.yml", source, lock_verb.verified(registry), "2026-11-21")
+    return lock_verb.run(wanted, folder / "lock.yml", source, lock_verb.digest_check(registry), "2026-11-21")
 
 
 def test_lock_writes_what_the_limited_recipes_leave_open(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_lock_says_that_a_recipe_pins_its_image_and_asks_only_when_told_to(folde
         with pytest.raises(RefusedError, match="is for linux/amd64 — expected: linux/arm64"):
             run(folder, images, models, limit=("spark2",), verify=True)
     assert said == ("recipe closed pins image images.test/owner/engine:nightly-1 itself, "
-                    "not asked for (-e lock_verify=true asks)",)  # fmt: skip
+                    "not checked (-e lock_verify=true checks it)",)  # fmt: skip
 
 
 @pytest.mark.parametrize(

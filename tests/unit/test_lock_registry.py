@@ -73,7 +73,7 @@ def test_a_tag_becomes_the_digest_of_a_platform(tag: str, platforms: tuple[str, 
     with serving(table) as (url, asked):
         answer = Registry({"images.test": url}).resolve(IMAGE, tag, platforms)
     assert (answer.value, answer.platform) == FOUND[tag, platforms]
-    assert answer.seen == "images.test"
+    assert answer.origin == "images.test"
     assert registry.INDEXES[0] in asked[0][1]["Accept"]
 
 
@@ -81,12 +81,12 @@ def test_a_tag_becomes_the_digest_of_a_platform(tag: str, platforms: tuple[str, 
 REFUSED = {
     "none": ("unknown-tag", "images.test/owner/engine:none is not in its registry (status 404)"),
     "only-amd": ("wrong-platform", "is for linux/amd64 — expected: linux/arm64"),
-    "old": ("registry-answer", "is no image"),
+    "old": ("registry-answer", "is not an image"),
     "html": ("registry-answer", "captive portal"),
     "list": ("registry-answer", "expected: an index or a manifest"),
-    "busy": ("registry-down", "answers status 429: too many requests"),
-    "secret": ("registry-login", "wants a login"),
-    "big": ("registry-down", "no whole answer"),
+    "busy": ("registry-down", "answered status 429: too many requests"),
+    "secret": ("registry-login", "requires a login"),
+    "big": ("registry-down", "no whole response"),
 }
 
 
@@ -171,7 +171,7 @@ def test_a_password_is_sent_where_the_registry_wants_it() -> None:
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_login_it_says_how_to_get_one() -> None:
-    with serving(passwords) as (url, _), pytest.raises(RefusedError, match=r"wants a login.* Fix: docker login"):
+    with serving(passwords) as (url, _), pytest.raises(RefusedError, match=r"requires a login.* Fix: docker login"):
         Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
 
 

@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.pinning import resolution
+from vllm_spark.pinning.resolution import Resolution
 from vllm_spark.recipe import lockfile
-from vllm_spark.recipe.lockfile import Lock, Resolution, UnpinnedRef
+from vllm_spark.recipe.lockfile import Lock, UnpinnedRef
 
 OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 COMMIT, LATER = "a" * 40, "b" * 40
@@ -68,7 +70,7 @@ class StandInSource:
 def resolved(
     old: Lock, source: StandInSource, accepted: tuple[str, ...] = (), document: dict[str, Any] = DOCUMENT
 ) -> tuple[Lock, list[str]]:
-    new, changes = lockfile.resolve([document], old, source, accepted, "2026-11-21")
+    new, changes = resolution.resolve([document], old, source, accepted, "2026-11-21")
     return new, [change.line() for change in changes]
 
 

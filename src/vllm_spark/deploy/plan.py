@@ -12,12 +12,15 @@ from typing import Any
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, PROGRAM_DIR, UNIT_DIR, UNIT_FILE
+from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import exclusion, images, launch, ranks
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight.checks import LOOPBACK, MACHINES, model_folders, refusals, required_ports
+from vllm_spark.preflight import checks
+from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import known_issues
 from vllm_spark.verify import runner
 from vllm_spark.verify.gate_request import GateRequest
@@ -70,16 +73,11 @@ class Plan:
 def questions(spec: Spec) -> dict[str, Any]:
     """What the facts module is asked: everything in one round trip, nothing that no step needs."""
     unit, timer = spec.deployment.unit, spec.deployment.timer
-    checksums = [inventory_spec.mount_source(spec, m) for m in spec.recipe.get("mounts", []) if m["from"] == "model"]
     return {
+        **checks.questions(spec),
         "images": images.questions(spec),
-        "paths": model_folders(spec),
-        "checksums": checksums,
-        "ports": [*required_ports(spec)],
         "units": [unit, *([] if spec.rank else [timer]), *(f"vllm@{name}.service" for name in spec.inactive)],
         "fabric": len(spec.deployment.hosts) > 1,
-        "host": True,
-        "disks": [spec.site.hub_dir, spec.site.cache_dir],
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
     }
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError, register
-from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema
-from vllm_spark.sizing import catalogue
+from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema, recipes
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
-FOLDER = paths.ROOT / "docs" / "reference"
+ROOT = paths.ROOT
 
 # File in docs/reference -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -21,42 +18,34 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "compatibility.md": compatibility.text,
     "findings.md": findings.text,
     "prediction.md": prediction.text,
-    "recipes.md": catalogue.page,
+    "recipes.md": recipes.text,
 }
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command `docs`."""
-    docs = commands.add_parser("docs", help="write the pages of docs/reference and the gates of recipes/schema.json")
-    docs.add_argument("--check", action="store_true", help="write nothing; fail if a file is stale")
+def outdated() -> dict[str, str]:
+    """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
+    texts = {f"docs/reference/{name}": page() for name, page in PAGES.items()}
+    texts["recipes/schema.json"] = recipe_schema.text()
+    return {name: text for name, text in texts.items() if read(name) != text}
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the stale files and return 0. With --check, raises RefusedError with every stale file instead."""
-    stale = {name: (file, text) for name, (file, text) in generated().items() if on_disk(file) != text}
-    if args.check and stale:
-        raise RefusedError(_stale(name) for name in stale)
-    for name, (file, text) in stale.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        print(name)
-    return 0
-
-
-def generated() -> dict[str, tuple[Path, str]]:
-    """Return each generated file by its path in the repository: where it is, and its text."""
-    pages = {f"docs/reference/{name}": (FOLDER / name, text()) for name, text in PAGES.items()}
-    return {**pages, "recipes/schema.json": (recipe_schema.FILE, recipe_schema.text())}
-
-
-def on_disk(file: Path) -> str | None:
-    """Return the text of a file in the checkout; None if it does not exist."""
+def read(name: str) -> str | None:
+    """Return a generated file as the checkout has it, or None if it is missing."""
+    file = ROOT / name
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
-def _stale(name: str) -> Refusal:
+def write(name: str, text: str) -> None:
+    """Write a generated file."""
+    file = ROOT / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def stale_refusal(name: str) -> Refusal:
+    """Return the refusal of a page that is out of date."""
     return STALE_PAGE(
-        what=f"{name} is not what the toolkit's data say",
-        expected="the file as `vllm-spark docs` writes it",
+        what=f"{name} is out of date",
+        expected="the file that `vllm-spark docs` writes from the toolkit's data",
         fix="vllm-spark docs.",
     )

@@ -41,6 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="files, or bundles of collect; - is standard input, the default",
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=run)
 
 
 def run(call: argparse.Namespace) -> int:

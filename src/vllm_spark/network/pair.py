@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from vllm_spark.core.host_layout import RUN_DIR, SUPERVISOR
 from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RAY_PORT, RAY_PORTS, SUPERVISOR_PORT
+from vllm_spark.core.units import GIB
 
 # Ray takes 30 % of memory for objects unless told; a tensor-parallel engine keeps none there.
-RAY_OBJECT_STORE_BYTES = 1 << 30
+RAY_OBJECT_STORE_BYTES = GIB
 
 
 # Said at every start, some hundred lines before the engine serves: it is how the fabric gate knows what NCCL took.
