@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import DATA
-from recorded_boxes import load, record
+from recorded_hosts import load, record
 
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import RefusedError

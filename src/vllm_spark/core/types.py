@@ -117,6 +117,8 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
+    speed_mbps: NotRequired[int | None]
+    pci: NotRequired[str | None]
 
 
 class GidFacts(TypedDict):
@@ -133,6 +135,7 @@ class HcaFacts(TypedDict):
     name: str
     netdev: str | None
     state: str
+    link_layer: NotRequired[str]
     rate: str
     pci: str | None
     pci_width: int | None
