@@ -36,7 +36,7 @@ class ActionModule(ActionBase):
         process, ports = bundle_server.start(Path(given["folder"]).expanduser().resolve(), given["token"])
         ways = [
             f"127.0.0.1:{BUNDLE_WEIGHTS_PORT}:127.0.0.1:{ports['weights']}",
-            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['shelf']}",
+            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['images']}",
         ]
         if said := self._ssh("forward", ways):
             bundle_server.stop(process)

@@ -1,5 +1,4 @@
-"""One long program on the box: started, watched with what it says of itself, judged. A shim over
-vllm_spark.transfer.messages."""
+"""Run one job of a pull on the host and report its progress. A shim over vllm_spark.transfer.jobs."""
 
 from __future__ import annotations
 
@@ -11,21 +10,12 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from vllm_spark.core.host_layout import PULL_PROGRAM_DIR
-from vllm_spark.transfer import messages, plan
+from vllm_spark.transfer import jobs, plan
 
 display = Display()
 
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
-# What a job is, where its words are not given.
-WORDS = {
-    "check": ("vllm_spark.node.pull.range_copy", "check"),
-    "serve": ("vllm_spark.node.pull.range_copy", "serve"),
-    "take": ("vllm_spark.node.pull.range_copy", "take"),
-    "image": ("vllm_spark.node.pull.image_pull", "pull"),
-    "shelf": ("vllm_spark.node.pull.image_pull", "shelf"),
-    "repair": ("vllm_spark.node.pull.image_pull", "repair"),
-}
 
 
 class ActionModule(ActionBase):
@@ -42,7 +32,6 @@ class ActionModule(ActionBase):
             return self._module(task_vars, {"action": "stop", "job": job})
         if self._task.check_mode:
             return {"changed": True, "result": {}}
-        module, command = WORDS.get(job, ("", ""))
         started = self._module(
             task_vars,
             {
@@ -50,23 +39,23 @@ class ActionModule(ActionBase):
                 "job": job,
                 "programs": plan.programs(),
                 "program_dir": PULL_PROGRAM_DIR,
-                "words": list(given.get("words") or ["/usr/bin/python3", "-m", module, command]),
+                "words": list(given.get("words") or jobs.JOBS[job].argv),
                 "request": given["request"],
                 "token": given.get("token", ""),
                 "environment_variables": given.get("environment_variables", {}),
             },
         )
         if started.get("failed"):
-            raise AnsibleActionFail(str(messages.job_failure(job, host, {"said": started.get("msg", "")})))
+            raise AnsibleActionFail(str(jobs.failure(job, host, {"detail": started.get("msg", "")})))
         if not given.get("wait", True):
             return {"changed": True, "result": {}}
         result = self._watch(job, host, task_vars)
         self._module(task_vars, {"action": "stop", "job": job})
         if not result["ok"]:
-            raise AnsibleActionFail(str(messages.job_failure(job, host, result)))
-        if said := messages.job_summary(job, result):
+            raise AnsibleActionFail(str(jobs.failure(job, host, result)))
+        if said := jobs.JOBS[job].summary(result):
             display.display(f"{host}  {said}")
-        return {"changed": messages.changed_host(job, result), "result": result, "_ansible_verbose_override": True}
+        return {"changed": jobs.has_changed_host(job, result), "result": result, "_ansible_verbose_override": True}
 
     def _watch(self, job: str, host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
         """Its result. It has no deadline of ours: a slow line is none of its faults, and a dead one ends it."""
@@ -75,7 +64,7 @@ class ActionModule(ActionBase):
             looked = self._module(task_vars, {"action": "watch", "job": job})
             if looked.get("result"):
                 return dict(looked["result"])
-            line = messages.job_headline(looked.get("progress", {}))
+            line = jobs.headline(looked.get("progress", {}))
             if time.monotonic() - said_at >= SAY_EVERY_S and line != said:
                 display.display(f"{host}  {line}")
                 said_at, said = time.monotonic(), line

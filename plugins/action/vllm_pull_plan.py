@@ -29,18 +29,18 @@ class ActionModule(ActionBase):
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         hosts = self._task.args["hosts"]
         site = PullSite(
-            wanted={
+            specs={
                 name: [Spec.from_json(entry) for entry in known[name]["vllm_pull_wanted"]["specs"]] for name in hosts
             },
-            looks={name: known[name]["vllm_pull_looked"]["looks"] for name in hosts},
+            model_states={name: known[name]["vllm_pull_looked"]["looks"] for name in hosts},
             facts={name: known[name]["vllm_pull_box"]["facts"] for name in hosts},
             toolkit=version.version(),
             bundled=bool(self._task.args.get("bundled", False)),
         )
         try:
             if self._task.args.get("proven", False):
-                plan.proven(site, host)
-                mine = models(site.wanted[host])
+                plan.verify(site, host)
+                mine = models(site.specs[host])
                 return self._said(host, [f"{model} is whole" for model in mine], {})
             made = plan.steps(site, host)
         except RefusedError as refused:

@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
             "changed": False,
             "specs": [entry.to_json() for entry in found],
             "questions": plan.questions(found) if found else {},
-            "look": plan.look_at(found) if found else {},
+            "look": plan.model_state_request(found) if found else {},
             "programs": plan.programs(),
             # Pages of JSON that tell an operator nothing; -vv shows them.
             "_ansible_verbose_override": True,

@@ -87,7 +87,7 @@ class Server:
                 continue
 
     def close(self) -> None:
-        loopback.end(self.listener, self.thread)
+        loopback.close_listener(self.listener, self.thread)
 
     @property
     def authorized_keys(self) -> Path:
@@ -255,7 +255,7 @@ def test_no_password_login(server: Server, run: Run) -> None:
 
 
 def test_nobody_there(run: Run) -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         ended = run(port, "--fingerprint", "SHA256:x")
     assert ended.status == 1
     assert f"127.0.0.1 port {port}: Connection refused" in ended.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import DATA
-from stand_in import Reply, serving
+from fakes.fake_http import Reply, serving
 
 import loopback
 from vllm_spark.core.refusal import RefusedError
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_mounted_is_refused(repository: str, path: str, sa
 
 
 def test_a_hub_that_is_down() -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=rf"the hub at {url} does not answer: .* Fix: "):
             Hub(url).revision("owner/Model")
@@ -199,7 +199,7 @@ def test_lock_names_recipes_that_nobody_has_deployed(folder: Path) -> None:
 
 
 def test_when_the_registry_is_down_the_file_is_as_it_was(folder: Path) -> None:
-    with serving(hub) as (models, _), loopback.nobody() as port:
+    with serving(hub) as (models, _), loopback.refusing_port() as port:
         (folder / "lock.yml").write_text("images: {}\n")
         with pytest.raises(RefusedError, match="does not answer"):
             run(folder, f"http://127.0.0.1:{port}", models)

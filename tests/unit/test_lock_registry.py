@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in import Reply, serving
+from fakes.fake_http import Reply, serving
 
 import loopback
 from vllm_spark.core.refusal import RefusedError
@@ -99,7 +99,7 @@ def test_everything_else_is_refused_with_its_reason(tag: str) -> None:
 
 
 def test_a_registry_that_is_down() -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=r"does not answer at http://127.*[Cc]onnection refused.* Fix: "):
             Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
@@ -186,7 +186,7 @@ NAMES = {
 
 @pytest.mark.parametrize("image", NAMES)
 def test_names_are_read_as_docker_reads_them(image: str) -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         hosts = dict.fromkeys(("docker.io", "registry:5000", "ghcr.io"), url)
         with pytest.raises(RefusedError) as refused:

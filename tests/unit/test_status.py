@@ -12,7 +12,7 @@ import pytest
 from ansible.module_utils import spark_status
 from recorded_boxes import HOSTS
 from spark_that_agrees import agreeing
-from stand_in import Reply, serving
+from fakes.fake_http import Reply, serving
 from test_cases import boxes_of, merge, resolved
 
 from vllm_spark.core import paths
