@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import DATA
-from fakes.fake_http import Reply, serving
 
 import loopback
+from fakes.fake_http import Reply, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.fake_http import Reply, serving
 
 import loopback
+from fakes.fake_http import Reply, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import registry
 from vllm_spark.pinning.registry import Registry
