@@ -216,14 +216,16 @@ def test_the_other_words_of_a_build() -> None:
         "building (Step 2/9 : COPY x y)  01:01 of 1:00:00"
     )
     said = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
-    assert said.startswith("the overlay https://example.org/o.tar.gz was not downloaded: The checksum for x did not match")
+    expected = "the overlay https://example.org/o.tar.gz was not downloaded: The checksum for x did not match"
+    assert said.startswith(expected)
     assert f"expected: an archive with sha256 {'3' * 64}" in said
 
 
 def test_a_transfer_that_failed_names_both_ends() -> None:
     ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
     said = messages.transfer_failure(ends, "Connection\n refused")
-    assert said.startswith("vllm-spark/demo:abc was not copied from spark1 to its worker: Connection refused — expected")
+    expected = "vllm-spark/demo:abc was not copied from spark1 to its worker: Connection refused — expected"
+    assert said.startswith(expected)
     assert "10.0.0.1 port 25090" in said
 
 
