@@ -12,9 +12,9 @@ import pytest
 from ansible.module_utils import spark_status
 from deployed_spark import deployed_facts
 from recorded_hosts import HOSTS
-from stand_in import Reply, serving
 from test_cases import boxes_of, merge, resolved
 
+from fakes.fake_http import Reply, serving
 from vllm_spark.core import paths
 from vllm_spark.deploy import ranks
 from vllm_spark.inventory.spec import Spec
