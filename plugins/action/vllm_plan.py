@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
         hosts = self._task.args["hosts"]
         if not hosts:
             idle, said = plan.idle_plan(known[host]["spark_precheck_box"]["facts"])
-            return self._planned(host, idle, said)
+            return self._planned(host, idle.to_json(), said)
         specs = {name: Spec.from_json(known[name]["spark_precheck_resolved"]["spec"]) for name in hosts}
         facts = {name: known[name]["spark_precheck_box"]["facts"] for name in hosts}
         try:

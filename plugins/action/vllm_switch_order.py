@@ -34,7 +34,8 @@ class ActionModule(ActionBase):
         running = known[host]["spark_precheck_box"]["facts"]["running_units"]
         return {
             "changed": False,
-            "involved": bool(stop) or "idle" not in plans[host],
+            "involved": bool(stop) or not plans[host]["idle"],
+            "starts": not plans[host]["idle"],
             "stop": [_name(unit) for unit in stop],
             "running": [_name(unit) for unit in stop if unit in running],
             "others": [_name(unit) for unit in running if unit not in stop],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vllm_spark.deploy import launch
+from vllm_spark.deploy import decision, launch
 from vllm_spark.lifecycle import rollback, switch_report
 from vllm_spark.transfer import messages
 
@@ -17,12 +17,11 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
+            "vllm_can_judge": decision.can_judge,
             "vllm_env": launch.env_file,
             "vllm_overlay_failure": messages.overlay_failure,
-            "vllm_rollback_due": rollback.should_roll_back,
             "vllm_rollback_ended": rollback.ended,
             "vllm_rollback_told": rollback.failure_report,
-            "vllm_switch_said": switch_report.success_report,
             "vllm_switch_told": switch_report.failure_report,
             "vllm_transfer_failure": messages.transfer_failure,
         }

@@ -136,7 +136,7 @@ def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[...
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
     idle, said = plan.idle_plan(facts)
-    assert idle["stop_units"] == ["vllm@b.service"]
+    assert idle.stop_units == ["vllm@b.service"]
     assert said == ["vllm@b.service stops: no deployment is active here"]
 
 

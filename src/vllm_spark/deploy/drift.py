@@ -60,7 +60,7 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
 
 def of_idle(facts: Facts) -> Drift:
     """Of a Spark that shall serve nothing."""
-    stops = plan.idle_plan(facts)[0]["stop_units"]
+    stops = plan.idle_plan(facts)[0].stop_units
     return Drift(bool(stops), tuple(f"{unit} stops" for unit in stops))
 
 

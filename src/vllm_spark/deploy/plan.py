@@ -41,26 +41,27 @@ class File:
 class Plan:
     """What `deploy` does to one Spark."""
 
-    unit: str
-    timer: str  # empty on a worker, which has no API to ask
-    container: str
-    image: str
-    base: str  # what is pulled where `pull` says so; the image itself unless it is derived
-    platform: str
-    pull: bool
-    build: Mapping[str, Any]
-    transfer: Mapping[str, Any]
-    folders: Sequence[str]
-    files: Sequence[File]
-    env_path: str
-    keep_previous: bool
-    undoable: bool  # this run changes the launch and the box has the one before: it comes back if a gate does not hold
-    stop_units: Sequence[str]
-    state: str  # restarted or started; started is idle where the unit runs already
-    settled: bool  # the unit is enabled and active, so there is nothing to start
-    reload: bool  # a run that was cut off has left unit files that systemd has not read
-    reason: str
+    unit: str = ""
+    timer: str = ""  # empty on a worker, which has no API to probe
+    container: str = ""
+    image: str = ""
+    base: str = ""  # what is pulled if `pull` is true; the image itself unless it is derived
+    platform: str = ""
+    pull: bool = False
+    build: Mapping[str, Any] = field(default_factory=dict)
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    folders: Sequence[str] = ()
+    files: Sequence[File] = ()
+    env_path: str = ""
+    keep_previous: bool = False
+    undoable: bool = False  # this run changes the launch and the previous one is kept: it returns if a gate fails
+    stop_units: Sequence[str] = ()
+    state: str = "started"  # restarted or started; started changes nothing if the unit runs already
+    settled: bool = True  # the unit is enabled and active, so there is nothing to start
+    reload: bool = False  # an interrupted run has left unit files that systemd has not read
+    reason: str = ""
     gates: Mapping[str, Any] = field(default_factory=dict)
+    idle: bool = False  # no deployment is active on the host: it only stops units, and all fields above are empty
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,11 +89,16 @@ def idle_questions(inactive: Sequence[str]) -> dict[str, Any] | None:
     return {"units": list(inactive)} if inactive else None
 
 
-def idle_plan(facts: Facts) -> tuple[dict[str, Any], list[str]]:
-    """(the plan of a Spark that shall be idle, what an operator should know of it): what the inventory has made
-    inactive stops, what it does not know stays."""
+def idle_plan(facts: Facts) -> tuple[Plan, list[str]]:
+    """Return the plan of a host without an active deployment, and a line per unit for the operator. Deployments that
+    the inventory has made inactive stop. Units that the inventory does not know are left alone.
+
+    Its only file is vllm-switch, which the verb switch runs on a host that only stops. deploy places no file there.
+    """
     stop = [unit for unit in facts["units"] if _occupies(unit, facts)]
-    return {"idle": True, "stop_units": stop}, [f"{unit} stops: no deployment is active here" for unit in stop]
+    program = File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
+    lines = [f"{unit} stops: no deployment is active here" for unit in stop]
+    return Plan(idle=True, folders=[], files=[program], stop_units=stop), lines
 
 
 def of_host(

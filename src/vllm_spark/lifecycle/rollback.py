@@ -28,11 +28,50 @@ CURRENT, PREVIOUS, SWAPPING = "current", "previous", "swapping"
 RUNS = ("active", "activating", "reloading")
 
 
-def should_roll_back(plans: Collection[Mapping[str, Any]], judged: Collection[Mapping[str, Any]]) -> bool:
-    """Shall the previous launch come back? `plans` and what vllm_verify said are those of all hosts of one deployment:
-    the ranks of a pair change and return together."""
-    missed = any(said.get("holds") is False for said in judged)
-    return missed and any(plan.get("undoable") for plan in plans)
+@dataclass(frozen=True, slots=True)
+class RollbackDecision:
+    """What follows from the judged gates of a launch on one host."""
+
+    record: bool  # write the judged gates to the history
+    restore: bool  # another launch takes its place again
+    missed: bool  # a gate of this launch failed. An action that returns the key `failed` fails itself
+
+    def to_json(self) -> dict[str, bool]:
+        """Return the decision as an action returns it."""
+        return asdict(self)
+
+
+def decide(
+    plan: Mapping[str, Any],
+    result: Mapping[str, Any],
+    plans: Collection[Mapping[str, Any]],
+    results: Collection[Mapping[str, Any]],
+    *,
+    enabled: bool,
+) -> RollbackDecision:
+    """Decide after a deploy. `plan` and `result` (of vllm_verify, without `holds` if it was skipped) are those of the
+    host, `plans` and `results` those of all hosts of the deployment. A run that changed nothing and whose gates hold
+    leaves no entry in the history."""
+    failed = result.get("holds") is False
+    return RollbackDecision(
+        record="holds" in result and (failed or not plan["settled"]),
+        restore=enabled and should_roll_back(plans, results),
+        missed=failed,
+    )
+
+
+def decide_by_hand(results: Collection[Mapping[str, Any]]) -> RollbackDecision:
+    """Decide at the end of a manual rollback: the launch that it replaced returns on all hosts if a gate of the
+    restored one failed on any."""
+    failed = any(result.get("holds") is False for result in results)
+    return RollbackDecision(record=False, restore=failed, missed=failed)
+
+
+def should_roll_back(plans: Collection[Mapping[str, Any]], results: Collection[Mapping[str, Any]]) -> bool:
+    """Return True if the previous launch must be restored. Arguments hold one entry per host of the deployment,
+    because the ranks of a pair change and return together."""
+    failed = any(result.get("holds") is False for result in results)
+    return failed and any(plan.get("undoable") for plan in plans)
 
 
 def failure_report(
