@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_spark.deploy import decision, plan
+from vllm_spark.transfer import verification
 
 ENV = "/etc/vllm-spark/demo/env"
 LAUNCH = "/etc/vllm-spark/demo/launch"
@@ -71,3 +72,26 @@ def test_an_idle_host_without_units_changes_nothing(facts: dict[str, Any]) -> No
 )
 def test_can_judge(settled: bool, pull: bool, check_mode: bool, can: bool) -> None:
     assert decision.can_judge(plan.Plan(settled=settled, pull=pull).to_json(), check_mode) is can
+
+
+@pytest.mark.parametrize(
+    ("units", "containers", "occupied"), [([], {}, False), (["vllm@a.service"], {}, True), ([], {"vllm-a": {}}, True)]
+)
+def test_is_occupied(units: list[str], containers: dict[str, Any], occupied: bool, facts: dict[str, Any]) -> None:
+    facts["docker"]["containers"] = containers
+    assert decision.is_occupied({**facts, "running_units": units}) is occupied
+
+
+@pytest.mark.parametrize(
+    ("states", "verify", "needed"),
+    [
+        ([], True, False),
+        ([{"manifest": True, "unread": 0}], False, False),
+        ([{"manifest": True, "unread": 0}], True, True),
+        ([{"manifest": True, "unread": 0}, {"manifest": True, "unread": 7}], False, True),
+        # Nothing is known of its files, so there is nothing to compare with.
+        ([{"manifest": False, "unread": 7}], True, False),
+    ],
+)
+def test_which_weights_are_hashed(states: list[dict[str, Any]], verify: bool, needed: bool) -> None:
+    assert verification.needs_check(states, verify) is needed

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import UNIT_DIR
+from vllm_spark.core.types import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,8 @@ def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
     """Return True if the gates can be judged now. In check mode nothing is started or pulled, so only a server that
     already runs as planned has gates to judge."""
     return not check_mode or (plan["settled"] and not plan["pull"])
+
+
+def is_occupied(facts: Facts) -> bool:
+    """Return True if a unit or a container of the toolkit is on the host."""
+    return bool(facts["running_units"] or facts["docker"]["containers"])
