@@ -14,7 +14,7 @@ from ansible.utils.display import Display
 
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import operator_lock, status
+from vllm_spark.lifecycle import operator_lock, status, status_table
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.lifecycle.status import HostResult
 
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
         if self._task.args["json_file"]:
             text = json.dumps(found, indent=2, sort_keys=True) + "\n"
             Path(self._task.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
-        display.display(status.table(found))
+        display.display(status_table.table(found))
         return {"changed": False, "hosts": found["hosts"], "_ansible_verbose_override": True}
 
     def _asked(self, known: Mapping[str, Any]) -> HostResult:

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.lifecycle import rollback
+from vllm_spark.lifecycle import rollback_target
 
 display = Display()
 
@@ -28,7 +28,7 @@ class ActionModule(ActionBase):
         known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
         boxes = {name: known[name]["vllm_rollback_box"]["holdings"] for name in (task_vars or {})["ansible_play_hosts"]}
         try:
-            ways = rollback.targets(boxes, self._task.args["deployment"])
+            ways = rollback_target.targets(boxes, self._task.args["deployment"])
         except RefusedError as refused:
             raise AnsibleActionFail(str(refused)) from refused
         way = ways.get(host)
