@@ -257,11 +257,11 @@ def test_a_server_without_password_login_is_refused(server: Server, run: Run) ->
     assert "accepts publickey for nvidia and not a password alone" in result.err
 
 
-def test_a_closed_port_is_refused(run: Run) -> None:
+def test_nobody_there(run: Run) -> None:
     with loopback.nobody() as port:
-        result = run(port, "--fingerprint", "SHA256:x")
-    assert result.status == 1
-    assert f"127.0.0.1 port {port}: Connection refused" in result.err
+        ended = run(port, "--fingerprint", "SHA256:x")
+    assert ended.status == 1
+    assert f"127.0.0.1 port {port}: Connection refused" in ended.err
 
 
 def test_another_service_on_the_port_is_refused(run: Run) -> None:
