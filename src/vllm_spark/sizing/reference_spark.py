@@ -15,6 +15,8 @@ LANES = (
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
 )
 
+PCI_SPEED = "32.0 GT/s PCIe"
+
 
 def fabric(host: str) -> FabricFacts:
     """Return the fabric facts of one of HOSTS, in the form of plugins/module_utils/spark_fabric.py."""
@@ -39,8 +41,8 @@ def fabric(host: str) -> FabricFacts:
                 "pci": pci,
                 "pci_width": 4,
                 "pci_max_width": 4,
-                "pci_speed": "32.0 GT/s PCIe",
-                "pci_max_speed": "32.0 GT/s PCIe",
+                "pci_speed": PCI_SPEED,
+                "pci_max_speed": PCI_SPEED,
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
