@@ -58,9 +58,9 @@ def test_the_closing_lines_contain_a_key_only_if_the_server_has_one(resolve: Cal
 
 
 def test_a_failed_gate_is_in_the_report(resolve: Callable[..., Spec]) -> None:
-    failed = Verdict("answer", "0", False, "asked, got ''", "Paris", "look.", "wrong-answers")
+    failed = Verdict("answer", "0", False, "no answer", "Paris", "look.", "wrong-answers")
     document = report.verification(request_of(resolve()), [*PASSED, failed], {})
     assert not document["holds"]
     assert Verdict.from_json(failed.to_json()) == failed
-    assert document["verdicts"][-1]["said"] == "asked, got ''"
-    assert str(failed) == "asked, got '' — expected: Paris. Fix: look. See docs/runbooks/wrong-answers.md"
+    assert document["verdicts"][-1]["said"] == "no answer"
+    assert str(failed) == "no answer — expected: Paris. Fix: look. See docs/runbooks/wrong-answers.md"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible.module_utils import spark_status
 from deployed_spark import deployed_facts
-from recorded_boxes import HOSTS
+from recorded_hosts import HOSTS
 from stand_in import Reply, serving
 from test_cases import boxes_of, merge, resolved
 

@@ -129,9 +129,9 @@ def verdicts(used: Mapping[str, Any], letters: str = "") -> Iterator[Verdict]:
 @pytest.mark.parametrize("letters", LETTERS, ids=["letters first", "spaces first"])
 def test_the_model_passes_every_gate(letters: str) -> None:
     used = gates_of("tiny-gemma4")
-    found = list(verdicts(used, letters))
-    assert [verdict.line() for verdict in found if verdict.ok is not True] == []
-    assert {verdict.gate for verdict in found} == {"answer"} | {gate.name for gate in TEXT_GATES} & set(used)
+    judged = list(verdicts(used, letters))
+    assert [verdict.line() for verdict in judged if verdict.ok is not True] == []
+    assert {verdict.gate for verdict in judged} == {"answer"} | {gate.name for gate in TEXT_GATES} & set(used)
 
 
 def test_the_sandbox_uses_every_gate_but_vision() -> None:

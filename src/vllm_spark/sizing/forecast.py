@@ -237,7 +237,7 @@ def _size(recipe: Document, source: Document) -> int:
         return memory.file_bytes(recipe)
     if "size_bytes" in source or "architecture" not in source:
         return int(source.get("size_bytes", 0))
-    return int(sum(architecture.load(source["architecture"]).filed().values()) * roofline.UNQUANTISED)
+    return int(sum(architecture.load(source["architecture"]).stored_weights().values()) * roofline.UNQUANTISED)
 
 
 def _too_small(name: str, host: str, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:

@@ -14,13 +14,13 @@ from vllm_spark.verify.gate import Gate
 
 def collect(package: ModuleType) -> tuple[Gate, ...]:
     """Return the gates of a package by their order. Raises ImportError if a file is not a valid gate."""
-    found = (_gate_of(package, module.name) for module in pkgutil.iter_modules(package.__path__))
-    return in_order(found)
+    gates_of_package = (_gate_of(package, module.name) for module in pkgutil.iter_modules(package.__path__))
+    return in_order(gates_of_package)
 
 
-def in_order(found: Iterable[Gate]) -> tuple[Gate, ...]:
+def in_order(unsorted: Iterable[Gate]) -> tuple[Gate, ...]:
     """Return gates sorted by their order. Raises ImportError for an order that two have, or a cheap gate too late."""
-    result = tuple(sorted(found, key=lambda gate: gate.order))
+    result = tuple(sorted(unsorted, key=lambda gate: gate.order))
     for first, second in pairwise(result):
         if first.order == second.order:
             raise ImportError(f"gates {first.name} and {second.name} have order {first.order} — expected: one each")

@@ -59,7 +59,7 @@ def status(response: HttpResponse) -> str:
     if response.get("error"):
         return plain(str(response["error"]))
     if "status" not in response:
-        return "not asked"
+        return "no response"
     document = response.get("json")
     message = dig(document, "error", "message") or dig(document, "message")
     return f"status {response['status']}" + (f": {shown(message)}" if isinstance(message, str) and message else "")

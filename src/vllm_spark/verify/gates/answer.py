@@ -52,7 +52,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         else:
             yield failure(
                 NAME, str(index),
-                f"asked {question['ask']!r}, got {text[:200]!r} ({message.fault or status(response)})", expected,
+                f"{question['ask']!r} got {text[:200]!r} ({message.fault or status(response)})", expected,
                 "the weights, the kernels or the chat template are wrong; compare with the recipe's known issues.",
                 runbook="wrong-answers",
             )  # fmt: skip

@@ -39,7 +39,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
 
 GATE = Gate(
     name=NAME,
-    proves="NCCL uses the network that the recipe wants between two Sparks",
+    proves="NCCL uses the network that the recipe names between two Sparks",
     order=40,
     optional=False,
     cheap=True,
@@ -51,7 +51,7 @@ GATE = Gate(
         "properties": {
             "network": {
                 "enum": ["IB", "Socket"],
-                "description": "The network that NCCL must say it uses between two Sparks.",
+                "description": "The network that NCCL must report between two Sparks.",
             }
         },
     },

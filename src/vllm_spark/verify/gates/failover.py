@@ -178,7 +178,7 @@ def _judge_counter(model: str, by_id: Responses, server: str) -> Verdict:
     id_ = f"{server}-counter"
     if len(known) < len(reads):
         observed = f"/metrics has no {COUNTER} of {model}"
-        return _failure(id_, observed, "one", "do not set disable-log-stats, and let /metrics through.")
+        return _failure(id_, observed, "this counter", "do not set disable-log-stats, and let /metrics through.")
     moves = [after - before for before, after in pairwise(known)]
     per_turn, total = len(TEXTS), len(TEXTS) * len(TURNS)
     if sum(moves) < total:
@@ -215,7 +215,7 @@ GATE = Gate(
     schema={
         "type": "object",
         "additionalProperties": False,
-        "description": "No other model answers: tokenizer, unknown model, and the engine's own counter of requests. "
+        "description": "No other model answers: tokenizer, unknown model, and the engine's own count of requests. "
         "{} switches it on.",
         "properties": {
             "tokens": {
@@ -223,8 +223,8 @@ GATE = Gate(
                 "items": {"type": "integer", "minimum": 1},
                 "minItems": len(TEXTS),
                 "maxItems": len(TEXTS),
-                "description": "How this model's tokenizer counts the five fixed texts, as a first verify says. "
-                "Absent: only that the router counts as the engine does.",
+                "description": "How this model's tokenizer counts the five fixed texts, as a first verify reports. "
+                "Absent: the router must only count like the engine.",
             }
         },
     },

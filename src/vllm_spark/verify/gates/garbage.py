@@ -83,7 +83,7 @@ def faults(message: responses.Message) -> Iterator[str]:
         yield from _in_logprobs(message.logprobs)
     yield from _in_text(message.content)
     if not message.token_ids and not message.logprobs:
-        yield "the reply has neither token ids nor log-probabilities, which vLLM gives when asked"
+        yield "the reply has neither token ids nor log-probabilities, although both were requested"
 
 
 def _in_ids(ids: Sequence[int]) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _in_ids(ids: Sequence[int]) -> Iterator[str]:
         if zeros >= MOST_ID_0_SHARE * len(ids):
             yield f"{zeros} of {len(ids)} tokens are id 0"
     if len(ids) >= LEAST_IDS_FOR_RATIO and unique <= LEAST_UNIQUE_SHARE * len(ids):
-        yield f"{len(ids)} tokens are {unique} ids over and over"
+        yield f"{len(ids)} tokens are {unique} ids, repeated"
 
 
 def _in_logprobs(logprobs: Sequence[object]) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _in_text(text: str) -> Iterator[str]:
         yield f"{len(raw)} bytes compress to {len(zlib.compress(raw))}"
     words = text.split()
     if len(words) >= LEAST_WORDS and len(set(words)) <= LEAST_UNIQUE_SHARE * len(words):
-        yield f"{len(words)} words are {len(set(words))} words over and over"
+        yield f"{len(words)} words are {len(set(words))} words, repeated"
     printable = sum(character.isprintable() and character != REPLACEMENT for character in visible)
     if printable <= LEAST_PRINTABLE_SHARE * len(visible):
         yield f"{len(visible) - printable} of {len(visible)} characters cannot be printed"
@@ -131,13 +131,13 @@ def _in_text(text: str) -> Iterator[str]:
 
 GATE = Gate(
     name=NAME,
-    proves="a longer text is none of NaN: token ids, log-probabilities and text; whole and streamed",
+    proves="a longer text has no signs of NaN: token ids, log-probabilities and text; whole and streamed",
     order=70,
     needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,
-        "description": "A text of 160 tokens is none of NaN: token ids, log-probabilities and the text, whole and "
+        "description": "A text of 160 tokens has no signs of NaN: token ids, log-probabilities and the text, whole and "
         "streamed. {} switches it on.",
         "properties": {
             "logprobs": {

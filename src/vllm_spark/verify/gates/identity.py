@@ -56,7 +56,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
 
 GATE = Gate(
     name=NAME,
-    proves="model, commit, version, image, launch and context length are the recipe's; an unknown name gets 404",
+    proves="model, commit, version, image, launch and context length are the recipe's; an unknown model gets 404",
     order=20,
     optional=False,
     cheap=True,

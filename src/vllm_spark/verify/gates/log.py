@@ -37,7 +37,7 @@ def judge_entry(entry: Document, lines: Sequence[str], unit: str = "vllm@NAME") 
             return Verdict(NAME, id_, True, "not in the log")
         return failure(NAME, id_, f"the log says {match[0]!r}", "no such line", fix, runbook=RUNBOOK)
     if match is None:
-        return failure(NAME, id_, f"no line matches {entry['pattern']!r}", "one", fix, runbook=RUNBOOK)
+        return failure(NAME, id_, f"no line matches {entry['pattern']!r}", "a matching line", fix, runbook=RUNBOOK)
     value = match["value"] if "value" in pattern.groupindex else match[0]
     if "equals" in entry and value != entry["equals"]:
         return failure(NAME, id_, f"the log says {value}", entry["equals"], fix, runbook=RUNBOOK)
@@ -56,7 +56,7 @@ def number(text: str) -> float:
 
 GATE = Gate(
     name=NAME,
-    proves="the engine chose the kernels that the recipe was tried with, by its own field and not by the candidates",
+    proves="the engine chose the kernels that the recipe was tested with, by its own field and not by the candidates",
     order=30,
     optional=False,
     cheap=True,
@@ -73,8 +73,8 @@ GATE = Gate(
                     "type": "string",
                     "minLength": 4,
                     "format": "regex",
-                    "description": "Python regex over the engine's log since its start. A group named value is what "
-                    "equals and at_least judge.",
+                    "description": "Python regex over the engine's log since its start. equals and at_least judge "
+                    "the group named value.",
                 },
                 "expect": {"enum": ["present", "absent"], "default": "present"},
                 "equals": {"type": "string"},
@@ -87,8 +87,8 @@ GATE = Gate(
         "use": {
             "type": "object",
             "minProperties": 1,
-            "description": "Log gates of recipes/gates.yml. true: as it stands there; text: what the line must name; "
-            "a number: at least.",
+            "description": "Log gates of recipes/gates.yml. true: as defined there; text: the value that the line must "
+            "name; a number: the least value.",
             "additionalProperties": {
                 "type": ["string", "number", "boolean"],
                 "not": {"const": False},

@@ -66,7 +66,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         yield Verdict(NAME, "score", True, score)
     else:
         yield _failure(
-            "score", f"{score}; wrong: {'; '.join(wrong)}", f"{needed}",
+            "score", f"{score}; wrong: {'; '.join(wrong)}", f"at least {needed} right",
             "compare quantisation, KV cache type and backends with those of the run that set the recipe's score.",
         )  # fmt: skip
 
@@ -80,20 +80,20 @@ def final_answer(text: str) -> str:
 
 GATE = Gate(
     name=NAME,
-    proves="as many of seven questions that need a thought are right as a sound run reached",
+    proves="of seven questions that need reasoning, as many are right as in a sound run",
     order=120,
     needs_reason_to_omit=True,
     schema={
         "type": "object",
         "additionalProperties": False,
         "required": ["needed"],
-        "description": "Seven questions that need a thought each, without the thinking mode.",
+        "description": "Seven questions that need reasoning, without the thinking mode.",
         "properties": {
             "needed": {
                 "type": "integer",
                 "minimum": 1,
                 "maximum": len(QUESTIONS),
-                "description": "How many must be right: what a sound run of this model reached.",
+                "description": "How many must be right: the score of a sound run of this model.",
             },
             "max_tokens": {"type": "integer", "minimum": 64, "maximum": 4096, "default": DEFAULT_MAX_TOKENS},
         },

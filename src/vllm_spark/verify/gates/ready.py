@@ -65,7 +65,7 @@ def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> It
 
 GATE = Gate(
     name=NAME,
-    proves="the engine gives a token; on a worker: its container runs and its head serves",
+    proves="the engine generates a token; on a worker: its container runs and its head serves",
     order=10,
     optional=False,
     cheap=True,

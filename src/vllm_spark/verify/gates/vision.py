@@ -86,7 +86,7 @@ def faults(
 
 GATE = Gate(
     name=NAME,
-    proves="two pictures of two colours are told apart",
+    proves="the model names the colours of two pictures in their order",
     order=100,
     needs_reason_to_omit=True,
     schema={
