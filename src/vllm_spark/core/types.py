@@ -91,13 +91,18 @@ class OllamaModel(TypedDict):
     bytes: int
 
 
-class HostFacts(TypedDict, total=False):
-    """Firmware, GPU processes and pending changes of a host."""
+class FirmwareFacts(TypedDict, total=False):
+    """Kernel setting, firmware and pending reboot of a host. `nics`: HCA -> firmware version."""
 
     swappiness: int | None
     bios: str | None
     nics: Mapping[str, str]
     reboot: list[str] | None
+
+
+class HostFacts(FirmwareFacts, total=False):
+    """Firmware, GPU processes and pending changes of a host."""
+
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
