@@ -38,7 +38,7 @@ class ActionModule(SparkAction):
         return {
             "bundle": str(path),
             "deployments": list(collected.manifest["deployments"]),
-            "findings": command.to_json(examination.now, examination.now_logs)["findings"],
+            "findings": command.to_json(examination.current, examination.current_logs)["findings"],
         }
 
     def _pairs(self) -> dict[str, Any]:

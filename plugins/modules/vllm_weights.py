@@ -27,9 +27,8 @@ options:
     type: path
     default: /usr/local/lib/vllm-spark/pull
   job:
-    description: Its name.
+    description: Its id, lower-case letters and hyphens (src/vllm_spark/transfer/jobs.py).
     type: str
-    choices: [check, fetch, image, repair, serve, shelf, take]
   words:
     description: The command that it is.
     type: list
@@ -79,6 +78,7 @@ result:
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +89,7 @@ from ansible.module_utils.spark_files import place
 
 JOBS = "/run/vllm-spark/pull"
 LAST_LINES = 20
+JOB_ID = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 def unit(job):
@@ -138,7 +139,7 @@ def end(job):
     """Take away what an earlier run has left of a job."""
     run("systemctl", "stop", unit(job))
     run("systemctl", "reset-failed", unit(job))
-    if job == "fetch":
+    if job == "fetch-hub":
         run("docker", "rm", "--force", "vllm-spark-fetch")
     for ending in ("request", "progress", "env"):
         path = os.path.join(JOBS, f"{job}.{ending}")
@@ -186,7 +187,7 @@ def watch(job):
         shown = run(
             "journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={LAST_LINES}", f"--unit={unit(job)}"
         )
-        result = {"ok": False, "reason": "ended", "said": shown.stdout.strip()[-600:] or f"{unit(job)} is {state}"}
+        result = {"ok": False, "reason": "ended", "detail": shown.stdout.strip()[-600:] or f"{unit(job)} is {state}"}
     return read(job, "progress"), result
 
 
@@ -196,7 +197,7 @@ def main():
             "action": {"type": "str", "choices": ["look", "start", "watch", "stop"], "required": True},
             "programs": {"type": "dict", "default": {}},
             "program_dir": {"type": "path", "default": "/usr/local/lib/vllm-spark/pull"},
-            "job": {"type": "str", "choices": ["check", "fetch", "image", "repair", "serve", "shelf", "take"]},
+            "job": {"type": "str"},
             "words": {"type": "list", "elements": "str", "default": []},
             "request": {"type": "dict", "default": {}},
             "token": {"type": "str", "default": "", "no_log": True},
@@ -206,6 +207,8 @@ def main():
         required_if=[("action", name, ["job"]) for name in ("start", "watch", "stop")],
     )
     asked, job = module.params, module.params["job"]
+    if job and not JOB_ID.fullmatch(job):
+        module.fail_json(msg=f"job {job!r} is not an id")
     if asked["action"] == "look":
         try:
             module.exit_json(changed=False, looks=look(asked["programs"], asked["request"]))

@@ -1,9 +1,8 @@
-"""The catalogue: the output of `vllm-spark recipes`, and a golden launch of each recipe."""
+"""The catalogue: the output of `vllm-spark recipes`, and the sources and expectations of each recipe."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +12,7 @@ from vllm_spark.recipe import loader
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
 
-CASES = Path(__file__).parents[1] / "cases"
 NAMES = list(loader.names([paths.RECIPES]))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_has_its_golden_launch(name: str) -> None:
-    case = json.loads((CASES / f"argv-{name}.json").read_text())
-    assert case["deployments"][0]["recipe"] == name
-    assert loader.load(name).document["model"]["repository"].replace("/", "--") in " ".join(case["expect"]["argv"])
 
 
 @pytest.mark.parametrize("name", NAMES)

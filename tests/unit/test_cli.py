@@ -1,7 +1,8 @@
-"""The command line without any host."""
+"""The sub-commands of `vllm-spark` that need no host."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,10 @@ def test_render_a_pair_needs_the_facts_of_both(options: list[str], capsys: pytes
 def test_one_spark_has_no_rank_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", RECIPE, "--rank", "1"]) == 1
     assert "is for 1 Sparks" in capsys.readouterr().err
+
+
+def test_every_module_of_commands_adds_one_sub_command_with_its_run() -> None:
+    for module in main.COMMANDS:
+        commands = argparse.ArgumentParser().add_subparsers()
+        module.add_parser(commands)
+        assert [parser.get_default("run") for parser in commands.choices.values()] == [module.run]

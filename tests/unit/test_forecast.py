@@ -13,7 +13,7 @@ from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import loader
-from vllm_spark.sizing import forecast, reference_spark
+from vllm_spark.sizing import forecast, forecast_text, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
@@ -52,7 +52,7 @@ def forecast_of(
 
 
 def text_of(result: Forecast, recipe: dict[str, Any], request: ForecastRequest = ForecastRequest()) -> str:  # noqa: B008  frozen
-    return "\n".join(forecast.lines(result, recipe, request))
+    return "\n".join(forecast_text.lines(result, recipe, request))
 
 
 @pytest.mark.parametrize("name", loader.names([paths.RECIPES]))

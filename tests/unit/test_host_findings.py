@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks, host_warnings
 from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import REGISTRY, Check, check
+from vllm_spark.preflight.registry import REGISTRY, Check, Observation, Severity, check
 
 FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())
 CASES = {case["name"]: case for case in FILE["cases"]}
@@ -77,44 +78,65 @@ def test_every_warning_has_a_case_a_source_and_a_runbook() -> None:
         assert f"`{warning.id}`" in runbook.read_text() or warning.runbook in SHARED_RUNBOOKS
 
 
-def test_every_file_of_checks_is_registered_in_a_stable_order() -> None:
+# The order in which the operator sees them. A new check may stand anywhere.
+REFUSALS = [
+    "wrong-architecture",
+    "no-gpu",
+    "driver-too-old",
+    "no-docker",
+    "no-requests",
+    "no-model",
+    "wrong-checksum",
+    "port-taken",
+    "router-key",
+    "unknown-deployment",
+    "too-little-memory",
+]
+WARNINGS = [
+    "ollama-loaded",
+    "gpu-process",
+    "gpu-container",
+    "page-cache",
+    "swap-in-use",
+    "kernel-keeps-memory",
+    "kernel-6.17.0-1008",
+    "driver-590",
+    "bios-old",
+    "gpu-clocks-set",
+    "gpu-hot",
+    "persistence-off",
+    "disk-nearly-full",
+    "clock-off",
+    "clocks-apart",
+    "driver-differs",
+    "kernel-differs",
+    "bios-differs",
+    "nic-firmware-differs",
+    "reboot-pending",
+]
+
+
+@pytest.mark.parametrize(("severity", "expected"), [("refusal", REFUSALS), ("warning", WARNINGS)])
+def test_checks_have_a_stable_order(severity: Severity, expected: list[str]) -> None:
+    assert [one.id for one in checks.registered(severity) if one.id in expected] == expected
+
+
+def test_every_file_of_checks_is_imported() -> None:
     files = {file.stem for file in Path(str(checks.__file__)).parent.glob("*.py")} - {"__init__"}
-    assert {one.module for one in REGISTRY.values()} == files == set(checks.SUBJECTS)
-    assert [one.id for one in checks.registered("refusal")] == [
-        "wrong-architecture",
-        "no-gpu",
-        "driver-too-old",
-        "no-docker",
-        "no-requests",
-        "no-model",
-        "wrong-checksum",
-        "port-taken",
-        "router-key",
-        "unknown-deployment",
-        "too-little-memory",
-    ]
-    assert [one.id for one in checks.registered("warning")] == [
-        "ollama-loaded",
-        "gpu-process",
-        "gpu-container",
-        "page-cache",
-        "swap-in-use",
-        "kernel-keeps-memory",
-        "kernel-6.17.0-1008",
-        "driver-590",
-        "bios-old",
-        "gpu-clocks-set",
-        "gpu-hot",
-        "persistence-off",
-        "disk-nearly-full",
-        "clock-off",
-        "clocks-apart",
-        "driver-differs",
-        "kernel-differs",
-        "bios-differs",
-        "nic-firmware-differs",
-        "reboot-pending",
-    ]
+    assert {one.module for one in REGISTRY.values()} == files
+    assert files >= set(checks.SUBJECTS)
+
+
+def test_a_new_check_needs_only_its_function(healthy: dict[str, Any]) -> None:
+    @check("new", runbook="swap", severity="warning", needs=("host",), what="{host} is {state}", fix="wait.")
+    def new(_: HostContext) -> Iterator[Observation]:
+        yield Observation({"state": "new"}, evidence="line")
+
+    try:
+        [finding] = host_warnings.findings(deployed(pair=False), {HEAD: healthy}, HEAD)
+    finally:
+        del REGISTRY["new"]
+    assert (finding.signature, finding.cause, finding.line) == ("new", "spark1 is new", "line")
 
 
 @pytest.mark.parametrize(("id_", "needs"), [("page-cache", ()), ("a-new-check", ("memori",))])

@@ -82,7 +82,7 @@ PUBLISHED = [("gemma-4-31b", 30.7, 30.7), ("gemma-4-26b-a4b", 25.2, 3.8), ("qwen
 @pytest.mark.parametrize(("name", "billions", "active"), PUBLISHED)
 def test_weights_follow_from_the_dimensions(name: str, billions: float, active: float) -> None:
     model = architecture.load(name)
-    assert sum(model.filed().values()) - model.vision == pytest.approx(billions * 1e9, rel=0.005)
+    assert sum(model.stored_weights().values()) - model.vision == pytest.approx(billions * 1e9, rel=0.005)
     assert model.active == pytest.approx(active * 1e9, rel=0.02)
 
 
@@ -101,7 +101,7 @@ ON_DISK = [
 @pytest.mark.parametrize(("name", "attention", "mlp", "experts", "gigabytes"), ON_DISK)
 def test_files_are_as_large_as_published(name: str, attention: str, mlp: str, experts: str, gigabytes: float) -> None:
     layout = roofline.widths({"attention": attention, "mlp": mlp, "experts": experts})
-    filed = architecture.load(name).filed()
+    filed = architecture.load(name).stored_weights()
     size = sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items())
     assert size == pytest.approx(gigabytes * 1e9, rel=0.011)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ansible.module_utils import spark_status
 from deployed_spark import deployed_facts
-from recorded_boxes import HOSTS
-from stand_in import Reply, serving
+from recorded_hosts import HOSTS
 from test_cases import boxes_of, merge, resolved
 
+from fakes.fake_http import Reply, serving
 from vllm_spark.core import paths
 from vllm_spark.deploy import ranks
 from vllm_spark.inventory.spec import Spec

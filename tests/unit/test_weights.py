@@ -40,7 +40,7 @@ def encoded(tensors: Mapping[str, tuple[str, int]]) -> bytes:
 
 def tiny(experts: str = "BF16", attention: str = "BF16", head: bool = True) -> dict[str, tuple[str, int]]:
     """Return the tensors of a model of the tiny architecture; `experts` may be NVFP4: packed, with a scale per 16."""
-    filed = TINY.filed()
+    filed = TINY.stored_weights()
     tensors: dict[str, tuple[str, int]] = {"model.embed_tokens.weight": ("BF16", filed["embedding"])}
     for layer in range(4):
         base = f"model.layers.{layer}"

@@ -1,4 +1,4 @@
-"""The command line of the toolkit: everything that needs no Spark."""
+"""The command line of the toolkit: commands that run without Ansible."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.core import paths, ports
 from vllm_spark.core.types import Facts
 from vllm_spark.recipe import known_issues
-from vllm_spark.sizing import forecast, memory, reference_spark
+from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if not host_facts.get("running_units"):
             refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
     result = replace(result, refusals=refusals)
-    print("\n".join(forecast.lines(result, recipe.document, request)))
+    print("\n".join(forecast_text.lines(result, recipe.document, request)))
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1

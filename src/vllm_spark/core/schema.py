@@ -55,6 +55,20 @@ def _observed(error: ValidationError) -> str:
             return format_value(instance)
 
 
+# Rules with a number as their value -> the text of what they accept.
+BOUNDS = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} entries",
+    "maxItems": "at most {} entries",
+    "minProperties": "at least {} keys",
+}
+
+
 def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rule of the schema
     rule: Any = error.validator_value
     schema: Any = error.schema
@@ -73,6 +87,10 @@ def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rul
             return "one of " + ", ".join(map(str, rule))
         case "const":
             return f"{rule}"
+        case "uniqueItems":
+            return "every entry once"
+        case str() as name if name in BOUNDS:
+            return title or BOUNDS[name].format(rule)
         case _:
             return str(error.message)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-# A parsed recipe file, or a part of one. recipes/schema.json defines its fields.
+# A document that a schema or an argument spec defines, or a part of one: a recipe (recipes/schema.json), an entry of
+# the inventory, the arguments of an action plugin.
 Document = Mapping[str, Any]
 
 
@@ -116,6 +117,8 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
+    speed_mbps: NotRequired[int | None]
+    pci: NotRequired[str | None]
 
 
 class GidFacts(TypedDict):
@@ -132,6 +135,7 @@ class HcaFacts(TypedDict):
     name: str
     netdev: str | None
     state: str
+    link_layer: NotRequired[str]
     rate: str
     pci: str | None
     pci_width: int | None

@@ -9,7 +9,7 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.sizing import forecast, roofline
+from vllm_spark.sizing import forecast, forecast_text, roofline
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark.sizing.roofline import Constants
 
@@ -50,7 +50,7 @@ class PreviewedDeploy:
             *(refusal for refusal in others if refusal.id != plan.REFUSED_WITH_HEAD.id),
             *foreseen.refusals,
         ]
-        lines = forecast.lines(replace(foreseen, refusals=refusals), recipe, load)
+        lines = forecast_text.lines(replace(foreseen, refusals=refusals), recipe, load)
         return Preview([*own.lines, *lines], refusals)
 
     def _rank(self, host: str) -> Preview:

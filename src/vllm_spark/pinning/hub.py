@@ -101,7 +101,7 @@ def _login(what: str, state: str) -> Refusal:
 def _down(what: str, endpoint: str, reason: str) -> Refusal:
     return HUB_DOWN(
         what=f"{what}: the hub at {endpoint} does not answer: {reason}",
-        expected="an answer from this machine",
+        expected="a hub that this machine can reach",
         fix="ansible-playbook lock.yml again when it answers; HF_ENDPOINT names another hub.",
     )
 

@@ -104,7 +104,7 @@ class Registry:
                 response = self._fetch(url, headers)
         except (requests.RequestException, ValueError, DockerException) as error:
             what = f"the registry of {name} does not answer at {base}: {_reason(error)}"
-            raise _refused(REGISTRY_DOWN, what, "an answer from this machine") from error
+            raise _refused(REGISTRY_DOWN, what, "a registry that this machine can reach") from error
         if response.status != http.HTTPStatus.OK:
             raise _refusal_of(name, response)
         return response

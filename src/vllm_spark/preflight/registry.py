@@ -19,11 +19,11 @@ Severity = Literal["refusal", "warning"]
 class Observation:
     """One fault of a host: the values for the texts of its check, and the evidence as a line of a log shows it.
 
-    Only warnings show `seen`.
+    Only warnings show `evidence`.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
-    seen: str = ""
+    evidence: str = ""
 
 
 # A check that shares its message with another part of the package yields that part's refusals.
@@ -72,7 +72,7 @@ class Check:
             yield Finding(
                 signature=self.id,
                 cause=self.what.format(**values),
-                line=plain(observation.seen),
+                line=plain(observation.evidence),
                 fix=self.fix.format(**values),
                 runbook=f"{self.runbook}.md",
                 severity=self.severity,

@@ -50,14 +50,14 @@ class Attention:
     parameters: int = 0
     state_bytes: int = 0
 
-    def loaded(self, hidden: int) -> int:
+    def loaded_weights(self, hidden: int) -> int:
         """Return the weights of one layer in the engine's memory."""
         if self.kind == "linear":
             return self.parameters
         queries = hidden * self.heads * self.head_size * (3 if self.gated else 2)
         return queries + 2 * hidden * self.kv_heads * self.head_size
 
-    def copied(self, hidden: int) -> int:
+    def copied_weights(self, hidden: int) -> int:
         """Return the weights of one layer that the engine copies and the files do not contain."""
         return hidden * self.kv_heads * self.head_size if self.values_are_keys else 0
 
@@ -105,7 +105,7 @@ class Architecture:
         """Return part -> weights in the engine's memory, with all experts."""
         experts = self.experts
         return {
-            "attention": sum(group.layers * group.loaded(self.hidden) for group in self.attention) + self.extra,
+            "attention": sum(group.layers * group.loaded_weights(self.hidden) for group in self.attention) + self.extra,
             "mlp": self.mlp_layers * MLP_MATRICES * self.hidden * self.mlp_width,
             "experts": experts.layers * experts.count * self.expert if experts else 0,
             "router": experts.layers * experts.count * self.hidden if experts else 0,
@@ -114,16 +114,16 @@ class Architecture:
             "vision": self.vision,
         }
 
-    def filed(self) -> dict[str, int]:
+    def stored_weights(self) -> dict[str, int]:
         """Return part -> weights in the files, which do not contain the engine's copies of K."""
-        copied = sum(group.layers * group.copied(self.hidden) for group in self.attention)
+        copied = sum(group.layers * group.copied_weights(self.hidden) for group in self.attention)
         weights = self.weights()
         return weights | {"attention": weights["attention"] - copied}
 
     @property
     def active(self) -> int:
         """The number of weights that one token reads, without the copies of K, as a model's name counts them."""
-        weights, experts = self.filed(), self.experts
+        weights, experts = self.stored_weights(), self.experts
         routed = experts.layers * experts.per_token * self.expert if experts else 0
         return weights["attention"] + weights["mlp"] + routed + weights["router"] + weights["head"]
 

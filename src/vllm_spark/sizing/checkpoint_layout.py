@@ -67,7 +67,7 @@ def read(architecture: Architecture, weights: WeightFacts) -> CheckpointLayout:
         architecture = replace(architecture, tied=True)
     elif "head" in sizes and "embedding" in sizes:
         architecture = replace(architecture, tied=False)
-    filed = architecture.filed()
+    filed = architecture.stored_weights()
     layout = {part: sizes[part] / filed[part] for part in LAYOUT_PARTS if filed[part] and part in sizes}
     doubts = [
         f"{part}: {sizes.get(part, 0) / GB:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"

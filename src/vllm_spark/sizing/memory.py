@@ -94,7 +94,7 @@ def file_bytes(recipe: Document) -> int:
     if "size_bytes" in model or names is None or "architecture" not in model:
         return int(model.get("size_bytes", 0))
     layout = roofline.widths(names)
-    filed = architecture.load(model["architecture"]).filed()
+    filed = architecture.load(model["architecture"]).stored_weights()
     return int(sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items()))
 
 

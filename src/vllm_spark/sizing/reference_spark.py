@@ -10,10 +10,12 @@ HOSTS = ("spark1", "spark2")
 MEMORY: MemoryFacts = {"total": 130663706624, "available": 120259084288}
 
 # The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
-TWINS = (
+LANES = (
     ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
 )
+
+PCI_SPEED = "32.0 GT/s PCIe"
 
 
 def fabric(host: str) -> FabricFacts:
@@ -28,7 +30,7 @@ def fabric(host: str) -> FabricFacts:
                 "carrier": True,
                 "wireless": False,
             }
-            for netdev, _, _, subnet in TWINS
+            for netdev, _, _, subnet in LANES
         ],
         "hcas": [
             {
@@ -37,12 +39,14 @@ def fabric(host: str) -> FabricFacts:
                 "state": "ACTIVE",
                 "rate": "200 Gb/sec (4X HDR)",
                 "pci": pci,
-                **dict.fromkeys(("pci_width", "pci_max_width"), 4),
-                **dict.fromkeys(("pci_speed", "pci_max_speed"), "32.0 GT/s PCIe"),
+                "pci_width": 4,
+                "pci_max_width": 4,
+                "pci_speed": PCI_SPEED,
+                "pci_max_speed": PCI_SPEED,
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
-            for netdev, hca, pci, subnet in TWINS
+            for netdev, hca, pci, subnet in LANES
         ],
         "devices": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"],
         "ib_core": True,

@@ -59,6 +59,6 @@ def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
 
 
 def questions(spec: Spec) -> dict[str, Any]:
-    """Return what spark_facts must be asked so that every check has the facts that it needs."""
+    """Return the arguments of spark_facts that read the facts which the checks need."""
     needed = {name for check in REGISTRY.values() for name in check.needs}
     return {name: question(spec) for name, question in QUESTIONS.items() if name in needed}

@@ -31,7 +31,7 @@ def clock_off(context: HostContext) -> Iterator[Observation]:
     offset = clock_offset(context.facts)
     if offset and _exceeds(offset, OFF_S):
         side = "ahead of" if offset[0] > 0 else "behind"
-        yield Observation({"ahead": f"{_middle(offset)} {side}"}, seen=f"time {_interval(offset)}")
+        yield Observation({"ahead": f"{_middle(offset)} {side}"}, evidence=f"time {_interval(offset)}")
 
 
 @check(
@@ -50,7 +50,7 @@ def clocks_apart(context: HostContext) -> Iterator[Observation]:
     if mine and other:
         apart = (mine[0] - other[1], mine[1] - other[0])
         if _exceeds(apart, APART_S):
-            yield Observation({"apart": _middle(apart)}, seen=f"time {_interval(apart)}")
+            yield Observation({"apart": _middle(apart)}, evidence=f"time {_interval(apart)}")
 
 
 def clock_offset(facts: Facts) -> Offset | None:

@@ -37,7 +37,7 @@ def disk_nearly_full(context: HostContext) -> Iterator[Observation]:
             reported.add((disk["total"], disk["free"]))
             yield Observation(
                 {"path": path, "free": _gb(disk["free"]), "what": what, "needed": _gb(size)},
-                seen=f"{path} {_gb(disk['free'])} free of {_gb(disk['total'])}",
+                evidence=f"{path} {_gb(disk['free'])} free of {_gb(disk['total'])}",
             )
 
 

@@ -54,7 +54,7 @@ def gpu_hot(context: HostContext) -> Iterator[Observation]:
 )
 def persistence_off(context: HostContext) -> Iterator[Observation]:
     if context.gpu.get("persistence") is False:
-        yield Observation(seen="persistence_mode Disabled")
+        yield Observation(evidence="persistence_mode Disabled")
 
 
 def nvidia_smi_lines(context: HostContext) -> Iterator[str]:
@@ -72,4 +72,4 @@ def nvidia_smi_lines(context: HostContext) -> Iterator[str]:
 def _with_reason(context: HostContext, bit: int) -> Iterator[Observation]:
     reasons = context.gpu.get("event_reasons") or 0
     if reasons & bit:
-        yield Observation(seen=f"clocks_event_reasons.active {reasons:#018x}")
+        yield Observation(evidence=f"clocks_event_reasons.active {reasons:#018x}")

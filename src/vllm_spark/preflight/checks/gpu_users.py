@@ -28,7 +28,7 @@ def ollama_loaded(context: HostContext) -> Iterator[Observation]:
         sizes = "; ".join(f"{model['name']} {gib(model['bytes'])}" for model in models)
         amount = gib(sum(model["bytes"] for model in models))
         yield Observation(
-            {"models": ", ".join(model["name"] for model in models), "amount": amount}, seen=f"/api/ps {sizes}"
+            {"models": ", ".join(model["name"] for model in models), "amount": amount}, evidence=f"/api/ps {sizes}"
         )
 
 
@@ -62,7 +62,7 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
                     "amount": amount,
                     "how": _how_to_stop(kind, name, context.host, pids),
                 },
-                seen=f"compute-apps {title}, {amount}",
+                evidence=f"compute-apps {title}, {amount}",
             )
 
 
@@ -83,7 +83,7 @@ def gpu_container(context: HostContext) -> Iterator[Observation]:
     own = context.docker.get("containers") or {}
     for name in context.docker.get("on_gpu") or []:
         if name not in own and name not in named and not (context.host_facts.get("ollama") and "ollama" in name):
-            yield Observation({"name": name}, seen=f"docker inspect {name}")
+            yield Observation({"name": name}, evidence=f"docker inspect {name}")
 
 
 def _owner(process: ProcessFacts) -> tuple[str, str]:

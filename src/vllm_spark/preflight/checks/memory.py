@@ -47,7 +47,7 @@ def page_cache(context: HostContext) -> Iterator[Observation]:
     if cached >= PAGE_CACHE_BYTES and free < needed <= available:
         yield Observation(
             {"cache": gib(cached), "needed": gib(needed), "free": gib(free)},
-            seen=f"MemFree {gib(free)}, MemAvailable {gib(available)}",
+            evidence=f"MemFree {gib(free)}, MemAvailable {gib(available)}",
         )
 
 
@@ -73,7 +73,7 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
                 "total": gib(total),
                 "swappiness": "unknown" if swappiness is None else str(swappiness),
             },
-            seen=f"SwapTotal {gib(total)}, SwapFree {gib(free)}",
+            evidence=f"SwapTotal {gib(total)}, SwapFree {gib(free)}",
         )
 
 
@@ -96,5 +96,5 @@ def kernel_keeps_memory(context: HostContext) -> Iterator[Observation]:
     if total is not None and free is not None and free - total >= KEPT_BYTES:
         yield Observation(
             {"kernel": str(context.facts.get("kernel")), "kept": gib(free - total)},
-            seen=f"CmaTotal {gib(total)}, CmaFree {gib(free)}",
+            evidence=f"CmaTotal {gib(total)}, CmaFree {gib(free)}",
         )

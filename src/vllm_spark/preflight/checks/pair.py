@@ -69,4 +69,4 @@ def _nic_firmware(context: HostContext) -> str:
 def _differing(name: str, context: HostContext, version: Callable[[HostContext], str]) -> Iterator[Observation]:
     mine, other = version(context), version(context.peer) if context.peer else ""
     if mine and other and mine != other:
-        yield Observation({"mine": mine, "other": other}, seen=f"{name} {mine} and {other}")
+        yield Observation({"mine": mine, "other": other}, evidence=f"{name} {mine} and {other}")

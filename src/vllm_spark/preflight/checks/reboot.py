@@ -20,4 +20,4 @@ from vllm_spark.preflight.registry import Observation, check
 def reboot_pending(context: HostContext) -> Iterator[Observation]:
     packages = context.host_facts.get("reboot")
     if packages is not None:
-        yield Observation({"packages": ", ".join(packages) or "unknown packages"}, seen="/run/reboot-required")
+        yield Observation({"packages": ", ".join(packages) or "unknown packages"}, evidence="/run/reboot-required")

@@ -56,4 +56,4 @@ def bios_old(context: HostContext) -> Iterator[Observation]:
 
 def _matching(name: str, version: str, pattern: str) -> Iterator[Observation]:
     if re.fullmatch(pattern, version):
-        yield Observation({"version": version}, seen=f"{name} {version}")
+        yield Observation({"version": version}, evidence=f"{name} {version}")
