@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import DATA
 
+from vllm_spark.core import paths
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import loader
@@ -42,6 +43,7 @@ ON_REAL_LOGS = [
 def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> None:
     verdict = log_gate.judge_entry(LOG_GATES[gate], lines(log))
     assert (verdict.ok, says in verdict.observed) == (holds, True), verdict
+    assert holds or (paths.RUNBOOKS / f"{verdict.runbook}.md").is_file()
 
 
 def test_a_candidate_is_not_the_chosen_kernel() -> None:
@@ -191,6 +193,7 @@ def test_the_fabric_gate(network: str, printed: list[str], holds: bool, says: st
     whole = [f"vllm-spark: launch {gate_request.launch}", *printed]
     verdicts = list(fabric_gate.judge(dataclasses.replace(gate_request, fabric=network), {}, whole))
     assert [(verdict.ok, verdict.observed) for verdict in verdicts] == [(holds, says)]
+    assert holds or (paths.RUNBOOKS / f"{verdicts[0].runbook}.md").is_file()
 
 
 def test_the_fabric_gate_needs_a_network_and_a_whole_log(gate_request: GateRequest, log: list[str]) -> None:
@@ -233,4 +236,6 @@ def test_a_worker_that_does_not_serve_fails(
     rank, probe = worker
     changed = {**probe, **change}
     assert not ready.is_ready(changed)
-    assert says in "\n".join(str(verdict) for verdict in runner.judge(rank, changed, []))
+    verdicts = runner.judge(rank, changed, [])
+    assert says in "\n".join(str(verdict) for verdict in verdicts)
+    assert all((paths.RUNBOOKS / f"{verdict.runbook}.md").is_file() for verdict in verdicts)
