@@ -22,7 +22,7 @@ from vllm_spark.lifecycle import rollback
 from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
-from vllm_spark.verify import gates
+from vllm_spark.verify import runner
 
 Vars = dict[str, dict[str, Any]]
 DEPLOYMENT = {"name": "demo", "recipe": "everything", "hosts": ["spark1"]}
@@ -485,7 +485,7 @@ def test_logs_are_collected_into_a_bundle(tmp_path: Path) -> None:
 
 
 def verify_args(spec: Spec, folder: Path, **more: Any) -> dict[str, Any]:
-    request = gates.request(replace(spec, rank=1), launch.fingerprint(spec))
+    request = runner.gate_request(replace(spec, rank=1), launch.fingerprint(spec)).to_json()
     base = {"gates": request, "env_path": "/etc/vllm-spark/demo/env", "reason": "first deploy", "wait": True}
     return {**base, "report_dir": str(folder), **more}
 

@@ -9,7 +9,8 @@ import pytest
 
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.verify import gates, startup
+from vllm_spark.verify import runner, startup
+from vllm_spark.verify.verdict import any_failed
 from vllm_spark.verify.verification import POLL_INTERVAL_S, Verification
 
 LOADING = {"ready": {"error": "ConnectionRefusedError", "seconds": 0.0}}
@@ -30,13 +31,13 @@ class Host:
         self.rounds: list[tuple[str, str]] = []
         self.lines: list[str] = []
         self.sleeps: list[float] = []
-        request = gates.request(spec, launch.fingerprint(spec))
+        request = runner.gate_request(spec, launch.fingerprint(spec))
         self.watch = startup.StartupWatch(deadline_s)
         self.verification = Verification(
             request, "spark1", self.probe, self.lines.append, self.watch, self.sleeps.append
         )
 
-    def probe(self, round_: gates.Round, cursor: str) -> dict[str, Any]:
+    def probe(self, round_: runner.Round, cursor: str) -> dict[str, Any]:
         self.rounds.append((round_.name, cursor))
         return self.probes.pop(0)
 
@@ -54,7 +55,7 @@ def test_a_start_is_waited_for_from_the_last_line_read(resolve: Callable[..., Sp
 def test_no_round_follows_a_failed_gate(resolve: Callable[..., Spec]) -> None:
     host = Host(resolve, probe(responses=TOKEN))
     verdicts, _ = host.verification.run(wait=True)
-    assert gates.missed(verdicts)
+    assert any_failed(verdicts)
     assert host.rounds == [("ready", "")]
     assert host.lines[-len(verdicts) :] == [verdict.line() for verdict in verdicts]
 
