@@ -1,4 +1,4 @@
-"""Commands and files are read within their bounds, whatever they do."""
+"""Commands and files are read within bounds of size and time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible.module_utils.spark_secrets import CUT
 NUMBERS = [str(number) for number in range(10)]
 
 
-# (lines, bytes) of the beginning, of the end -> what is kept of the lines 0 to 9
+# (lines, bytes) of the beginning, of the end -> the kept ones of the lines 0 to 9
 ENDS = [
     ((20, 99), (20, 99), NUMBERS),
     ((5, 99), (5, 99), NUMBERS),
@@ -23,7 +23,7 @@ ENDS = [
     ((20, 3), (20, 2), ["0", "1", "2", GAP, "8", "9"]),
     ((0, 99), (2, 99), [GAP, "8", "9"]),
     ((2, 99), (0, 99), ["0", "1", GAP]),
-    # A line that is longer than the bound is better than none.
+    # One line is kept even if it is longer than the bound.
     ((0, 0), (20, 0), [GAP, "9"]),
 ]
 
@@ -72,7 +72,7 @@ def test_lines_of_any_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept[3:] == ["��\x00", "last"]
 
 
-def test_a_line_without_end_fills_no_memory() -> None:
+def test_an_endless_line_does_not_fill_the_memory() -> None:
     kept = Last(9, 1 << 30)
     lines = Lines(kept.take)
     assert all(lines.feed(b"y" * 50_000) for _ in range(100))
@@ -80,13 +80,13 @@ def test_a_line_without_end_fills_no_memory() -> None:
     assert [len(line) for line in kept.lines] == [LINE_BYTES + len(CUT), 4]
 
 
-# what a shell runs -> (what is wrong, what was read)
+# a shell command -> (fault, lines read)
 COMMANDS: dict[str, tuple[str, list[str]]] = {
     "echo a; echo b >&2": ("", ["a", "b"]),
     "echo no; exit 3": ("sh ended with status 3", ["no"]),
     "kill -9 $$": ("sh ended with status -9", []),
     "echo a; sleep 60": ("sh did not end within 1 s", ["a"]),
-    # What it started keeps the pipe open.
+    # A background process keeps the pipe open.
     "sleep 60 & echo a": ("sh did not end within 1 s", ["a"]),
     "exec >&- 2>&-; sleep 60": ("sh did not end within 1 s", []),
     "trap '' TERM; while :; do echo a; sleep 0.3; done": ("sh did not end within 1 s", ["a"]),
@@ -100,13 +100,13 @@ def test_commands_end(script: str) -> None:
     assert (fault, kept.lines) == COMMANDS[script]
 
 
-def test_a_command_that_has_said_enough_is_ended() -> None:
+def test_a_command_is_ended_after_enough_output() -> None:
     kept = First(3, 99)
     assert run(["sh", "-c", "while :; do echo a; done"], kept.take, 60) == ""
     assert kept.lines == ["a"] * 3
 
 
-def test_a_command_that_is_not_there() -> None:
+def test_a_missing_command() -> None:
     assert run(["/no/such/program"], Any, 1) == "/no/such/program: No such file or directory"
 
 
@@ -117,7 +117,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_file(file, 400, 0) == (whole, "")
     assert read_file(file, 0, 400) == (whole, "")
     text, left_out = read_file(file, 20, 20)
-    # 20 bytes are two lines and a part, which might be a part of a secret.
+    # 20 bytes are two lines and a part of a third, which could be a part of a secret.
     assert text == f"line 00\nline 01\n{GAP}\nline 48\nline 49\n"
     assert left_out == "360 bytes and more between beginning and end"
 
@@ -128,7 +128,7 @@ def test_a_file_of_one_line_is_not_cut(tmp_path: Path) -> None:
     assert read_file(file, 100, 100)[0] == f"{GAP}\n"
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_not_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "secret").write_text("s")
     (tmp_path / "link").symlink_to(tmp_path / "secret")

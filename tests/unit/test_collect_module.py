@@ -1,4 +1,4 @@
-"""The module on a box made of folders, commands of a few lines, and a Docker socket: a head that runs with Ray."""
+"""The module on a fake host of folders, short scripts and a Docker socket: a head that runs with Ray."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ CONTAINER = {
 
 
 @pytest.fixture
-def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, in a box of which only what lies below tmp_path exists."""
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module on a host whose files are all below tmp_path."""
     module = load_module("vllm_collect")
     for name, folder in (("CONFIG_DIR", "etc"), ("RUN_DIR", "run"), ("PROC", "proc"), ("bin", "bin")):
         (tmp_path / folder).mkdir()
@@ -88,8 +88,8 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def full(box: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
-    """One deployment that runs, one that was made inactive, one of which systemd alone knows."""
+def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
+    """One running deployment, one inactive, and one that only systemd knows."""
     record = {"image": "registry:5000/vllm:v1", "digest": "sha256:" + "2" * 64}
     place(
         tmp_path / "etc",
@@ -131,13 +131,13 @@ def full(box: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
         def address_string(self) -> str:
             return "socket"
 
-        def log_message(self, *words: Any) -> None:
-            del words
+        def log_message(self, *args: Any) -> None:
+            del args
 
     server = socketserver.ThreadingUnixStreamServer(spark_docker.SOCKET, Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield box
+    yield host
     server.shutdown()
     server.server_close()
 
@@ -158,9 +158,9 @@ Gather = Callable[..., Collected]
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_what_a_box_sends(check: bool, full: ModuleType, gather: Gather) -> None:
-    found = gather(full, check)
-    assert [name for name in found.files if name.startswith("deployments/")] == [
+def test_the_files_of_a_collection(check: bool, full: ModuleType, gather: Gather) -> None:
+    collected = gather(full, check)
+    assert [name for name in collected.files if name.startswith("deployments/")] == [
         "deployments/gemma/unit-state.txt",
         "deployments/gemma/unit.txt",
         "deployments/gemma/deployed.json",
@@ -185,100 +185,100 @@ def test_what_a_box_sends(check: bool, full: ModuleType, gather: Gather) -> None
         "deployments/old/deployed.json",
         "deployments/old/image.json",
     ]
-    assert found.manifest["deployments"] == {
+    assert collected.manifest["deployments"] == {
         "gemma": {"ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "2"},
         "gone": {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "NRestarts": "5"},
         "old": {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "NRestarts": "0"},
     }
-    assert set(found.manifest["sources"]) == set(found.files)
-    notes = "\n".join(found.manifest["notes"])
+    assert set(collected.manifest["sources"]) == set(collected.files)
+    notes = "\n".join(collected.manifest["notes"])
     assert "there is no container vllm-gone" in notes
     assert "nvidia-smi: No such file or directory" in notes
     assert "journalctl says: Data from the specified boot (-1) is not available" in notes
 
 
-def test_no_secret_leaves_the_box(full: ModuleType, gather: Gather) -> None:
-    found = gather(full)
-    whole = json.dumps([found.files, found.manifest])
+def test_no_secret_leaves_the_host(full: ModuleType, gather: Gather) -> None:
+    collected = gather(full)
+    whole = json.dumps([collected.files, collected.manifest])
     assert [secret for secret in (*SECRETS, "proxypass") if secret in whole or json.dumps(secret)[1:-1] in whole] == []
     at = "deployments/gemma"
-    assert found.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
-    assert found.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
-    assert found.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
-    assert "OMP_NUM_THREADS=4" in found.files[f"{at}/container.json"]
-    assert "--env 'PEER_TOKEN=<masked>'" in found.files[f"{at}/launch"]
-    assert "who knows <masked>" in found.files["box/processes.txt"]
-    assert found.manifest["weak_secrets"] == ["SHORT"]
+    assert collected.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
+    assert collected.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
+    assert collected.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
+    assert "OMP_NUM_THREADS=4" in collected.files[f"{at}/container.json"]
+    assert "--env 'PEER_TOKEN=<masked>'" in collected.files[f"{at}/launch"]
+    assert "who knows <masked>" in collected.files["box/processes.txt"]
+    assert collected.manifest["weak_secrets"] == ["SHORT"]
 
 
 def test_a_long_journal_is_sent_from_both_ends(full: ModuleType, gather: Gather) -> None:
-    found = gather(full)
-    lines = found.files["deployments/gemma/journal.log"].splitlines()
+    collected = gather(full)
+    lines = collected.files["deployments/gemma/journal.log"].splitlines()
     assert len(lines) == 3000 + 1 + 10
     assert [lines[0], lines[-1]] == ["t spark1 vllm: line 0", "t spark1 vllm: line 9999"]
-    assert found.manifest["left_out"]["deployments/gemma/journal.log"]
+    assert collected.manifest["left_out"]["deployments/gemma/journal.log"]
 
 
-def test_the_doctor_ranks_what_is_now_before_what_was(full: ModuleType, gather: Gather) -> None:
-    found = support_bundle.examine(gather(full))
-    assert [finding.signature for finding in found.now.findings] == ["out-of-memory-killed"]
-    assert [finding.signature for finding in found.before.findings] == ["port-in-use"]
+def test_current_findings_come_before_earlier_ones(full: ModuleType, gather: Gather) -> None:
+    examination = support_bundle.examine(gather(full))
+    assert [finding.signature for finding in examination.current.findings] == ["out-of-memory-killed"]
+    assert [finding.signature for finding in examination.earlier.findings] == ["port-in-use"]
 
 
-def test_docker_is_asked_for_a_log_that_the_journal_has_not(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+def test_docker_is_read_if_the_journal_has_no_log(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     program(tmp_path, "journalctl", "#!/bin/sh\n")
-    found = gather(full)
-    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in found.files["deployments/gemma/docker.log"]
-    assert any("the journal has no line" in note for note in found.manifest["notes"])
+    collected = gather(full)
+    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in collected.files["deployments/gemma/docker.log"]
+    assert any("the journal has no line" in note for note in collected.manifest["notes"])
 
 
 def test_a_link_out_of_the_container_is_not_followed(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     ray = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray"
     (ray / "session_1").rename(ray / "real")
     (ray / "session_1").symlink_to(ray / "real")
-    found = gather(full)
-    assert [name for name in found.files if "/ray/" in name] == []
-    assert any("may lead out of the container" in note for note in found.manifest["notes"])
+    collected = gather(full)
+    assert [name for name in collected.files if "/ray/" in name] == []
+    assert any("may lead out of the container" in note for note in collected.manifest["notes"])
 
 
 def test_docker_is_down(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(spark_docker, "SOCKET", str(tmp_path / "none.sock"))
-    found = gather(full)
-    assert "deployments/gemma/journal.log" in found.files
-    assert not [name for name in found.files if name.endswith(("container.json", "image.json", "docker.json"))]
-    assert [note for note in found.manifest["notes"] if note.startswith("docker: ")] == [
+    collected = gather(full)
+    assert "deployments/gemma/journal.log" in collected.files
+    assert not [name for name in collected.files if name.endswith(("container.json", "image.json", "docker.json"))]
+    assert [note for note in collected.manifest["notes"] if note.startswith("docker: ")] == [
         f"docker: {tmp_path}/none.sock: No such file or directory"
     ]
 
 
-def test_nothing_is_there(box: ModuleType, gather: Gather) -> None:
-    """No deployment, no command, no Docker: notes, and no failure."""
-    found = gather(box)
-    assert found.manifest["deployments"] == {}
-    assert "`journalctl" in "\n".join(found.manifest["notes"])
-    assert list(support_bundle.units(found)) == ["no deployment on this box"]
-    assert support_bundle.examine(found).now.findings == ()
+def test_a_host_without_deployments_and_commands(host: ModuleType, gather: Gather) -> None:
+    """Without a deployment, a command and Docker there are notes and no failure."""
+    collected = gather(host)
+    assert collected.manifest["deployments"] == {}
+    assert "`journalctl" in "\n".join(collected.manifest["notes"])
+    assert list(support_bundle.units(collected)) == ["no deployment on this host"]
+    assert support_bundle.examine(collected).current.findings == ()
 
 
 def test_a_command_that_hangs_is_a_note(
-    box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(box, "COMMAND_S", 0.5)
+    monkeypatch.setattr(host, "COMMAND_S", 0.5)
     program(tmp_path, "nvidia-smi", HANGS)
-    assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(box).manifest["notes"]
+    assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(host).manifest["notes"]
 
 
-def test_facts_that_cannot_be_read_are_a_note(box: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_facts_are_a_note(host: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd() -> None:
         raise ValueError("ip said no JSON")
 
-    monkeypatch.setattr(box, "fabric", odd)
-    found = gather(box)
-    assert "facts, fabric: ValueError: ip said no JSON" in found.manifest["notes"]
-    assert json.loads(found.files["box/facts.json"])["memory"]["total"] > 0
+    monkeypatch.setattr(host, "fabric", odd)
+    collected = gather(host)
+    assert "facts, fabric: ValueError: ip said no JSON" in collected.manifest["notes"]
+    assert json.loads(collected.files["box/facts.json"])["memory"]["total"] > 0
 
 
-def test_a_docker_that_speaks_no_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_docker_socket_without_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(*_: object, **__: object) -> None:
         raise http.client.BadStatusLine("SSH-2.0")
 
@@ -286,32 +286,32 @@ def test_a_docker_that_speaks_no_http(full: ModuleType, gather: Gather, monkeypa
     assert [note for note in gather(full).manifest["notes"] if note.startswith("docker: ")] == ["docker: SSH-2.0"]
 
 
-def test_time_is_up(box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "DEADLINE_S", 0.0)
+def test_after_the_deadline(host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "DEADLINE_S", 0.0)
     program(tmp_path, "ps", PS)
-    found = gather(box)
-    assert found.files["box/processes.txt"].splitlines()[1:] == []
-    assert any("the box had taken 0 s already" in note for note in found.manifest["notes"])
+    collected = gather(host)
+    assert collected.files["box/processes.txt"].splitlines()[1:] == []
+    assert any("the box had taken 0 s already" in note for note in collected.manifest["notes"])
 
 
 def test_a_full_bundle_leaves_the_rest_out(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full, "MOST_BYTES", 50_000)
-    found = gather(full)
-    assert "deployments/gemma/journal.log" not in found.files
-    assert sum(map(len, found.files.values())) < 50_000 + 10_000
-    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in found.manifest["notes"])
+    collected = gather(full)
+    assert "deployments/gemma/journal.log" not in collected.files
+    assert sum(map(len, collected.files.values())) < 50_000 + 10_000
+    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in collected.manifest["notes"])
 
 
 def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc" / "gemma" / "pipe")
     place(tmp_path / "etc" / "gemma", {f"many/{number}": "x" for number in range(99)})
-    found = gather(full)
-    notes = "\n".join(found.manifest["notes"])
+    collected = gather(full)
+    notes = "\n".join(collected.manifest["notes"])
     assert "pipe: not a regular file" in notes
     assert "more than 60 files" in notes
 
 
-# What deployed.json may say -> the image to ask for
+# Content of deployed.json -> the image to inspect
 RECORDS = {
     '{"image": "a:5000/b:v1", "digest": "sha256:1"}': "a:5000/b@sha256:1",
     '{"image": "a:v1", "digest": "sha256:1", "derived": {"image": "c:2"}}': "c:2",
@@ -323,5 +323,5 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_the_image_of_a_record(record: str, box: ModuleType) -> None:
-    assert box.image_of(record) == RECORDS[record]
+def test_the_image_of_a_record(record: str, host: ModuleType) -> None:
+    assert host.image_of(record) == RECORDS[record]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import DATA, RECIPE_FOLDERS
-from recorded_boxes import load, record
+from recorded_hosts import load, record
 
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError

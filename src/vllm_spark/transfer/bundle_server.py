@@ -18,12 +18,12 @@ from pathlib import Path
 from threading import Thread
 
 from vllm_spark.core import paths
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.model_files import NOTES_DIR, Manifest, Source
 from vllm_spark.node.pull.range_server import RangeServer
 
-LOOPBACK = "127.0.0.1"
 # A server that sent nothing for this long was left behind by a run that was killed. Docker may unpack an image for as
 # long.
 IDLE_TIMEOUT_S = 3600.0

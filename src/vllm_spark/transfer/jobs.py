@@ -8,9 +8,8 @@ from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.refusal import Refusal, RefusalKind, register
+from vllm_spark.core.units import GB
 from vllm_spark.node.pull.job import ProgressJson
-
-GB = 1e9
 
 # A result as the function of the job returns it, read back from JSON; each job has its own keys.
 Result = Mapping[str, Any]

@@ -87,7 +87,7 @@ def _fetch_from_outside(site: PullSite, mine: PullSteps, model: PulledModel, hos
     size = units.gib(site.missing_bytes(host, model))
     if site.bundled:
         request = mine.bundle_fetch
-        request.update({"address": "127.0.0.1", "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
+        request.update({"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
         mine.lines.append(f"{model} comes from the bundle, {size}")
