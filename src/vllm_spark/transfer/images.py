@@ -9,7 +9,7 @@ from docker import auth as docker_auth  # type: ignore[import-untyped]
 
 from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
 from vllm_spark.core.platforms import MACHINES
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, MIRROR_PORT
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, LOOPBACK, MIRROR_PORT
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
 from vllm_spark.inventory.spec import Spec

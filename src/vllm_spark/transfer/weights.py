@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
-from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, WEIGHTS_PORT
+from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.transfer.jobs import JOBS
