@@ -339,7 +339,7 @@ def test_check_mode_names_the_parts_of_a_bundle(spec: Spec, tmp_path: Path) -> N
 @pytest.mark.parametrize(("status", "stopped"), [(0, []), (255, [42])])
 def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, {"weights": 5001, "shelf": 5002}))
+    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, {"weights": 5001, "images": 5002}))
     monkeypatch.setattr(bundle_server, "stop", ended.append)
     done = SimpleNamespace(returncode=status, stderr="no master\n")
     monkeypatch.setattr(subprocess, "run", lambda argv, **_: done)
@@ -367,8 +367,7 @@ def test_a_pull_is_resolved_for_a_host(spec: Spec) -> None:
 def test_a_pull_is_planned_and_proven(spec: Spec, good: dict[str, Any]) -> None:
     wanted = FakeRun().act("vllm_pull_plan", phase="resolve", named=[], **inventory(DEPLOYMENT))
     sources = wanted["look"]["sources"]
-    manifest = {"files": {}, "missing": [], "unread": 0, "bad": [], "size": 0}
-    looks = [{**source, "manifest": manifest, "missing": [], "unread": 0, "bytes": 1} for source in sources]
+    looks = [{**source, "manifest": True, "missing": 0, "unread": 0, "wrong": [], "error": ""} for source in sources]
     facts = good | {
         "images": dict.fromkeys(wanted["questions"]["images"], "sha256:1"),
         "disks": {"/hub": {"total": 10**13, "free": 10**13}},
@@ -377,7 +376,7 @@ def test_a_pull_is_planned_and_proven(spec: Spec, good: dict[str, Any]) -> None:
     variables = {"vllm_pull_wanted": wanted, "vllm_pull_looked": {"looks": looks}, "vllm_pull_box": {"facts": facts}}
     run = FakeRun(hostvars={"spark1": variables})
     result = run.act("vllm_pull_plan", phase="plan", hosts=["spark1"], bundled=False)
-    assert (result["steps"]["pulls"], result["steps"]["fetch"]) == ([], {})
+    assert (result["steps"]["registry_pulls"], result["steps"]["hub_fetch"]) == ([], {})
     assert run.lines == ["spark1  everything is here"]
     assert run.act("vllm_pull_plan", phase="prove", hosts=["spark1"])["steps"] == {}
     assert run.lines[1].endswith(" is whole")
@@ -395,13 +394,13 @@ def test_a_job_is_started_watched_and_ended() -> None:
     result = run.act("vllm_pull_job", **JOB)
     assert (result["changed"], result["result"]["ok"]) == (True, True)
     assert [args["action"] for _, args in run.calls] == ["start", "watch", "stop"]
-    assert run.calls[0][1]["words"][-1] == "check"
+    assert run.calls[0][1]["words"][-3:] == ["check", "hub_cache", "check_models"]
     assert run.calls[0][1]["job"] == "check"
     assert run.lines[0].startswith("spark1  folder: ")
 
 
 def test_a_job_that_fails_is_a_refusal() -> None:
-    run = FakeRun(modules={"vllm_weights": job_module({"ok": False, "said": "disk full"})})
+    run = FakeRun(modules={"vllm_weights": job_module({"ok": False, "detail": "disk full"})})
     assert "disk full" in fails(run, "vllm_pull_job", **JOB)
     run = FakeRun(modules={"vllm_weights": {"failed": True, "msg": "no python"}})
     assert "no python" in fails(run, "vllm_pull_job", **JOB)

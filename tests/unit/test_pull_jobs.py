@@ -18,7 +18,7 @@ from conftest import load_module
 
 import loopback
 from fakes.model_copies import COMMIT, FOLDER, FaultyRelay, file_server, request, snapshot_files, write_model
-from vllm_spark.transfer import plan
+from vllm_spark.transfer import plan, weights
 from vllm_spark.transfer.jobs import JOBS
 
 FILES = {"config.json": b"{}", **{f"model-{number}.safetensors": os.urandom(30 << 20) for number in range(2)}}
@@ -110,6 +110,16 @@ def test_a_server_without_requests_ends(host: Path) -> None:
     idle = {**request(host / "head", loopback.free_port()), "idle_timeout_s": 0.1}
     assert start(host, "serve-files", idle).wait(DEADLINE_S) == 0
     assert result(host, "serve-files") == {"ok": True, "sent": 0}
+
+
+def test_a_job_runs_as_in_the_container(host: Path) -> None:
+    sources = [{"folder": FOLDER, "commit": COMMIT}]
+    (host / "jobs" / "check.request").write_text(json.dumps({"hub": str(host / "head"), "sources": sources}))
+    code = weights.RUN_JOB.replace("/programs", str(host / "programs"))
+    argv = [sys.executable, "-S", "-c", code, *JOBS["check"].arguments]
+    environment = {"VLLM_SPARK_JOBS": str(host / "jobs"), "PATH": os.environ["PATH"]}
+    assert subprocess.run(argv, env=environment, cwd=host, check=False).returncode == 0
+    assert result(host, "check") == {"ok": True, "bad": {}}
 
 
 def run_module(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from vllm_spark.transfer.site import PulledModel, models
 # The id is shared with the support bundle; the runbook is that of the part that was not written.
 IMAGE_NOT_WRITTEN = RefusalKind("bundle-not-written", "image-registry")
 PACKAGES_NOT_WRITTEN = RefusalKind("bundle-not-written", "bundle-lacks")
-BUNDLE_LACKS = register("bundle-lacks", runbook="bundle-lacks")
+BUNDLE_INCOMPLETE = register("bundle-lacks", runbook="bundle-lacks")
 
 CONTENTS = "bundle.json"
 LOG_INTERVAL_S = 5.0
@@ -145,7 +145,7 @@ def refusals(folder: Path, request: BundleRequest, log: Log) -> list[Refusal]:
         faults += _model_faults(folder / "hub", model)
     faults += _wheel_faults(folder)
     return [
-        BUNDLE_LACKS(
+        BUNDLE_INCOMPLETE(
             what=f"the bundle {folder}: {fault}",
             expected="every image, model and wheel of these deployments, with its checksum",
             fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: valid parts are kept.",

@@ -132,6 +132,7 @@ REASONS = {
             "check the cable and the link, then pull.yml again: it continues from what has arrived.",
             "pull-fabric",
         ),
+        # The sender of a copy. The refusal id pull-giver is older than this name.
         Reason(
             "giver",
             "a sender that serves this model with the token of this run",
