@@ -96,7 +96,7 @@ def verified(engine: Server, name: str, through: str, asked_as: str = "", key_en
     """What the module asks on the box, once, and what is judged of it."""
     router = {"url": through, "key": key_env, **({"model": asked_as} if asked_as else {})}
     questions = list(failover.requests(name, router))
-    responses = vllm_probe.ask_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
+    responses = vllm_probe.send_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
     wanted = {"served_name": name, "gates": {"failover": {}}, "through": router}
     seen = Seen(list(failover.verdicts(wanted, {"responses": responses}, [])), responses)
     print("\n".join(verdict.line() for verdict in seen.verdicts))

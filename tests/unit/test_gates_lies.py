@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import load_module
+from ansible.module_utils import spark_requests
 from gate_lies import BOTH_WAYS, WHOLE
 from lying_server import Lie, Mock, Reply, refusal, serving
 
@@ -24,8 +24,6 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify import gates
 from vllm_spark.verify.gates import reasoning_probe
 from vllm_spark.verify.gates.failover import TEXTS
-
-vllm_probe = load_module("vllm_probe")
 
 ALL = {
     "ready": {"deadline_s": 600},
@@ -75,8 +73,9 @@ def bench(resolve: Callable[..., Spec]) -> Bench:
 def understood(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
     """What vllm_probe makes of these bytes."""
     streamed = (request.get("body") or {}).get("stream") and reply.status == 200
-    read = vllm_probe.understand_stream if streamed else vllm_probe.understand
-    return {"status": reply.status, **read(b"".join(reply.pieces), request.get("prefix")), "seconds": 0.1}
+    raw = b"".join(reply.pieces)
+    content = spark_requests.parse_stream(raw) if streamed else spark_requests.parse_body(raw, request.get("prefix"))
+    return {"status": reply.status, **content, "seconds": 0.1}
 
 
 def asked(bench: Bench, engine: Mock, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def asked(bench: Bench, engine: Mock, router: Callable[..., Reply] | None = None
 
 def over_http(bench: Bench, answer: Callable[..., Reply]) -> dict[str, Any]:
     with serving(answer) as server:
-        return vllm_probe.ask_all(server, gates.requests(bench.wanted), "")
+        return spark_requests.send_all(server, gates.requests(bench.wanted), "")
 
 
 def missed(verdicts: list[gates.Verdict]) -> list[gates.Verdict]:
@@ -217,9 +216,11 @@ def test_a_router_is_asked_over_http_without_the_engines_key(resolve: Callable[.
     engine, other = bench.told(), dataclasses.replace(bench.told(), tokens_per_text=other_tokens)
     with serving(engine.answer) as server, serving(other.answer) as (address, port):
         bench = bench_of(resolve(), through=f"http://{address}:{port}/")
-        verdicts = bench.judge(vllm_probe.ask_all(server, gates.requests(bench.wanted), "a key"))
+        verdicts = bench.judge(spark_requests.send_all(server, gates.requests(bench.wanted), "a key"))
     assert [verdict.id for verdict in missed(verdicts)] == ["router-tokenizer"]
-    _, _, headers = vllm_probe.connect(("127.0.0.1", 1), {"base": "http://router", "path": "/", "timeout_s": 1}, "key")
+    _, _, headers = spark_requests.connect(
+        ("127.0.0.1", 1), {"base": "http://router", "path": "/", "timeout_s": 1}, "key"
+    )
     assert "Authorization" not in headers
 
 

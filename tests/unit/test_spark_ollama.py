@@ -96,7 +96,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the module and return its result."""
-    monkeypatch.setattr(ollama, "POLL_S", 0.02)
+    monkeypatch.setattr(ollama, "POLL_INTERVAL_S", 0.02)
 
     def _run(url: str, check: bool = False, deadline_s: int = 10) -> dict[str, Any]:
         args = {"url": url, "deadline_s": deadline_s, "_ansible_check_mode": check}
@@ -156,7 +156,7 @@ def test_a_model_that_stays_is_an_error_by_the_deadline(run: Run) -> None:
     assert result["failed"]
     assert result["models"] == list(TWO)
     assert "Ollama still has gemma4:26b, nomic-embed-text:latest loaded after 1 s — expected: none" in result["msg"]
-    assert "Fix: end what keeps asking it" in result["msg"]
+    assert "Fix: end the clients that use it" in result["msg"]
     assert result["msg"].endswith("See docs/runbooks/gpu-memory-held.md")
     assert stand_in.models == TWO, "nothing was ended"
 
@@ -164,7 +164,7 @@ def test_a_model_that_stays_is_an_error_by_the_deadline(run: Run) -> None:
 def test_what_ollama_says_against_it_is_told(run: Run) -> None:
     with listening(OllamaStandIn(status=500)) as url:
         result = run(url, deadline_s=1)
-    assert 'to gemma4:26b it said 500 {"error": "out of order"}' in result["msg"]
+    assert 'the response for gemma4:26b was 500 {"error": "out of order"}' in result["msg"]
 
 
 def test_busy_is_not_gone(run: Run) -> None:

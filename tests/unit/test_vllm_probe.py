@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils import spark_requests
 from conftest import load_module
 
 probe = load_module("vllm_probe")
@@ -117,7 +118,7 @@ REPLIES = {
 @pytest.mark.parametrize("path", REPLIES)
 def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
     begun = time.monotonic()
-    reply = probe.ask(("127.0.0.1", port), request(path, timeout_s=1), "")
+    reply = spark_requests.send(("127.0.0.1", port), request(path, timeout_s=1), "")
     # Far above the deadline of 1 s and below what the endless server takes, so that a loaded machine proves it too.
     assert time.monotonic() - begun < 4.5
     status, error = REPLIES[path]
@@ -145,13 +146,13 @@ STREAMS = {
 @pytest.mark.parametrize("path", STREAMS)
 def test_every_stream_ends_by_its_deadline_or_its_limit(path: str, port: int) -> None:
     asked = {"id": "s", "method": "POST", "path": path, "body": {"stream": True}, "timeout_s": 1}
-    reply = probe.ask(("127.0.0.1", port), asked, "")
+    reply = spark_requests.send(("127.0.0.1", port), asked, "")
     expected = STREAMS[path]
     if isinstance(expected, str):
         assert expected in reply["error"], reply
     else:
         assert reply["done"] is expected
-        assert len(json.dumps(reply)) < 2 * probe.MAX_REPLY_BYTES
+        assert len(json.dumps(reply)) < 2 * spark_requests.MAX_RESPONSE_BYTES
 
 
 # bytes of a stream -> (number of events, done, whether a piece is bad)
@@ -176,7 +177,7 @@ EVENTS = {
 @pytest.mark.parametrize("name", EVENTS)
 def test_events_are_read(name: str) -> None:
     raw, events, done, bad = EVENTS[name]
-    seen = probe.understand_stream(raw)
+    seen = spark_requests.parse_stream(raw)
     assert (len(seen["events"]), seen["done"], bool(seen["bad"])) == (events, done, bad)
 
 
@@ -194,31 +195,36 @@ TRAPS = {
 
 @pytest.mark.parametrize("text", TRAPS, ids=lambda text: text[:12])
 def test_a_reply_is_made_safe_to_travel(text: str) -> None:
-    read = probe.parse(text)
+    read = spark_requests.parse(text)
     assert read == TRAPS[text]
     json.dumps(read, allow_nan=False).encode()
 
 
 def test_lines_of_a_text_are_picked_by_their_prefix() -> None:
     raw = b"up 1\n" + b"count{a} 1\n" * 100
-    read = probe.understand(raw, "count")
-    assert read["text"].splitlines() == ["count{a} 1"] * probe.SHOWN_LINES
+    read = spark_requests.parse_body(raw, "count")
+    assert read["text"].splitlines() == ["count{a} 1"] * spark_requests.SHOWN_LINES
 
 
 def test_nobody_there() -> None:
-    assert "ConnectionRefusedError" in probe.ask(("127.0.0.1", 1), request("/good"), "")["error"]
+    assert "ConnectionRefusedError" in spark_requests.send(("127.0.0.1", 1), request("/good"), "")["error"]
 
 
 def test_the_rest_is_left_out_if_the_first_fails(port: int) -> None:
-    replies = probe.ask_all(("127.0.0.1", port), [request("/error"), request("/good")], "")
+    replies = spark_requests.send_all(("127.0.0.1", port), [request("/error"), request("/good")], "")
     assert list(replies) == ["/error"]
-    assert list(probe.ask_all(("127.0.0.1", port), [request("/good"), request("/error")], "")) == ["/good", "/error"]
+    assert list(spark_requests.send_all(("127.0.0.1", port), [request("/good"), request("/error")], "")) == [
+        "/good",
+        "/error",
+    ]
 
 
 def test_the_key_is_sent_and_not_returned(port: int, tmp_path: Path) -> None:
     env = tmp_path / "env"
     env.write_text("# comment with VLLM_API_KEY=wrong\nHF_TOKEN=t\nVLLM_API_KEY=a=b\n")
-    replies = probe.ask_all(("127.0.0.1", port), [request("/good")], probe.variables(str(env))["VLLM_API_KEY"])
+    replies = spark_requests.send_all(
+        ("127.0.0.1", port), [request("/good")], probe.variables(str(env))["VLLM_API_KEY"]
+    )
     assert Server.asked == [("/good", "Bearer a=b")]
     assert "a=b" not in json.dumps(replies)
     assert probe.variables(str(tmp_path / "none")) == {}
@@ -227,14 +233,14 @@ def test_the_key_is_sent_and_not_returned(port: int, tmp_path: Path) -> None:
 def test_another_server_gets_the_key_that_its_request_names(port: int) -> None:
     elsewhere = {**request("/good"), "base": f"http://127.0.0.1:{port}", "key_env": "ROUTER_KEY"}
     env = {"VLLM_API_KEY": "engine", "ROUTER_KEY": "router", "EMPTY": ""}
-    probe.ask_all(("127.0.0.1", 1), [elsewhere, {**elsewhere, "key_env": ""}], "engine", env)
+    spark_requests.send_all(("127.0.0.1", 1), [elsewhere, {**elsewhere, "key_env": ""}], "engine", env)
     assert Server.asked == [("/good", "Bearer router"), ("/good", None)]
     for name in ("NONE", "EMPTY"):
-        replies = probe.ask_all(("127.0.0.1", 1), [{**elsewhere, "key_env": name}, elsewhere], "engine", env)
+        replies = spark_requests.send_all(("127.0.0.1", 1), [{**elsewhere, "key_env": name}, elsewhere], "engine", env)
         assert replies == {"/good": {"error": f"the env file has no {name} to send", "seconds": 0.0}}
     assert len(Server.asked) == 2
 
 
 def test_a_key_that_is_said_back_is_not_returned(port: int) -> None:
-    replies = probe.ask_all(("127.0.0.1", port), [request("/echo")], "a-long-enough-key")
+    replies = spark_requests.send_all(("127.0.0.1", port), [request("/echo")], "a-long-enough-key")
     assert replies["/echo"]["json"]["Authorization"] == "Bearer ***"

@@ -121,9 +121,9 @@ def test_what_is_gone_already_is_no_error(run: Run, entry: dict[str, Any], answe
         (item("image", "sha256:1"), "image rm=1=image is being used by running container 12", "running container 12"),
         (item("unit", "vllm@demo.service"), "stop=1=Job failed", "Job failed"),
         (item("reload", "systemd"), "daemon-reload=1=no bus", "no bus"),
-        (item("path", "/etc"), "", "no path that vllm-spark removes"),
-        (item("path", "/var/lib/../lib/x"), "", "no path that vllm-spark removes"),
-        (item("path", "relative/path"), "", "no path that vllm-spark removes"),
+        (item("path", "/etc"), "", "not a path that vllm-spark removes"),
+        (item("path", "/var/lib/../lib/x"), "", "not a path that vllm-spark removes"),
+        (item("path", "relative/path"), "", "not a path that vllm-spark removes"),
         (item("path", "/dev/shm"), "", "mounted"),  # noqa: S108  that it is never removed is the point
     ],
 )

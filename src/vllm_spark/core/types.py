@@ -6,7 +6,7 @@ is absent. Sizes are in bytes, times in seconds, moments in seconds since the ep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 # A parsed recipe file, or a part of one. recipes/schema.json defines its fields.
@@ -21,6 +21,9 @@ class MemoryFacts(TypedDict):
     swap_total: NotRequired[int]
     swap_free: NotRequired[int]
     page_cache: NotRequired[int]
+    free: NotRequired[int]
+    cma_total: NotRequired[int]
+    cma_free: NotRequired[int]
 
 
 class GpuFacts(TypedDict):
@@ -87,13 +90,18 @@ class OllamaModel(TypedDict):
     bytes: int
 
 
-class HostFacts(TypedDict):
-    """Firmware, GPU processes and pending changes of a host."""
+class FirmwareFacts(TypedDict):
+    """Kernel setting, firmware and pending reboot of a host. `nics`: HCA -> firmware version."""
 
     swappiness: int | None
     bios: str | None
     nics: Mapping[str, str]
     reboot: list[str] | None
+
+
+class HostFacts(FirmwareFacts):
+    """Firmware, GPU processes and pending changes of a host."""
+
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
@@ -102,22 +110,24 @@ class NetdevFacts(TypedDict):
     """One network interface. Each address has the keys `address` and `prefix`."""
 
     name: str
-    addresses: list[Mapping[str, Any]]
+    addresses: Sequence[Mapping[str, Any]]
     mtu: int
     carrier: bool
     wireless: bool
+    speed_mbps: NotRequired[int | None]
+    pci: NotRequired[str | None]
 
 
 class FabricFacts(TypedDict):
     """The RoCE fabric of one host. `hcas` holds one mapping per HCA (plugins/module_utils/spark_fabric.py)."""
 
     netdevs: list[NetdevFacts]
-    hcas: list[Mapping[str, Any]]
+    hcas: Sequence[Mapping[str, Any]]
     source: NotRequired[str]
     devices: list[str]
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
-    default_route: str
+    default_route: str | None
     error: str
 
 

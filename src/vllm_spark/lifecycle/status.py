@@ -235,7 +235,7 @@ def _gates(judged: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Docum
 
 
 def tokens(looks: Sequence[Mapping[str, float]]) -> Document | None:
-    """The engine's own counters as speeds. `looks` are one or two of them (spark_status.first_look): two where requests
+    """The engine's own counters as speeds. `looks`: one or two of them (spark_status.first_sample), two where requests
     ran. `now` is tokens a second of all requests together between the two; `mean` that of one request, over all that
     have ended since the start, without each one's first token, which prefill gives."""
     if not looks:
