@@ -52,9 +52,9 @@ class Launch(TypedDict):
 
 def argv_of(script: str) -> list[str]:
     """Return the argv that a launch script executes at its end; empty if the text is not such a script."""
-    _, found, command = script.partition("\nexec ")
+    _, separator, command = script.partition("\nexec ")
     try:
-        return shlex.split(command.replace("\\\n", " ")) if found else []
+        return shlex.split(command.replace("\\\n", " ")) if separator else []
     except ValueError:
         return []
 

@@ -1,4 +1,4 @@
-"""Shared by the unit tests: the test recipes, a healthy Spark's facts, and the resolved spec of a deployment."""
+"""Fixtures of the unit tests: test recipes, facts of a healthy Spark, the resolved spec of a deployment, modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_spark.core import paths
 from vllm_spark.inventory import spec
 
 DATA = Path(__file__).parents[1] / "data"
-# Where ansible.cfg lets a module find what it imports.
+# ansible.cfg has this folder as module_utils.
 ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
 
 RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
@@ -24,7 +24,7 @@ RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
 
 @pytest.fixture
 def facts() -> dict[str, Any]:
-    """Facts of a Spark that nothing is wrong with."""
+    """Return the facts of a healthy Spark."""
     return json.loads((DATA / "facts" / "spark.json").read_text())
 
 
@@ -42,15 +42,15 @@ def resolve() -> Callable[..., spec.Spec]:
             lock_file=lock,
             secrets={"HF_TOKEN": True} if secrets is None else secrets,
         )
-        found = spec.resolve(inventory, "spark1")
-        assert found is not None
-        return found
+        resolved = spec.resolve(inventory, "spark1")
+        assert resolved is not None
+        return resolved
 
     return _resolve
 
 
 def load_module(name: str) -> ModuleType:
-    """A module of plugins/modules, imported as Ansible would find it."""
+    """Import a module of plugins/modules, with module_utils as Ansible finds them."""
     spec_of_file = importlib.util.spec_from_file_location(name, paths.ROOT / "plugins" / "modules" / f"{name}.py")
     assert spec_of_file is not None
     assert spec_of_file.loader is not None

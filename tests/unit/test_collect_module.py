@@ -1,4 +1,4 @@
-"""The module on a box made of folders, commands of a few lines, and a Docker socket: a head that runs with Ray."""
+"""The collect module on a fake host of folders, short scripts and a Docker socket: a head that runs with Ray."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ CONTAINER = {
 
 
 @pytest.fixture
-def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, in a box of which only what lies below tmp_path exists."""
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module on a host whose files and commands are below tmp_path."""
     module = load_module("vllm_collect")
     for name, folder in (("CONFIG_DIR", "etc"), ("RUN_DIR", "run"), ("PROC", "proc"), ("bin", "bin")):
         (tmp_path / folder).mkdir()
@@ -88,8 +88,8 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def full(box: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
-    """One deployment that runs, one that was made inactive, one of which systemd alone knows."""
+def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
+    """Three deployments: one runs, one is inactive, one is known only to systemd."""
     record = {"image": "registry:5000/vllm:v1", "digest": "sha256:" + "2" * 64}
     place(
         tmp_path / "etc",
@@ -131,13 +131,13 @@ def full(box: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
         def address_string(self) -> str:
             return "socket"
 
-        def log_message(self, *words: Any) -> None:
-            del words
+        def log_message(self, *args: Any) -> None:
+            del args
 
     server = socketserver.ThreadingUnixStreamServer(spark_docker.SOCKET, Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield box
+    yield host
     server.shutdown()
     server.server_close()
 
@@ -158,9 +158,9 @@ Gather = Callable[..., Collected]
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_what_a_box_sends(check: bool, full: ModuleType, gather: Gather) -> None:
-    found = gather(full, check)
-    assert [name for name in found.files if name.startswith("deployments/")] == [
+def test_the_bundle_of_a_host(check: bool, full: ModuleType, gather: Gather) -> None:
+    bundle = gather(full, check)
+    assert [name for name in bundle.files if name.startswith("deployments/")] == [
         "deployments/gemma/unit-state.txt",
         "deployments/gemma/unit.txt",
         "deployments/gemma/deployed.json",
@@ -185,100 +185,102 @@ def test_what_a_box_sends(check: bool, full: ModuleType, gather: Gather) -> None
         "deployments/old/deployed.json",
         "deployments/old/image.json",
     ]
-    assert found.manifest["deployments"] == {
+    assert bundle.manifest["deployments"] == {
         "gemma": {"ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "2"},
         "gone": {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "NRestarts": "5"},
         "old": {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "NRestarts": "0"},
     }
-    assert set(found.manifest["sources"]) == set(found.files)
-    notes = "\n".join(found.manifest["notes"])
+    assert set(bundle.manifest["sources"]) == set(bundle.files)
+    notes = "\n".join(bundle.manifest["notes"])
     assert "there is no container vllm-gone" in notes
     assert "nvidia-smi: No such file or directory" in notes
     assert "journalctl: Data from the specified boot (-1) is not available" in notes
 
 
-def test_no_secret_leaves_the_box(full: ModuleType, gather: Gather) -> None:
-    found = gather(full)
-    whole = json.dumps([found.files, found.manifest])
+def test_no_secret_leaves_the_host(full: ModuleType, gather: Gather) -> None:
+    bundle = gather(full)
+    whole = json.dumps([bundle.files, bundle.manifest])
     assert [secret for secret in (*SECRETS, "proxypass") if secret in whole or json.dumps(secret)[1:-1] in whole] == []
     at = "deployments/gemma"
-    assert found.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
-    assert found.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
-    assert found.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
-    assert "OMP_NUM_THREADS=4" in found.files[f"{at}/container.json"]
-    assert "--env 'PEER_TOKEN=<masked>'" in found.files[f"{at}/launch"]
-    assert "who knows <masked>" in found.files["box/processes.txt"]
-    assert found.manifest["weak_secrets"] == ["SHORT"]
+    assert bundle.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
+    assert bundle.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
+    assert bundle.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
+    assert "OMP_NUM_THREADS=4" in bundle.files[f"{at}/container.json"]
+    assert "--env 'PEER_TOKEN=<masked>'" in bundle.files[f"{at}/launch"]
+    assert "who knows <masked>" in bundle.files["box/processes.txt"]
+    assert bundle.manifest["weak_secrets"] == ["SHORT"]
 
 
 def test_a_long_journal_is_sent_from_both_ends(full: ModuleType, gather: Gather) -> None:
-    found = gather(full)
-    lines = found.files["deployments/gemma/journal.log"].splitlines()
+    bundle = gather(full)
+    lines = bundle.files["deployments/gemma/journal.log"].splitlines()
     assert len(lines) == 3000 + 1 + 10
     assert [lines[0], lines[-1]] == ["t spark1 vllm: line 0", "t spark1 vllm: line 9999"]
-    assert found.manifest["left_out"]["deployments/gemma/journal.log"]
+    assert bundle.manifest["left_out"]["deployments/gemma/journal.log"]
 
 
-def test_the_doctor_ranks_what_is_now_before_what_was(full: ModuleType, gather: Gather) -> None:
-    found = support_bundle.examine(gather(full))
-    assert [finding.signature for finding in found.now.findings] == ["out-of-memory-killed"]
-    assert [finding.signature for finding in found.before.findings] == ["port-in-use"]
+def test_the_doctor_separates_current_and_earlier_findings(full: ModuleType, gather: Gather) -> None:
+    bundle = support_bundle.examine(gather(full))
+    assert [finding.signature for finding in bundle.now.findings] == ["out-of-memory-killed"]
+    assert [finding.signature for finding in bundle.before.findings] == ["port-in-use"]
 
 
-def test_docker_is_asked_for_a_log_that_the_journal_has_not(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+def test_a_log_missing_in_the_journal_is_read_from_docker(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     program(tmp_path, "journalctl", "#!/bin/sh\n")
-    found = gather(full)
-    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in found.files["deployments/gemma/docker.log"]
-    assert any("the journal has no line" in note for note in found.manifest["notes"])
+    bundle = gather(full)
+    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in bundle.files["deployments/gemma/docker.log"]
+    assert any("the journal has no line" in note for note in bundle.manifest["notes"])
 
 
 def test_a_link_out_of_the_container_is_not_followed(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     ray = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray"
     (ray / "session_1").rename(ray / "real")
     (ray / "session_1").symlink_to(ray / "real")
-    found = gather(full)
-    assert [name for name in found.files if "/ray/" in name] == []
-    assert any("may lead out of the container" in note for note in found.manifest["notes"])
+    bundle = gather(full)
+    assert [name for name in bundle.files if "/ray/" in name] == []
+    assert any("may lead out of the container" in note for note in bundle.manifest["notes"])
 
 
 def test_docker_is_down(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(spark_docker, "SOCKET", str(tmp_path / "none.sock"))
-    found = gather(full)
-    assert "deployments/gemma/journal.log" in found.files
-    assert not [name for name in found.files if name.endswith(("container.json", "image.json", "docker.json"))]
-    assert [note for note in found.manifest["notes"] if note.startswith("docker: ")] == [
+    bundle = gather(full)
+    assert "deployments/gemma/journal.log" in bundle.files
+    assert not [name for name in bundle.files if name.endswith(("container.json", "image.json", "docker.json"))]
+    assert [note for note in bundle.manifest["notes"] if note.startswith("docker: ")] == [
         f"docker: {tmp_path}/none.sock: No such file or directory"
     ]
 
 
-def test_nothing_is_there(box: ModuleType, gather: Gather) -> None:
-    """No deployment, no command, no Docker: notes, and no failure."""
-    found = gather(box)
-    assert found.manifest["deployments"] == {}
-    assert "`journalctl" in "\n".join(found.manifest["notes"])
-    assert list(support_bundle.units(found)) == ["no deployment on this box"]
-    assert support_bundle.examine(found).now.findings == ()
+def test_an_empty_host(host: ModuleType, gather: Gather) -> None:
+    """Without deployments, commands and Docker the module adds notes and does not fail."""
+    bundle = gather(host)
+    assert bundle.manifest["deployments"] == {}
+    assert "`journalctl" in "\n".join(bundle.manifest["notes"])
+    assert list(support_bundle.units(bundle)) == ["no deployment on this box"]
+    assert support_bundle.examine(bundle).now.findings == ()
 
 
 def test_a_command_that_hangs_is_a_note(
-    box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_bundle, "COMMAND_TIMEOUT_S", 0.5)
     program(tmp_path, "nvidia-smi", HANGS)
-    assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(box).manifest["notes"]
+    assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(host).manifest["notes"]
 
 
-def test_facts_that_cannot_be_read_are_a_note(box: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_that_cannot_be_read_are_a_note(
+    host: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def odd() -> None:
         raise ValueError("ip said no JSON")
 
-    monkeypatch.setattr(box, "fabric", odd)
-    found = gather(box)
-    assert "facts, fabric: ValueError: ip said no JSON" in found.manifest["notes"]
-    assert json.loads(found.files["box/facts.json"])["memory"]["total"] > 0
+    monkeypatch.setattr(host, "fabric", odd)
+    bundle = gather(host)
+    assert "facts, fabric: ValueError: ip said no JSON" in bundle.manifest["notes"]
+    assert json.loads(bundle.files["box/facts.json"])["memory"]["total"] > 0
 
 
-def test_a_docker_that_speaks_no_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_docker_socket_without_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(*_: object, **__: object) -> None:
         raise http.client.BadStatusLine("SSH-2.0")
 
@@ -286,32 +288,34 @@ def test_a_docker_that_speaks_no_http(full: ModuleType, gather: Gather, monkeypa
     assert [note for note in gather(full).manifest["notes"] if note.startswith("docker: ")] == ["docker: SSH-2.0"]
 
 
-def test_time_is_up(box: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_is_over(
+    host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark_bundle, "DEADLINE_S", 0.0)
     program(tmp_path, "ps", PS)
-    found = gather(box)
-    assert found.files["box/processes.txt"].splitlines()[1:] == []
-    assert any("not run, the 0 s for this host are over" in note for note in found.manifest["notes"])
+    bundle = gather(host)
+    assert bundle.files["box/processes.txt"].splitlines()[1:] == []
+    assert any("not run, the 0 s for this host are over" in note for note in bundle.manifest["notes"])
 
 
-def test_a_full_bundle_leaves_the_rest_out(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_bundle_omits_the_rest(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_bundle, "MAX_BYTES", 50_000)
-    found = gather(full)
-    assert "deployments/gemma/journal.log" not in found.files
-    assert sum(map(len, found.files.values())) < 50_000 + 10_000
-    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in found.manifest["notes"])
+    bundle = gather(full)
+    assert "deployments/gemma/journal.log" not in bundle.files
+    assert sum(map(len, bundle.files.values())) < 50_000 + 10_000
+    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in bundle.manifest["notes"])
 
 
 def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc" / "gemma" / "pipe")
     place(tmp_path / "etc" / "gemma", {f"many/{number}": "x" for number in range(99)})
-    found = gather(full)
-    notes = "\n".join(found.manifest["notes"])
+    bundle = gather(full)
+    notes = "\n".join(bundle.manifest["notes"])
     assert "pipe: not a regular file" in notes
     assert "more than 60 files" in notes
 
 
-# What deployed.json may say -> the image to ask for
+# deployed.json -> the image to inspect
 RECORDS = {
     '{"image": "a:5000/b:v1", "digest": "sha256:1"}': "a:5000/b@sha256:1",
     '{"image": "a:v1", "digest": "sha256:1", "derived": {"image": "c:2"}}': "c:2",
@@ -323,5 +327,5 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_the_image_of_a_record(record: str, box: ModuleType) -> None:
-    assert box.image_of(record) == RECORDS[record]
+def test_the_image_of_a_record(record: str, host: ModuleType) -> None:
+    assert host.image_of(record) == RECORDS[record]
