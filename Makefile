@@ -47,10 +47,11 @@ test: setup ## Run everything that CI runs
 	$(MAKE) molecule
 
 .PHONY: lint
-lint: setup ## Run ansible-lint, yamllint, ruff, mypy and shellcheck
+lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter and shellcheck
 	ruff check .
 	ruff format --check .
 	mypy
+	lint-imports
 	yamllint --strict .
 	git ls-files -co --exclude-standard | grep -v '\.j2$$' | xargs grep -lsE '^#!/bin/(ba)?sh' | xargs shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline
@@ -117,4 +118,4 @@ lock: setup ## Update requirements.lock from pyproject.toml
 .PHONY: clean
 clean: ## Remove the sandbox, the virtual environment and every cache
 	if [ -e $(READY) ]; then ansible-playbook $(SANDBOX) sandbox/down.yml -e sandbox_purge=true; fi
-	rm -rf $(VENV) .sandbox .cache reports .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .sandbox .cache reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,22 +1,19 @@
-"""Asks the box through the module of the same name, and notes between which moments of the controller's clock."""
+"""Read the facts of the host, and note the controller's clock before and after."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from vllm_spark_ansible.action import SparkAction
 
 
-class ActionModule(ActionBase):
-    """Args: those of the module. Adds facts.asked, so that the two clocks can be compared."""
+class ActionModule(SparkAction):
+    """Arguments: those of the module. Adds facts.asked, with which the clocks of host and controller are compared."""
 
-    _supports_check_mode = True
-
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def act(self) -> dict[str, Any]:
         before = time.time()
-        result |= self._execute_module(module_name="spark_facts", task_vars=task_vars)
+        result = self.execute("spark_facts", self.args)
         if "facts" in result:
             result["facts"]["asked"] = {"before": before, "after": time.time()}
         return result

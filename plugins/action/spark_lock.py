@@ -1,6 +1,6 @@
-"""Take the lock of a Spark for this run of ansible-playbook, or give it back.
+"""Take the operator lock of a host for this run of ansible-playbook, or release it.
 
-A shim over vllm_spark.lifecycle.operator_lock.
+vllm_spark.lifecycle.operator_lock decides and words the messages.
 """
 
 from __future__ import annotations
@@ -8,55 +8,43 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import operator_lock
 from vllm_spark.lifecycle.operator_lock import LockHolder, OperatorRun
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
 
-
-class ActionModule(ActionBase):
-    """Args: state (taken or given), folder, verb, break_lock. Returns `taken`: whether this run holds the Spark now."""
+class ActionModule(SparkAction):
+    """Arguments: state (taken or given), folder, verb, break_lock. Returns `taken`: this run now holds the lock."""
 
     _supports_check_mode = False
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        self._vars, given = task_vars or {}, self._task.args
+    def act(self) -> dict[str, Any]:
         # A task runs in a child of the run's main process.
-        mine, host = operator_lock.this_run(os.getppid()), self._vars["inventory_hostname"]
-        if given["state"] == "given":
-            found = self._ask("given", mine.holder(""))
-            if found["holder"] and not found["done"]:
-                display.display(f"{host}  {operator_lock.lost_message(LockHolder.from_json(found['holder']))}")
-            return {"changed": False, "taken": False}
-        found = self._ask("taken", mine.holder(given["verb"]))
-        if not found["done"]:
-            self._take_over(host, mine, LockHolder.from_json(found["holder"]))
-        return {"changed": False, "taken": True}
+        this_run = operator_lock.this_run(os.getppid())
+        if self.args["state"] == "given":
+            result = self._lock("given", this_run.holder(""))
+            if result["holder"] and not result["done"]:
+                self.say(operator_lock.lost_message(LockHolder.from_json(result["holder"])))
+            return {"taken": False}
+        result = self._lock("taken", this_run.holder(self.args["verb"]))
+        if not result["done"]:
+            self._take_over(this_run, LockHolder.from_json(result["holder"]))
+        return {"taken": True}
 
-    def _take_over(self, host: str, mine: OperatorRun, held: LockHolder) -> None:
-        """Take the lock of a run that has ended, or as the operator wants it; of that run only, not of the next."""
-        alive = operator_lock.lives_here(held, mine)
-        if alive is False or self._task.args["break_lock"]:
-            found = self._ask("taken", mine.holder(self._task.args["verb"]), held.run)
-            if found["done"]:
-                display.display(f"{host}  {operator_lock.take_over_message(held, alive)}")
+    def _take_over(self, this_run: OperatorRun, holder: LockHolder) -> None:
+        """Take the lock over if its run has ended or the operator demands it. Applies to that run only: a run that took
+        the lock meanwhile keeps it. Raises RefusedError."""
+        alive = operator_lock.lives_here(holder, this_run)
+        if alive is False or self.args["break_lock"]:
+            result = self._lock("taken", this_run.holder(self.args["verb"]), holder.run)
+            if result["done"]:
+                self.say(operator_lock.take_over_message(holder, alive))
                 return
-            held = LockHolder.from_json(found["holder"])
-            alive = operator_lock.lives_here(held, mine)
-        raise AnsibleActionFail(str(RefusedError([operator_lock.refusal(host, held, alive)])))
+            holder = LockHolder.from_json(result["holder"])
+            alive = operator_lock.lives_here(holder, this_run)
+        raise RefusedError([operator_lock.refusal(self.host, holder, alive)])
 
-    def _ask(self, state: str, holder: dict[str, Any], over: str | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = self._execute_module(
-            module_name="spark_lock",
-            module_args={"state": state, "holder": holder, "over": over, "folder": self._task.args["folder"]},
-            task_vars=self._vars,
-        )
-        if "done" not in result:
-            raise AnsibleActionFail(result.get("msg", "the box did not answer"), result=result)
-        return result
+    def _lock(self, state: str, holder: dict[str, Any], over: str | None = None) -> dict[str, Any]:
+        args = {"state": state, "holder": holder, "over": over, "folder": self.args["folder"]}
+        return self.execute("spark_lock", args, "done")

@@ -1,7 +1,7 @@
-"""Gather what a box has to say, ask the doctor, write the bundle. A shim over vllm_spark.doctor.support_bundle.
+"""Collect the logs of a host, diagnose them and write the support bundle; then name the bundles of a pair together.
 
-The module's answer holds the texts, so that one round trip brings them and no file of ours lies on the box. It ends
-here: neither a registered variable nor a callback has it.
+The module returns the logs in its result, so one round trip suffices and no file is left on the host. The texts end in
+this process: no registered variable and no callback gets them. vllm_spark.doctor.support_bundle does the work.
 """
 
 from __future__ import annotations
@@ -10,42 +10,41 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.core import version
-from vllm_spark.core.refusal import RefusedError
 from vllm_spark.doctor import command, support_bundle
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
 
+class ActionModule(SparkAction):
+    """Arguments: phase. `host` takes report_dir and returns the path of the bundle, the deployments of the host and the
+    findings. `pairs` takes deployments of the inventory and reads the registered results of all hosts."""
 
-class ActionModule(ActionBase):
-    """Args: report_dir. Returns the bundle's path, the names of the deployments on the box, and the findings."""
+    def act(self) -> dict[str, Any]:
+        return self._pairs() if self.args["phase"] == "pairs" else self._host()
 
-    _supports_check_mode = True
-
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        host, folder = (task_vars or {})["inventory_hostname"], Path(self._task.args["report_dir"]).resolve()
+    def _host(self) -> dict[str, Any]:
+        folder = Path(self.args["report_dir"]).resolve()
+        support_bundle.prepare(folder)
+        started_at = time.time()
+        packed = self.execute("vllm_collect", {}, "collected")["collected"]
         try:
-            support_bundle.prepare(folder)
-            asked = time.time()
-            result = self._execute_module(module_name="vllm_collect", module_args={}, task_vars=task_vars)
-            if "collected" not in result:
-                raise AnsibleActionFail(result.get("msg", "the box did not answer"), result=result)
-            collected = support_bundle.unpack(result["collected"])
-            found = support_bundle.examine(collected)
-            run = support_bundle.CollectRun(host, version.version(), asked, time.time())
-            path = support_bundle.write(folder, collected, found, run)
-        except (RefusedError, ValueError) as error:
-            raise AnsibleActionFail(str(error)) from None
-        for line in support_bundle.report_lines(collected, found, run, path):
-            display.display(f"{host}  {line}")
+            collected = support_bundle.unpack(packed)
+            examination = support_bundle.examine(collected)
+            run = support_bundle.CollectRun(self.host, version.version(), started_at, time.time())
+            path = support_bundle.write(folder, collected, examination, run)
+        except ValueError as error:
+            self.fail(str(error))
+        self.say(*support_bundle.report_lines(collected, examination, run, path))
         return {
-            "changed": False,
             "bundle": str(path),
             "deployments": list(collected.manifest["deployments"]),
-            "findings": command.to_json(found.now, found.now_logs)["findings"],
+            "findings": command.to_json(examination.current, examination.current_logs)["findings"],
         }
+
+    def _pairs(self) -> dict[str, Any]:
+        results = {host: self.hostvars[host].get("vllm_collect_done", {}) for host in self.play_hosts_all}
+        done = [host for host, result in results.items() if "bundle" in result]
+        bundles, deployments = (self.registered("vllm_collect_done", key, done) for key in ("bundle", "deployments"))
+        lines = list(support_bundle.pairs(self.args["deployments"], bundles, deployments))
+        self.show(*lines)
+        return {"lines": lines}

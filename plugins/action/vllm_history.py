@@ -1,30 +1,35 @@
-"""Write down what was judged, or read what ran when. The file is the module's; what an entry says is
-vllm_spark.lifecycle.history's."""
+"""Record judged gates in the history of the host, read the history, or print that of all hosts.
+
+The module reads and writes the file. vllm_spark.lifecycle.history defines an entry and the table.
+"""
 
 from __future__ import annotations
 
 import getpass
+import json
 import socket
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-
 from vllm_spark.lifecycle import history
+from vllm_spark_ansible.action import SparkAction
 
 
-class ActionModule(ActionBase):
-    """Args: those of the module, but for the entry; verb and judged (the result of vllm_verify) in its place where
-    something is to be written down."""
+class ActionModule(SparkAction):
+    """Arguments: phase. `read` takes those of the module, `record` verb and judged (the result of vllm_verify) instead
+    of the module's entry. `table` takes json (output for programs) and reads what each host has registered."""
 
-    _supports_check_mode = True
+    def act(self) -> dict[str, Any]:
+        args = dict(self.args)
+        phase = args.pop("phase")
+        if phase == "table":
+            return self._table(as_json=args["json"])
+        if phase == "record":
+            operator = f"{getpass.getuser()}@{socket.gethostname()}"
+            args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"))
+        return self.execute("vllm_history", args)
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        given = dict(self._task.args)
-        verb, judged = given.pop("verb", ""), given.pop("judged", {})
-        if verb:
-            given["entry"] = history.entry(verb, f"{getpass.getuser()}@{socket.gethostname()}", judged)
-        result: dict[str, Any] = self._execute_module(
-            module_name="vllm_history", module_args=given, task_vars=task_vars or {}
-        )
-        return result
+    def _table(self, *, as_json: bool) -> dict[str, Any]:
+        self.quiet = True
+        rows = history.rows(self.registered("vllm_history_read", "entries", self.play_hosts))
+        self.show(json.dumps(rows, indent=2) if as_json else history.table(rows))
+        return {"rows": rows}

@@ -1,4 +1,4 @@
-"""Watch an image arrive or be built: an async job, with what it has put on the disk or in its log so far."""
+"""Wait for an async job that pulls or builds an image, and print its progress."""
 
 from __future__ import annotations
 
@@ -7,69 +7,50 @@ import shlex
 import time
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.transfer import messages
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
-
-LOOK_EVERY_S = 2.0
-SAY_EVERY_S = 15.0
-# Enough of a build's log to hold a step's reason below pip's own words.
+POLL_INTERVAL_S = 2.0
+LOG_INTERVAL_S = 15.0
+# Enough of a build's log to include the reason of a failed step above pip's own lines.
 FAILURE_LINES = 80
 
 
-class ActionModule(ActionBase):
-    """Args: job and results_file (as an async task returns them), image, timeout_s; log of a build, none of a pull."""
+class ActionModule(SparkAction):
+    """Arguments: job and results_file of an async task, image, timeout_s; log of a build, absent for a pull."""
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        host = (task_vars or {})["inventory_hostname"]
-        started, said_at, before = time.monotonic(), float("-inf"), self._disk_used()
-        while not (job := self._look(task_vars or {})).get("finished"):
-            # The job's own limit ends it; one that cannot even be asked for has ended already.
-            if job.get("failed"):
-                break
+    def act(self) -> dict[str, Any]:
+        started, printed_at, before = time.monotonic(), float("-inf"), self._disk_used()
+        # The job has its own time limit. A job whose status cannot be read has ended.
+        while not (job := self._status()).get("finished") and not job.get("failed"):
             elapsed_s = time.monotonic() - started
-            if elapsed_s - said_at >= SAY_EVERY_S:
-                display.display(f"{host}  {self._headline(before, elapsed_s)}")
-                said_at = elapsed_s
-            time.sleep(LOOK_EVERY_S)
+            if elapsed_s - printed_at >= LOG_INTERVAL_S:
+                self.say(self._headline(before, elapsed_s))
+                printed_at = elapsed_s
+            time.sleep(POLL_INTERVAL_S)
         if job.get("failed"):
-            raise AnsibleActionFail(self._failure(job.get("msg", "")))
+            self.fail(self._failure(job.get("msg", "")))
         return {"changed": job.get("changed", False), "seconds": round(time.monotonic() - started, 1)}
 
+    def _status(self) -> dict[str, Any]:
+        folder = os.path.dirname(self.args["results_file"])
+        return self.execute("ansible.builtin.async_status", {"jid": self.args["job"], "_async_dir": folder})
+
     def _headline(self, before: int, elapsed_s: float) -> str:
-        deadline_s = self._task.args["timeout_s"]
-        if "log" in self._task.args:
-            return messages.build_headline(self._log(1), elapsed_s, deadline_s)
-        return messages.image_headline(self._disk_used() - before, elapsed_s, deadline_s)
+        if "log" in self.args:
+            return messages.build_headline(self._log(1), elapsed_s, self.args["timeout_s"])
+        return messages.image_headline(self._disk_used() - before, elapsed_s, self.args["timeout_s"])
 
-    def _failure(self, said: str) -> str:
-        args = self._task.args
-        if "log" in args:
-            return messages.build_failure(args["image"], self._log(FAILURE_LINES).splitlines() or [said], args["log"])
-        return messages.image_failure(args["image"], said)
-
-    def _look(self, task_vars: dict[str, Any]) -> dict[str, Any]:
-        """The state of the job, as the module of async_status tells it."""
-        return self._execute_module(
-            module_name="ansible.builtin.async_status",
-            module_args={
-                "jid": self._task.args["job"],
-                "_async_dir": os.path.dirname(self._task.args["results_file"]),
-            },
-            task_vars=task_vars,
-        )
+    def _failure(self, detail: str) -> str:
+        image, log = self.args["image"], self.args.get("log")
+        if log is None:
+            return messages.image_failure(image, detail)
+        return messages.build_failure(image, self._log(FAILURE_LINES).splitlines() or [detail], log)
 
     def _log(self, lines: int) -> str:
-        """The end of the build's log."""
-        shown = self._low_level_execute_command(f"tail -n {lines} {shlex.quote(self._task.args['log'])}")
-        return str(shown["stdout"]) if shown["rc"] == 0 else ""
+        """Return the end of the build's log."""
+        return self.shell(f"tail -n {lines} {shlex.quote(self.args['log'])}")
 
     def _disk_used(self) -> int:
-        """Bytes in use where Docker keeps its layers."""
-        shown = self._low_level_execute_command("df --block-size=1 --output=used /var/lib/docker")
-        return int(shown["stdout"].split()[-1]) if shown["rc"] == 0 else 0
+        """Return the bytes in use on the disk of Docker's layers."""
+        return int((self.shell("df --block-size=1 --output=used /var/lib/docker").split() or ["0"])[-1])

@@ -1,5 +1,7 @@
-"""What the recipes leave open, asked of registries and hub, and the lock file written. A shim over
-vllm_spark.pinning.lock_verb."""
+"""Resolve the images and models that the recipes do not pin, and write the lock file.
+
+vllm_spark.pinning.lock_verb decides and asks the registries and the hub.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +9,36 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
-from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import lockfile
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
 
+class ActionModule(SparkAction):
+    """Arguments: those of lock_verb.LockRequest; lock_file, registries (host -> URL) and token (of the hub)."""
 
-class ActionModule(ActionBase):
-    """Args: those of locking.Wanted, and lock_file, registries (host -> URL) and token (of the hub)."""
-
-    _requires_connection = False
-    _supports_check_mode = True
     _supports_diff = True
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        # Half a second of imports that no other verb needs.
+    def act(self) -> dict[str, Any]:
+        # These imports take half a second, and no other verb needs them.
         from vllm_spark.pinning import lock_verb  # noqa: PLC0415
         from vllm_spark.pinning.hub import Hub  # noqa: PLC0415
         from vllm_spark.pinning.registry import Registry  # noqa: PLC0415
 
-        given = self._task.args
-        file, registry = Path(given["lock_file"]), Registry(given["registries"])
-        wanted = lock_verb.LockRequest(
-            deployments=given["deployments"],
-            limit=tuple(given["limit"]),
-            recipes=tuple(given["recipes"]),
-            recipe_folders=tuple(Path(folder) for folder in given["recipe_folders"]),
-            accepted=tuple(given["accepted"]),
-            verify=given["verify"],
+        args = self.args
+        file, registry = Path(args["lock_file"]), Registry(args["registries"])
+        request = lock_verb.LockRequest(
+            deployments=args["deployments"],
+            limit=tuple(args["limit"]),
+            recipes=tuple(args["recipes"]),
+            recipe_folders=tuple(Path(folder) for folder in args["recipe_folders"]),
+            accepted=tuple(args["accepted"]),
+            verify=args["verify"],
         )
-        outside = lock_verb.RemoteSources(registry, Hub(token=given["token"]))
-        try:
-            done = lock_verb.run(wanted, file, outside, lock_verb.verified(registry), time.strftime("%Y-%m-%d"))
-        except RefusedError as refused:
-            raise AnsibleActionFail(str(refused)) from refused
+        sources = lock_verb.RemoteSources(registry, Hub(token=args["token"]))
+        done = lock_verb.run(request, file, sources, lock_verb.digest_check(registry), time.strftime("%Y-%m-%d"))
         changed = done.before != done.after
-        if changed and not self._task.check_mode:
+        if changed and not self.check_mode:
             lockfile.write(file, done.after)
-        for line in done.lines:
-            display.display(line)
+        self.show(*done.lines)
         diff = {"before": done.before, "after": done.after, "before_header": str(file), "after_header": str(file)}
         return {"changed": changed, "lines": list(done.lines), "diff": diff if changed else []}

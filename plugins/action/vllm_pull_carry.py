@@ -1,4 +1,7 @@
-"""The way of a bundle to a Spark: a giver on this machine, and ssh's own connection to the Spark that leads to it."""
+"""Serve the bundle on this machine and reverse-forward it over Ansible's SSH connection to the Spark.
+
+The servers listen on the loopback device only, and the Spark needs no other connection to this machine.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +9,45 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT
-from vllm_spark.core.refusal import register
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT, LOOPBACK
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.transfer import bundle_server
+from vllm_spark_ansible.action import SparkAction
 
 BUNDLE_LACKS = register("bundle-lacks", runbook="bundle-lacks")
 
-DEADLINE_S = 30
+SSH_TIMEOUT_S = 30
 
 
-class ActionModule(ActionBase):
-    """Args: folder and token to open it; opened, what that returned, to close it. No port of this machine is open but
-    on its loopback device, and the Spark needs no way here but the ssh that is there."""
+class ActionModule(SparkAction):
+    """Arguments: folder and token to open the connection; opened, the result of that task, to close it."""
 
-    _supports_check_mode = True
-
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        given = self._task.args
-        if self._task.check_mode:
-            return {"changed": False}
-        if opened := given.get("opened"):
-            self._ssh("cancel", opened["ways"])
+    def act(self) -> dict[str, Any]:
+        if self.check_mode:
+            return {}
+        if opened := self.args.get("opened"):
+            self._ssh("cancel", opened["forwards"])
             bundle_server.stop(opened["process"])
-            return {"changed": False}
-        process, ports = bundle_server.start(Path(given["folder"]).expanduser().resolve(), given["token"])
-        ways = [
-            f"127.0.0.1:{BUNDLE_WEIGHTS_PORT}:127.0.0.1:{ports['weights']}",
-            f"127.0.0.1:{BUNDLE_IMAGES_PORT}:127.0.0.1:{ports['shelf']}",
+            return {}
+        process, ports = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
+        forwards = [
+            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{ports['weights']}",
+            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['shelf']}",
         ]
-        if said := self._ssh("forward", ways):
+        if detail := self._ssh("forward", forwards):
             bundle_server.stop(process)
-            raise AnsibleActionFail(
-                str(
-                    BUNDLE_LACKS(
-                        what=f"no reverse tunnel from the Spark to the bundle: {said}",
-                        expected="ssh with ControlMaster as in ansible.cfg, and a sshd that forwards ports",
-                        fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
-                    )
-                )
+            refusal = BUNDLE_LACKS(
+                what=f"no reverse tunnel from the Spark to the bundle: {detail}",
+                expected="ssh with ControlMaster as in ansible.cfg, and an sshd that forwards ports",
+                fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
             )
-        return {"changed": False, "process": process, "ways": ways}
+            raise RefusedError([refusal])
+        return {"process": process, "forwards": forwards}
 
-    def _ssh(self, what: str, ways: list[str]) -> str:
-        """Ask Ansible's own connection for it; what ssh says against it."""
-        host = self._connection.get_option("host")
-        words = [word for way in ways for word in ("-R", way)]
-        command = self._connection._build_command("ssh", "ssh", "-O", what, *words, host)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)  # noqa: S603
+    def _ssh(self, request: str, forwards: list[str]) -> str:
+        """Send a control request to the ssh master of Ansible's connection. Returns ssh's error message, or nothing."""
+        connection: Any = self._connection  # Ansible's ssh connection, whose option for this is private
+        options = [option for forward in forwards for option in ("-R", forward)]
+        argv = connection._build_command("ssh", "ssh", "-O", request, *options, connection.get_option("host"))
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SSH_TIMEOUT_S)  # noqa: S603
         return " ".join(done.stderr.split()) if done.returncode else ""

@@ -1,22 +1,20 @@
-"""One long program on the box: started, watched with what it says of itself, judged. A shim over
-vllm_spark.transfer.messages."""
+"""Start a long program on the host, print its progress, and judge its result.
+
+vllm_spark.transfer.messages words the progress and the refusals.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.core.host_layout import PULL_PROGRAM_DIR
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.transfer import messages, plan
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
-
-LOOK_EVERY_S = 1.0
-SAY_EVERY_S = 5.0
+POLL_INTERVAL_S = 1.0
+LOG_INTERVAL_S = 5.0
 # What a job is, where its words are not given.
 WORDS = {
     "check": ("vllm_spark.node.pull.range_copy", "check"),
@@ -28,58 +26,53 @@ WORDS = {
 }
 
 
-class ActionModule(ActionBase):
-    """Args: job, request; words of a job that is no program of ours; token; environment_variables; wait (default; false
-    for a job that gives until it is stopped); stop (only end it)."""
+class ActionModule(SparkAction):
+    """Arguments: job, request; words of a job that is not a program of the toolkit; token; environment_variables; wait
+    (default true; false for a job that serves until it is stopped); stop (only end the job)."""
 
-    _supports_check_mode = True
+    quiet = True
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        given, host = self._task.args, (task_vars or {})["inventory_hostname"]
-        job = given["job"]
-        if given.get("stop", False):
-            return self._module(task_vars, {"action": "stop", "job": job})
-        if self._task.check_mode:
+    def act(self) -> dict[str, Any]:
+        job = self.args["job"]
+        if self.args.get("stop", False):
+            return self._job(action="stop")
+        if self.check_mode:
             return {"changed": True, "result": {}}
-        module, command = WORDS.get(job, ("", ""))
-        started = self._module(
-            task_vars,
-            {
-                "action": "start",
-                "job": job,
-                "programs": plan.programs(),
-                "program_dir": PULL_PROGRAM_DIR,
-                "words": list(given.get("words") or ["/usr/bin/python3", "-m", module, command]),
-                "request": given["request"],
-                "token": given.get("token", ""),
-                "environment_variables": given.get("environment_variables", {}),
-            },
-        )
+        started = self._start()
         if started.get("failed"):
-            raise AnsibleActionFail(str(messages.job_failure(job, host, {"said": started.get("msg", "")})))
-        if not given.get("wait", True):
+            raise RefusedError([messages.job_failure(job, self.host, {"said": started.get("msg", "")})])
+        if not self.args.get("wait", True):
             return {"changed": True, "result": {}}
-        result = self._watch(job, host, task_vars)
-        self._module(task_vars, {"action": "stop", "job": job})
+        result = self._watch()
+        self._job(action="stop")
         if not result["ok"]:
-            raise AnsibleActionFail(str(messages.job_failure(job, host, result)))
-        if said := messages.job_summary(job, result):
-            display.display(f"{host}  {said}")
-        return {"changed": messages.changed_host(job, result), "result": result, "_ansible_verbose_override": True}
+            raise RefusedError([messages.job_failure(job, self.host, result)])
+        if summary := messages.job_summary(job, result):
+            self.say(summary)
+        return {"changed": messages.changed_host(job, result), "result": result}
 
-    def _watch(self, job: str, host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Its result. It has no deadline of ours: a slow line is none of its faults, and a dead one ends it."""
-        said_at, said = time.monotonic(), ""
-        while True:
-            looked = self._module(task_vars, {"action": "watch", "job": job})
-            if looked.get("result"):
-                return dict(looked["result"])
-            line = messages.job_headline(looked.get("progress", {}))
-            if time.monotonic() - said_at >= SAY_EVERY_S and line != said:
-                display.display(f"{host}  {line}")
-                said_at, said = time.monotonic(), line
-            time.sleep(LOOK_EVERY_S)
+    def _start(self) -> dict[str, Any]:
+        module, command = WORDS.get(self.args["job"], ("", ""))
+        return self._job(
+            action="start",
+            programs=plan.programs(),
+            program_dir=PULL_PROGRAM_DIR,
+            words=list(self.args.get("words") or ["/usr/bin/python3", "-m", module, command]),
+            request=self.args["request"],
+            token=self.args.get("token", ""),
+            environment_variables=self.args.get("environment_variables", {}),
+        )
 
-    def _module(self, task_vars: dict[str, Any] | None, words: dict[str, Any]) -> dict[str, Any]:
-        return dict(self._execute_module(module_name="vllm_weights", module_args=words, task_vars=task_vars or {}))
+    def _watch(self) -> dict[str, Any]:
+        """Return the result of the job. There is no deadline here: the job ends by itself if its connection is dead."""
+        printed_at, printed = time.monotonic(), ""
+        while not (state := self._job(action="watch")).get("result"):
+            line = messages.job_headline(state.get("progress", {}))
+            if time.monotonic() - printed_at >= LOG_INTERVAL_S and line != printed:
+                self.say(line)
+                printed_at, printed = time.monotonic(), line
+            time.sleep(POLL_INTERVAL_S)
+        return dict(state["result"])
+
+    def _job(self, **args: object) -> dict[str, Any]:
+        return self.execute("vllm_weights", {"job": self.args["job"], **args})

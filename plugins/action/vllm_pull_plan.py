@@ -1,53 +1,56 @@
-"""Stage 2 of a pull, on the controller: what this Spark does, or every refusal at once; and at its end, whether all is
-proven. A shim over vllm_spark.transfer.plan."""
+"""Resolve what a pull brings to this host, plan the transfers, and prove at the end that everything arrived.
+
+vllm_spark.transfer.selection and vllm_spark.transfer.plan decide.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.core import version
-from vllm_spark.core.refusal import RefusedError
-from vllm_spark.inventory.spec import Spec
-from vllm_spark.transfer import plan
+from vllm_spark.inventory.spec import Inventory, Spec
+from vllm_spark.transfer import plan, selection
 from vllm_spark.transfer.site import PullSite, models
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
 
+class ActionModule(SparkAction):
+    """Arguments: phase.
 
-class ActionModule(ActionBase):
-    """Args: hosts, all that this run pulls to, which have been asked; bundled; proven (judge, plan nothing)."""
+    `resolve` takes those of spec.Inventory, host, site and named (deployments). It returns the specs, the questions to
+    spark_facts and the look of vllm_weights, all empty for a Spark that gets nothing. `plan` and `prove` take hosts,
+    all Sparks of this pull, whose facts and weights were read; `plan` also takes bundled and returns the steps.
+    """
 
-    _requires_connection = False
-    _supports_check_mode = True
+    quiet = True
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        known, host = (task_vars or {})["hostvars"], (task_vars or {})["inventory_hostname"]
-        hosts = self._task.args["hosts"]
+    def act(self) -> dict[str, Any]:
+        return self._resolve() if self.args["phase"] == "resolve" else self._transfer()
+
+    def _resolve(self) -> dict[str, Any]:
+        inventory = Inventory.from_args(self.args)
+        specs = selection.of_host(inventory, self.args["host"], tuple(self.args["named"]))
+        return {
+            "specs": [spec.to_json() for spec in specs],
+            "questions": plan.questions(specs) if specs else {},
+            "look": plan.look_at(specs) if specs else {},
+            "programs": plan.programs(),
+        }
+
+    def _transfer(self) -> dict[str, Any]:
+        hosts = self.args["hosts"]
+        pulled = self.registered("vllm_pull_wanted", "specs", hosts)
         site = PullSite(
-            wanted={
-                name: [Spec.from_json(entry) for entry in known[name]["vllm_pull_wanted"]["specs"]] for name in hosts
-            },
-            looks={name: known[name]["vllm_pull_looked"]["looks"] for name in hosts},
-            facts={name: known[name]["vllm_pull_box"]["facts"] for name in hosts},
+            wanted={host: [Spec.from_json(spec) for spec in specs] for host, specs in pulled.items()},
+            looks=self.registered("vllm_pull_looked", "looks", hosts),
+            facts=self.registered("vllm_pull_box", "facts", hosts),
             toolkit=version.version(),
-            bundled=bool(self._task.args.get("bundled", False)),
+            bundled=bool(self.args.get("bundled", False)),
         )
-        try:
-            if self._task.args.get("proven", False):
-                plan.proven(site, host)
-                mine = models(site.wanted[host])
-                return self._said(host, [f"{model} is whole" for model in mine], {})
-            made = plan.steps(site, host)
-        except RefusedError as refused:
-            raise AnsibleActionFail(str(refused)) from refused
-        return self._said(host, made.lines or ["everything is here"], made.to_json())
-
-    def _said(self, host: str, lines: list[str], steps: dict[str, Any]) -> dict[str, Any]:
-        for line in lines:
-            display.display(f"{host}  {line}")
-        return {"changed": False, "steps": steps, "_ansible_verbose_override": True}
+        if self.args["phase"] == "prove":
+            plan.proven(site, self.host)
+            self.say(*(f"{model} is whole" for model in models(site.wanted[self.host])))
+            return {"steps": {}}
+        steps = plan.steps(site, self.host)
+        self.say(*(steps.lines or ["everything is here"]))
+        return {"steps": steps.to_json()}

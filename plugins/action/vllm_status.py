@@ -1,4 +1,7 @@
-"""Show what runs where, from what the hosts of this play have registered. A shim over vllm_spark.lifecycle.status."""
+"""Print what runs on each host of the play, from what earlier tasks have registered.
+
+vllm_spark.lifecycle.status defines the document and the table.
+"""
 
 from __future__ import annotations
 
@@ -9,52 +12,44 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
-
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import operator_lock, status
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.lifecycle.status import HostResult
+from vllm_spark_ansible.action import SparkAction
 
-display = Display()
+
+class ActionModule(SparkAction):
+    """Arguments: json_file, the path of the document; empty for none. Check mode writes it, too: no host changes."""
+
+    quiet = True
+
+    def act(self) -> dict[str, Any]:
+        hosts = {host: _result(self.hostvars[host]) for host in self.play_hosts_all}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        document = status.document(hosts, now, version.version())
+        if self.args["json_file"]:
+            text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+            Path(self.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
+        self.show(status.table(document))
+        return {"hosts": document["hosts"]}
 
 
-class ActionModule(ActionBase):
-    """Args: json_file, where the document goes as JSON, in check mode, too: it is no change; nowhere if empty."""
+def _result(variables: Mapping[str, Any]) -> HostResult:
+    """Return what this run knows of one host. A task that failed there has registered its message."""
+    resolved, read = variables.get("spark_precheck_resolved") or {}, variables.get("vllm_status_box") or {}
+    spec, facts = resolved.get("spec"), read.get("facts")
+    problem = " ".join(str(read.get("msg") or "it was not asked").removeprefix("Task failed: ").split())
+    return HostResult(
+        spec=Spec.from_json(spec) if spec else None,
+        refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
+        facts=facts,
+        problem="" if "facts" in read else problem,
+        holder_lives=_holder_lives(facts["status"]["lock"]) if facts else None,
+    )
 
-    _requires_connection = False
-    _supports_check_mode = True
 
-    def run(self, tmp: object = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        super().run(tmp, task_vars)
-        known = task_vars or {}
-        hosts = {host: self._asked(known["hostvars"][host]) for host in known["ansible_play_hosts_all"]}
-        found = status.document(hosts, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), version.version())
-        if self._task.args["json_file"]:
-            text = json.dumps(found, indent=2, sort_keys=True) + "\n"
-            Path(self._task.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
-        display.display(status.table(found))
-        return {"changed": False, "hosts": found["hosts"], "_ansible_verbose_override": True}
-
-    def _asked(self, known: Mapping[str, Any]) -> HostResult:
-        """What this run knows of one host; a task that failed there has left its message."""
-        resolved, box = known.get("spark_precheck_resolved") or {}, known.get("vllm_status_box") or {}
-        spec = resolved.get("spec")
-        return HostResult(
-            spec=Spec.from_json(spec) if spec else None,
-            refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
-            facts=box.get("facts"),
-            problem="" if "facts" in box else self._why(box),
-            holder_lives=self._holder_lives(box),
-        )
-
-    def _holder_lives(self, box: Mapping[str, Any]) -> bool | None:
-        shown = box["facts"]["status"]["lock"] if "facts" in box else None
-        if not shown:
-            return None
-        return operator_lock.lives_here(LockHolder.from_json(shown), operator_lock.this_run(os.getppid()))
-
-    def _why(self, box: Mapping[str, Any]) -> str:
-        return " ".join(str(box.get("msg") or "it was not asked").removeprefix("Task failed: ").split())
+def _holder_lives(lock: Mapping[str, Any] | None) -> bool | None:
+    # A task runs in a child of the run's main process.
+    return operator_lock.lives_here(LockHolder.from_json(lock), operator_lock.this_run(os.getppid())) if lock else None

@@ -1,4 +1,4 @@
-"""Filters over vllm_spark, for values that no task may show and for messages."""
+"""Filters over vllm_spark: secret values that must not become task results, and messages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from vllm_spark.transfer import messages
 
 
 class FilterModule:
-    """vllm_env: secrets to the content of the env file. vllm_*_failure: why an overlay or a head's image did not come.
-    vllm_rollback_*: whether a launch goes back, and what is said of it. vllm_switch_*: what is said of a
-    switch."""
+    """vllm_env returns the content of the env file. vllm_rollback_due returns True if the previous launch must return.
+    All others return the message of a result or of a failure."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "vllm_env": launch.env_file,
             "vllm_overlay_failure": messages.overlay_failure,
             "vllm_rollback_due": rollback.should_roll_back,
-            "vllm_rollback_ended": rollback.ended,
-            "vllm_rollback_told": rollback.failure_report,
-            "vllm_switch_said": switch_report.success_report,
-            "vllm_switch_told": switch_report.failure_report,
+            "vllm_rollback_result": rollback.ended,
+            "vllm_rollback_failure": rollback.failure_report,
+            "vllm_switch_report": switch_report.success_report,
+            "vllm_switch_failure": switch_report.failure_report,
             "vllm_transfer_failure": messages.transfer_failure,
         }

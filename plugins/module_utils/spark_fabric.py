@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.spark_io import run
 
 if TYPE_CHECKING:
-    from vllm_spark.core.types import FabricFacts, NetdevFacts
+    from vllm_spark.core.types import AddressFacts, FabricFacts, GidFacts, HcaFacts, NetdevFacts
 
 TIMEOUT_S = 10.0
 
@@ -109,9 +109,9 @@ class Host:
 
 def netdevs_of(host: Host) -> list[NetdevFacts]:
     """Return every netdev except the loopback, with its IPv4 addresses."""
-    addresses = {}
+    addresses: dict[str, list[AddressFacts]] = {}
     for entry in host.json("ip-addr.json", "ip", "-json", "addr"):
-        addresses[entry.get("ifname")] = [
+        addresses[entry.get("ifname", "")] = [
             {"address": info["local"], "prefix": info["prefixlen"]}
             for info in entry.get("addr_info", [])
             if info.get("family") == "inet"
@@ -121,12 +121,12 @@ def netdevs_of(host: Host) -> list[NetdevFacts]:
     return [netdev(host, name, addresses.get(name, [])) for name in names]
 
 
-def netdev(host: Host, name: str, addresses: list[dict[str, Any]]) -> NetdevFacts:
+def netdev(host: Host, name: str, addresses: list[AddressFacts]) -> NetdevFacts:
     path = f"sys/class/net/{name}"
     return {
         "name": name,
-        "addresses": [*addresses],
-        "mtu": host.number(f"{path}/mtu") or 0,
+        "addresses": addresses,
+        "mtu": host.number(f"{path}/mtu"),
         "speed_mbps": host.number(f"{path}/speed"),
         "carrier": host.text(f"{path}/carrier") == "1",
         "wireless": host.exists(f"{path}/wireless") or host.exists(f"{path}/phy80211"),
@@ -134,7 +134,7 @@ def netdev(host: Host, name: str, addresses: list[dict[str, Any]]) -> NetdevFact
     }
 
 
-def hcas_of(host: Host) -> tuple[list[dict[str, Any]], str]:
+def hcas_of(host: Host) -> tuple[list[HcaFacts], str]:
     """Return (the HCAs, the source of their names: sysfs or ibdev2netdev)."""
     names = host.names("sys/class/infiniband")
     hcas = [hca(host, name) for name in names]
@@ -151,7 +151,7 @@ def hcas_of(host: Host) -> tuple[list[dict[str, Any]], str]:
     return hcas, "ibdev2netdev" if hcas and not names else "sysfs"
 
 
-def hca(host: Host, name: str) -> dict[str, Any]:
+def hca(host: Host, name: str) -> HcaFacts:
     """Return one HCA as sysfs describes it; values that sysfs does not have are empty."""
     path = f"sys/class/infiniband/{name}"
     gids, gids_from = gids_of(host, name)
@@ -177,7 +177,7 @@ def netdev_of(host: Host, path: str) -> str | None:
     return netdevs[0] if len(netdevs) == 1 else host.text(f"{path}/{PORT}/gid_attrs/ndevs/0") or None
 
 
-def gids_of(host: Host, name: str) -> tuple[list[dict[str, Any]], str]:
+def gids_of(host: Host, name: str) -> tuple[list[GidFacts], str]:
     """Return (the GIDs that are set, their source: sysfs, show_gids or empty)."""
     path = f"sys/class/infiniband/{name}/{PORT}"
     indexes = host.names(f"{path}/gids")
@@ -191,7 +191,7 @@ def gids_of(host: Host, name: str) -> tuple[list[dict[str, Any]], str]:
     return gids, "show_gids" if gids else ""
 
 
-def gid_entry(index: str, type_: str, gid: str) -> dict[str, Any]:
+def gid_entry(index: str, type_: str, gid: str) -> GidFacts:
     address = ipaddress.IPv6Address(gid)
     return {"index": int(index), "type": type_, "address": str(address.ipv4_mapped or address)}
 

@@ -16,7 +16,7 @@ from ansible.module_utils.spark_io import NOT_FOUND, TIMED_OUT, CommandResult, r
 if TYPE_CHECKING:
     from ansible.module_utils.spark_docker import Docker
 
-    from vllm_spark.core.types import FirmwareFacts, GpuFacts, MemoryFacts, PortHolder, ProcessFacts
+    from vllm_spark.core.types import GpuFacts, HostFacts, MemoryFacts, PortHolder, ProcessFacts
 
 # Fields of nvidia-smi that every driver of a GB10 has, and those that some drivers do not know.
 NEEDED = ("name", "driver_version")
@@ -94,7 +94,7 @@ def number(value: str | None) -> float | None:
     return float(value) if value and re.fullmatch(r"\d+(\.\d+)?", value) else None
 
 
-def host(root: str = "/") -> FirmwareFacts:
+def host(root: str = "/") -> HostFacts:
     """Return the facts of the kernel and the firmware. `nics`: HCA -> firmware version."""
     packages = text(os.path.join(root, "run/reboot-required.pkgs")) or ""
     swappiness = text(os.path.join(root, "proc/sys/vm/swappiness")) or ""

@@ -1,8 +1,8 @@
-"""What a deploy that changes nothing costs above Ansible's own start-up, against one fresh ssh that asks the same.
+"""Time of a deploy that changes nothing, above Ansible's start-up, against the same modules over one new SSH session.
 
-Needs the sandbox with `tiny` deployed (`make bench-converge` sees to it). Prints ratios measured in this run, A and B
-by turns; judges nothing. The floor runs the project's own modules, all in one Python process over one new connection:
-the same questions, without Ansible.
+Needs the sandbox with `tiny` deployed (`make bench-converge` deploys it). Prints ratios of alternating measurements. It
+has no limits and cannot fail. The floor runs the project's own modules without Ansible, in one Python process over one
+new connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import yaml
 from vllm_spark.core import paths
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory import spec
-from vllm_spark.verify import gates
+from vllm_spark.verify import runner
 
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
 HOST = "spark1"
 IMPORT = re.compile(r"^from ansible\.module_utils\.(spark_\w+) import", re.MULTILINE)
 
-# Stands for Ansible on the far side: hands a module its parameters and takes its result.
+# Replaces Ansible on the host: passes the parameters to a module and collects its result.
 STUB = """
 import json, sys, types
 results, current = [], {}
@@ -40,16 +40,16 @@ class Done(Exception): pass
 class AnsibleModule:
     check_mode = False
     def __init__(self, argument_spec, **_):
-        given = {name: option.get("default") for name, option in argument_spec.items()}
-        self.params = given | current["params"]
+        defaults = {name: option.get("default") for name, option in argument_spec.items()}
+        self.params = defaults | current["params"]
     def exit_json(self, **result):
         results.append(result); raise Done
     def fail_json(self, **result):
         raise SystemExit(json.dumps(result))
 def module(name, source, **names):
-    made = types.ModuleType(name); made.__dict__.update(names)
-    exec(compile(source, name, "exec"), made.__dict__); sys.modules[name] = made
-    return made
+    loaded = types.ModuleType(name); loaded.__dict__.update(names)
+    exec(compile(source, name, "exec"), loaded.__dict__); sys.modules[name] = loaded
+    return loaded
 for name in ("ansible", "ansible.module_utils"):
     sys.modules[name] = types.ModuleType(name)
 basic = types.ModuleType("ansible.module_utils.basic"); basic.AnsibleModule = AnsibleModule
@@ -72,10 +72,10 @@ def source(folder: str, name: str) -> str:
 
 
 def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:
-    """One Python script that makes the modules' calls one after the other."""
+    """Return a Python script that runs the modules one after the other."""
     names = [file.stem for file in (paths.ROOT / "plugins" / "module_utils").glob("spark_*.py")]
     sources = {name: source("module_utils", name) for name in names}
-    # One imports another.
+    # A module may import another one.
     imported = {name: IMPORT.findall(text) for name, text in sources.items()}
     utils = list(TopologicalSorter(imported).static_order())
     sources |= {name: source("modules", name) for name, _ in calls}
@@ -83,19 +83,19 @@ def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def ssh(script: str) -> list[dict[str, Any]]:
-    """Run a script on the box over a connection of its own and return the modules' results."""
+    """Run a script on the host over a new connection and return the results of the modules."""
     hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))
     address = hosts["sparks"]["hosts"][HOST]["ansible_host"]
-    words = ["ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519")]
-    words += ["-o", f"UserKnownHostsFile={STATE / 'known_hosts'}", f"spark@{address}", "sudo python3 -"]
-    done = subprocess.run(words, input=script, capture_output=True, text=True, check=True)
+    argv = ["ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519")]
+    argv += ["-o", f"UserKnownHostsFile={STATE / 'known_hosts'}", f"spark@{address}", "sudo python3 -"]
+    done = subprocess.run(argv, input=script, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
-    """The calls that a deploy which changes nothing makes."""
+    """Return the module calls of a deploy that changes nothing, and the resolved spec."""
     placed = yaml.safe_load((INVENTORY / "group_vars" / "all" / "vllm.yml").read_text(encoding="utf-8"))
-    # Which of them is active is a template there, and `tiny` is unless a run says otherwise.
+    # `active` is a template in this file, and `tiny` is the default.
     tiny = next(entry for entry in placed["vllm_deployments"] if entry["name"] == "tiny") | {"active": True}
     inventory = spec.Inventory(
         deployments=[tiny],
@@ -107,7 +107,7 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
     )
     found = spec.resolve(inventory, HOST)
     if found is None:
-        raise SystemExit(f"nothing belongs on {HOST}; see {INVENTORY}")
+        raise SystemExit(f"no deployment for {HOST}; see {INVENTORY}")
     asked = plan.questions(found)
     facts = ssh(floor_script([("spark_facts", asked)]))[0]["facts"]
     made = plan.build(found, facts, "bench")
@@ -118,16 +118,16 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
         "env_path": made.env_path,
         "env_content": launch.env_file({"VLLM_API_KEY": key}),
     }
-    wanted = gates.request(found, launch.fingerprint(found))
-    probe = {name: wanted[name] for name in ("unit", "container", "address", "port", "state_path")} | {
+    gate_request = runner.gate_request(found, launch.fingerprint(found))
+    probe = {name: getattr(gate_request, name) for name in ("unit", "container", "address", "port", "state_path")} | {
         "env_path": made.env_path,
-        "requests": gates.rounds(wanted)[0].requests,
+        "requests": runner.rounds(gate_request)[0].requests,
     }
     return [("spark_facts", asked), ("vllm_files", files), ("vllm_probe", probe)], found
 
 
-def ansible(*words: str) -> subprocess.CompletedProcess[str]:
-    command = ["ansible-playbook", "-i", str(INVENTORY), "-l", HOST, *words]
+def ansible(*args: str) -> subprocess.CompletedProcess[str]:
+    command = ["ansible-playbook", "-i", str(INVENTORY), "-l", HOST, *args]
     env = {**os.environ, "ANSIBLE_FORCE_COLOR": "0"}
     done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
@@ -136,12 +136,12 @@ def ansible(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def timed(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     act()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
-def shown(name: str, seconds: list[float]) -> str:
+def summary_line(name: str, seconds: list[float]) -> str:
     return f"{name:<44} {statistics.median(seconds):6.2f} s   ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
@@ -154,10 +154,10 @@ def main() -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as empty:
         empty.write("---\n- name: Nothing\n  hosts: sparks\n  gather_facts: false\n")
         empty.flush()
-        said = ansible("deploy.yml", "-vvv").stdout
-        if not re.search(rf"{HOST} +: ok=\d+ +changed=0 ", said):
-            raise SystemExit("this deploy changed something; the bench measures one that does not\n" + said)
-        executions = len(re.findall(r"SSH: EXEC", said))
+        output = ansible("deploy.yml", "-vvv").stdout
+        if not re.search(rf"{HOST} +: ok=\d+ +changed=0 ", output):
+            raise SystemExit("this deploy changed something; the bench needs a deploy that changes nothing\n" + output)
+        executions = len(re.findall(r"SSH: EXEC", output))
         start, deploy, floor = [], [], []
         for _ in range(rounds):
             start.append(timed(lambda: ansible(empty.name)))
@@ -165,10 +165,10 @@ def main() -> int:
             floor.append(timed(lambda: ssh(script)))
     above = [whole - begin for whole, begin in zip(deploy, start, strict=True)]
     ratio = statistics.median(above) / statistics.median(floor)
-    print(shown("ansible-playbook with an empty play", start))
-    print(shown("deploy.yml that changes nothing", deploy))
-    print(shown("  above the empty play", above))
-    print(shown("one fresh ssh, the same questions", floor))
+    print(summary_line("ansible-playbook with an empty play", start))
+    print(summary_line("deploy.yml that changes nothing", deploy))
+    print(summary_line("  above the empty play", above))
+    print(summary_line("one new SSH connection, the same modules", floor))
     print(f"ratio {ratio:.2f} (aim: at most 5); remote executions {executions} (aim: at most 6); {rounds} rounds")
     return 0
 

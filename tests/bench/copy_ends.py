@@ -1,8 +1,9 @@
-"""What the bench of copies runs on the two ends: makes a tree, measures the floor, runs rsync. The standard library
-and the programs of a pull, beside which it is placed.
+"""Program of the copy bench on both hosts: creates a tree, measures the floor, runs rsync.
+
+It needs the standard library and the programs of a pull, which are in the same folder.
 
     copy_ends.py COMMAND JSON       prints one JSON object
-    copy_ends.py take               the taker of a pull, its sums taken out
+    copy_ends.py take               the receiver of a pull without checksums
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ STREAMS = 8
 FOLDER, COMMIT = "models--bench--copy", "be" * 20
 
 
-def tree(asked: dict[str, Any]) -> dict[str, Any]:
-    """A model of `size` bytes in FILES shards that no compression makes smaller, with its manifest."""
-    root = Path(asked["hub"]) / FOLDER
-    shutil.rmtree(asked["hub"], ignore_errors=True)
+def tree(request: dict[str, Any]) -> dict[str, Any]:
+    """Create a model of `size` incompressible bytes in FILES shards, with its manifest."""
+    root = Path(request["hub"]) / FOLDER
+    shutil.rmtree(request["hub"], ignore_errors=True)
     (root / "blobs").mkdir(parents=True)
     (root / "snapshots" / COMMIT).mkdir(parents=True)
     (root / ".vllm-spark").mkdir()
     entries = []
     for number in range(FILES):
-        path, digest, left = root / "blobs" / "new", hashlib.sha256(), asked["size"] // FILES
+        path, digest, left = root / "blobs" / "new", hashlib.sha256(), request["size"] // FILES
         with path.open("wb") as file:
             while left:
                 block = os.urandom(min(BLOCK, left))
@@ -56,7 +57,7 @@ def tree(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop(_: dict[str, Any]) -> dict[str, Any]:
-    """Have the next read come from the disk, where this kernel lets us."""
+    """Drop the page cache if the kernel permits it, so that the next read is from the disk."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("1")
@@ -65,9 +66,9 @@ def drop(_: dict[str, Any]) -> dict[str, Any]:
     return {"dropped": True}
 
 
-def read(asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds to read all blobs, STREAMS at a time."""
-    files = [file for file in (Path(asked["hub"]) / FOLDER / "blobs").iterdir() if file.is_file()]
+def read(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds to read all blobs, STREAMS at a time."""
+    files = [file for file in (Path(request["hub"]) / FOLDER / "blobs").iterdir() if file.is_file()]
 
     def all_of(file: Path) -> None:
         block = bytearray(BLOCK)
@@ -78,77 +79,77 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
     return timed([(all_of, file) for file in files])
 
 
-def write(asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds to write as many bytes, STREAMS at a time, until they are on the disk."""
-    folder = Path(asked["hub"])
+def write(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds to write `size` bytes to the disk, STREAMS at a time."""
+    folder = Path(request["hub"])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     block = os.urandom(BLOCK)
 
     def one(number: int) -> None:
         with (folder / str(number)).open("wb", buffering=0) as file:
-            for _ in range(asked["size"] // STREAMS // BLOCK):
+            for _ in range(request["size"] // STREAMS // BLOCK):
                 file.write(block)
             os.fsync(file.fileno())
 
-    found = timed([(one, number) for number in range(STREAMS)])
+    result = timed([(one, number) for number in range(STREAMS)])
     shutil.rmtree(folder)
-    return found
+    return result
 
 
-def sink(asked: dict[str, Any]) -> dict[str, Any]:
-    """Take bytes from STREAMS connections and forget them. Says when it listens on stderr."""
+def sink(request: dict[str, Any]) -> dict[str, Any]:
+    """Receive bytes from STREAMS connections and discard them. Prints a line on stderr when it listens."""
     block = bytearray(BLOCK)
 
     def one(connection: socket.socket) -> None:
         while connection.recv_into(block):
             pass
 
-    with socket.create_server((asked["address"], asked["port"]), backlog=STREAMS) as listener:
+    with socket.create_server((request["address"], request["port"]), backlog=STREAMS) as listener:
         print("listening", file=sys.stderr, flush=True)
         connections = [listener.accept()[0] for _ in range(STREAMS)]
         return timed([(one, connection) for connection in connections])
 
 
-def source(asked: dict[str, Any]) -> dict[str, Any]:
-    """Send `size` bytes over STREAMS connections: what the wire and the kernel give."""
+def source(request: dict[str, Any]) -> dict[str, Any]:
+    """Send `size` bytes over STREAMS connections: the limit of network and kernel."""
     block = os.urandom(BLOCK)
 
     def one(_: int) -> None:
-        with socket.create_connection((asked["address"], asked["port"])) as connection:
-            for _ in range(asked["size"] // STREAMS // BLOCK):
+        with socket.create_connection((request["address"], request["port"])) as connection:
+            for _ in range(request["size"] // STREAMS // BLOCK):
                 connection.sendall(block)
 
     return timed([(one, number) for number in range(STREAMS)])
 
 
-def sha256(asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds to hash `size` bytes of memory on every core: what proving costs where nothing else does."""
+def sha256(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds to hash `size` bytes of memory on all cores: the cost of the checksums alone."""
     block, cores = os.urandom(BLOCK), os.cpu_count() or 1
 
     def one(_: int) -> None:
         digest = hashlib.sha256()
-        for _ in range(asked["size"] // cores // BLOCK):
+        for _ in range(request["size"] // cores // BLOCK):
             digest.update(block)
 
     return timed([(one, number) for number in range(cores)])
 
 
-def rsync(asked: dict[str, Any]) -> dict[str, Any]:
-    """One stream of rsync, without encryption, from a daemon on the giver."""
-    shutil.rmtree(asked["hub"], ignore_errors=True)
-    Path(asked["hub"]).mkdir(parents=True)
-    begun = time.monotonic()
-    words = ["rsync", "-a", "--whole-file", f"rsync://{asked['address']}:{asked['port']}/hub/", f"{asked['hub']}/"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def rsync(request: dict[str, Any]) -> dict[str, Any]:
+    """Run one stream of rsync, without encryption, from a daemon on the sender."""
+    shutil.rmtree(request["hub"], ignore_errors=True)
+    Path(request["hub"]).mkdir(parents=True)
+    started = time.monotonic()
+    argv = ["rsync", "-a", "--whole-file", f"rsync://{request['address']}:{request['port']}/hub/", f"{request['hub']}/"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"error": done.stderr.strip()}
     os.sync()
-    return {"seconds": time.monotonic() - begun}
+    return {"seconds": time.monotonic() - started}
 
 
 def take() -> int:
-    """The taker of a pull as it is placed beside this program, but that it reads nothing again and believes all."""
+    """Run the receiver of a pull without reading back and without comparing checksums."""
     finish = range_copy.PartialFile.finish
 
     def believe(part: range_copy.PartialFile, stamps: range_copy.Stamps) -> bool:
@@ -160,19 +161,19 @@ def take() -> int:
     return range_copy.main()
 
 
-def clear(asked: dict[str, Any]) -> dict[str, Any]:
-    shutil.rmtree(asked["hub"], ignore_errors=True)
+def clear(request: dict[str, Any]) -> dict[str, Any]:
+    shutil.rmtree(request["hub"], ignore_errors=True)
     return {}
 
 
 def timed(work: list[Any]) -> dict[str, Any]:
-    begun = time.monotonic()
+    started = time.monotonic()
     threads = [Thread(target=act, args=(one,)) for act, one in work]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"seconds": time.monotonic() - begun}
+    return {"seconds": time.monotonic() - started}
 
 
 COMMANDS = {

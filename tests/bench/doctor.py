@@ -1,8 +1,8 @@
-"""How fast the doctor reads, and how much memory it takes, for logs of two sizes and three kinds.
+"""Speed and memory of the doctor for logs of two sizes and three kinds.
 
-Prints MB/s and the peak of the resident memory of one process per log; judges nothing. Flat memory shows as the same
-peak for both sizes. The logs are made here: a server that serves, an engine that logs an error on every line, and one
-that prints the same traceback over and over.
+Prints MB/s and the peak of the resident memory of one process per log. It has no limits and cannot fail. The memory is
+constant if both sizes have the same peak. The logs are generated: a healthy server, an engine that logs an error on
+every line, and one that prints the same traceback over and over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRACEBACK = (
 
 
 def serving(number: int) -> str:
-    """What a server says that has nothing to tell."""
+    """Return the log lines of a healthy server."""
     text = (
         f"Engine 000: Avg generation throughput: {number % 900}.1 tokens/s, Running: {number % 9} reqs, Waiting: 0 reqs"
     )
@@ -39,12 +39,12 @@ def serving(number: int) -> str:
 
 
 def errors(number: int) -> str:
-    """An error on every line, of a hundred kinds."""
+    """Return an error line, one of a hundred kinds."""
     return LINE.format(level="ERROR", source="core.py:1136", text=f"request {'x' * (number % 100)} was not served")
 
 
 def tracebacks(number: int) -> str:
-    """The same traceback over and over."""
+    """Return a traceback that is the same except for a number."""
     return "".join(
         LINE.format(level="ERROR", source="core.py:1136", text=line.format(number=number)) for line in TRACEBACK
     )
@@ -61,30 +61,30 @@ def write(file: Path, kind: str, megabytes: int) -> None:
 
 
 def measure(file: Path) -> None:
-    """Read one log in this process and print what it cost."""
-    begun = time.perf_counter()
+    """Read one log in this process and print its time and memory."""
+    started = time.perf_counter()
     log = command.read(str(file))
     judgement = diagnosis.judge([log])
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     megabytes = file.stat().st_size / MEGABYTE
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found = len(judgement.findings) + len(judgement.unrecognised)
+    findings = len(judgement.findings) + len(judgement.unrecognised)
     print(
         f"{file.stem:<12} {megabytes:5.0f} MB {log.lines:8d} lines  {seconds:5.2f} s  {megabytes / seconds:5.1f} MB/s"
-        f"  peak {peak:4.0f} MiB  {found} findings"
+        f"  peak {peak:4.0f} MiB  {findings} findings"
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--log", type=Path, help="measure this one, in this process")
-    asked = parser.parse_args()
-    if asked.log:
-        measure(asked.log)
+    parser.add_argument("--log", type=Path, help="measure this log in this process")
+    args = parser.parse_args()
+    if args.log:
+        measure(args.log)
         return 0
     for kind in KINDS:
-        for megabytes in asked.megabytes:
+        for megabytes in args.megabytes:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"{kind}.log"
                 write(file, kind, megabytes)

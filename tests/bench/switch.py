@@ -1,8 +1,9 @@
-"""How long nothing answers while one model takes the other's place, by phase, with a warm and a cold compile cache.
+"""Downtime of a switch between two models, by phase, with a warm and a cold compile cache.
 
-Needs the sandbox with `tiny` deployed (`make bench-switch` sees to it). The other model is the sandbox's under another
-name. A client asks for both by name all the while: `client` is the longest time between two good answers, whoever gave
-them, and `wrong` the answers of another model than the one asked. Warm and cold by turns; judges nothing but `wrong`.
+Needs the sandbox with `tiny` deployed (`make bench-switch` deploys it). The other model is the sandbox's model under
+another name. A client sends requests to both names during the switch. `client` is the longest time between two good
+responses of either model, and `wrong` counts responses of the wrong model. Warm and cold runs alternate. Only `wrong`
+fails the bench.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ CACHE = "/var/lib/vllm-spark/cache/other"
 GAP = re.compile(r"other holds its gates (\d+\.\d+) s after the stop")
 
 
-def words(folder: Path) -> list[str]:
-    """The inventory of the bench, as -e takes it."""
+def inventory_options(folder: Path) -> list[str]:
+    """Return the -e options with the inventory of the bench."""
     recipe = yaml.safe_load((RECIPES / "tiny-gemma4.yml").read_text(encoding="utf-8"))
     recipe |= {"name": "tiny-other", "model": {**recipe["model"], "served_name": "tiny-other"}}
     (folder / "tiny-other.yml").write_text(json.dumps(recipe), encoding="utf-8")
@@ -43,11 +44,11 @@ def words(folder: Path) -> list[str]:
     return ["-e", json.dumps({"vllm_deployments": deployments, "vllm_recipe_folders": [str(folder), str(RECIPES)]})]
 
 
-def client(given: list[str], to: str) -> dict[str, Any]:
-    """Switch, with a client that asks for both; what it saw, and the verb's own phases in seconds."""
+def switch_with_client(options: list[str], to: str) -> dict[str, Any]:
+    """Switch while a client sends requests to both models. Returns the client's JSON result."""
     hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))
     url = f"http://{hosts['sparks']['hosts']['spark1']['ansible_host']}:8000"
-    verb = ["ansible-playbook", "-i", str(INVENTORY), "switch.yml", "-e", f"to={to}", *given]
+    verb = ["ansible-playbook", "-i", str(INVENTORY), "switch.yml", "-e", f"to={to}", *options]
     done = subprocess.run(
         [str(CLIENT), f"--url={url}", "--models=tiny-gemma4,tiny-other", "--", *verb],
         cwd=paths.ROOT,
@@ -60,26 +61,26 @@ def client(given: list[str], to: str) -> dict[str, Any]:
             "VLLM_API_KEY": (STATE / "api_key").read_text(encoding="utf-8").strip(),
         },
     )
-    seen: dict[str, Any] = json.loads(done.stdout)
-    if seen["rc"] or seen["wrong"]:
-        raise SystemExit(f"the switch to {to} went wrong: {json.dumps(seen, indent=2)}")
-    return seen
+    result: dict[str, Any] = json.loads(done.stdout)
+    if result["rc"] or result["wrong"]:
+        raise SystemExit(f"the switch to {to} failed: {json.dumps(result, indent=2)}")
+    return result
 
 
 def phases(output: str) -> dict[str, float]:
-    """The verb's own line, which Ansible may have broken anywhere."""
-    said = " ".join(output.split())
-    gap = GAP.search(said)
-    rest = said[gap.end() :] if gap else ""
-    found = {name: re.search(rf"\b{name} (\d+\.\d+)", rest) for name in PHASES.values()}
-    if not gap or not all(found.values()):
-        raise SystemExit(f"the switch has not said its times: {said[-2000:]}")
-    return {"in all": float(gap[1])} | {name: float(match[1]) for name, match in found.items() if match}
+    """Return phase -> seconds from the output of the verb. Ansible may wrap its line anywhere."""
+    text = " ".join(output.split())
+    gap = GAP.search(text)
+    rest = text[gap.end() :] if gap else ""
+    matches = {name: re.search(rf"\b{name} (\d+\.\d+)", rest) for name in PHASES.values()}
+    if not gap or not all(matches.values()):
+        raise SystemExit(f"the output of the switch has no times: {text[-2000:]}")
+    return {"in all": float(gap[1])} | {name: float(match[1]) for name, match in matches.items() if match}
 
 
-def forget_cache() -> None:
-    ask = ["ansible", "-i", str(INVENTORY), "spark1", "-b", "-m", "ansible.builtin.file"]
-    subprocess.run([*ask, "-a", f"path={CACHE} state=absent"], cwd=paths.ROOT, check=True, capture_output=True)
+def remove_cache() -> None:
+    command = ["ansible", "-i", str(INVENTORY), "spark1", "-b", "-m", "ansible.builtin.file"]
+    subprocess.run([*command, "-a", f"path={CACHE} state=absent"], cwd=paths.ROOT, check=True, capture_output=True)
 
 
 def main() -> int:
@@ -88,19 +89,23 @@ def main() -> int:
     rounds = parser.parse_args().rounds
     rows: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as folder:
-        given = words(Path(folder))
+        options = inventory_options(Path(folder))
         for _ in range(rounds):
-            for cache, taken in rows.items():
+            for cache, measurements in rows.items():
                 if cache == "cold":
-                    forget_cache()
-                seen = client(given, "other")
-                taken.append({"client": seen["gap_s"], **phases(seen["output"])})
-                client(given, "tiny")
+                    remove_cache()
+                result = switch_with_client(options, "other")
+                measurements.append({"client": result["gap_s"], **phases(result["output"])})
+                switch_with_client(options, "tiny")
     names = ["client", "in all", *PHASES.values()]
-    print("seconds, medians of", rounds, "rounds; 'in all' and its phases are the verb's own, gates held")
+    print(
+        "seconds, medians of", rounds, "rounds; 'in all' and its phases are the times of the verb until the gates pass"
+    )
     print(f"{'cache':<6}" + "".join(f"{name:>14}" for name in names))
-    for cache, taken in rows.items():
-        print(f"{cache:<6}" + "".join(f"{statistics.median(row[name] for row in taken):>14.1f}" for name in names))
+    for cache, measurements in rows.items():
+        print(
+            f"{cache:<6}" + "".join(f"{statistics.median(row[name] for row in measurements):>14.1f}" for name in names)
+        )
     return 0
 
 

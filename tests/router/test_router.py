@@ -1,6 +1,7 @@
-"""The gate failover through real routers: LiteLLM and nginx before an honest mock engine and an honest other model.
+"""The gate failover through real routers: LiteLLM and nginx before a healthy mock engine and a healthy other model.
 
-`make router`. What a router may do in principle is in tests/unit/test_gates_lies.py; here is what these two really do.
+`make router`. tests/unit/test_gates_faulty_replies.py covers what a router may do in principle; this file covers what
+these two really do.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import yaml
 
 import loopback
 from unit.conftest import load_module
-from unit.lying_server import Mock, refusal, serving
-from vllm_spark.verify.gates import Verdict, failover
+from unit.faulty_server import MockServer, refusal, serving
+from unit.gate_requests import gate_request
+from vllm_spark.verify.gates import failover
+from vllm_spark.verify.verdict import Verdict
 
 HERE = Path(__file__).parent
 LITELLM: dict[str, Any] = yaml.safe_load((HERE / "litellm.yml").read_text(encoding="utf-8"))
@@ -38,8 +41,8 @@ def other_tokens(text: str) -> int:
     return len(text) // 4 + 2
 
 
-def mock(name: str, **how: Any) -> Mock:
-    return Mock(name, root="/models/it", version="0.20.2", max_model_len=4096, **how)
+def mock(name: str, **how: Any) -> MockServer:
+    return MockServer(name, root="/models/it", version="0.20.2", max_model_len=4096, **how)
 
 
 class Servers:
@@ -63,7 +66,7 @@ class Servers:
         if place == "nobody":
             return loopback.ADDRESS, self._stack.enter_context(loopback.nobody())
         refused = {"busy": (429, "Too many requests"), "broken": (500, "EngineCore died")}
-        honest = {
+        healthy = {
             "engine": mock(name),
             "twin": mock(name, seed=5),
             "same-name": mock(name, tokens_per_text=other_tokens),
@@ -71,7 +74,7 @@ class Servers:
         }
         if place in refused:
             return self._stack.enter_context(serving(lambda path, body: refusal(*refused[place])))
-        return self._stack.enter_context(serving(honest[place].answer, ENGINE_KEY if place == "engine" else ""))
+        return self._stack.enter_context(serving(healthy[place].answer, ENGINE_KEY if place == "engine" else ""))
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +96,13 @@ class Seen:
 
 
 def verified(engine: Server, name: str, through: str, asked_as: str = "", key_env: str = KEY_ENV) -> Seen:
-    """What the module asks on the box, once, and what is judged of it."""
+    """Send the requests of the gate as the module does on the host, and judge the responses."""
     router = {"url": through, "key": key_env, **({"model": asked_as} if asked_as else {})}
-    questions = list(failover.requests(name, router))
+    request = gate_request(served_name=name, gates={"failover": {}}, through=router)
+    questions = list(failover.build_requests(request))
     responses = vllm_probe.send_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
-    wanted = {"served_name": name, "gates": {"failover": {}}, "through": router}
-    seen = Seen(list(failover.verdicts(wanted, {"responses": responses}, [])), responses)
+    probe: Any = {"responses": responses}
+    seen = Seen(list(failover.judge(request, probe, [])), responses)
     print("\n".join(verdict.line() for verdict in seen.verdicts))
     return seen
 

@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests: test recipes, facts of a healthy Spark, the resolved spec of a deployment, modules."""
+"""Fixtures of the unit tests: the test recipes, a healthy host's facts, and the resolved spec of a deployment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vllm_spark.core import paths
 from vllm_spark.inventory import spec
 
 DATA = Path(__file__).parents[1] / "data"
-# ansible.cfg has this folder as module_utils.
+# ansible.cfg makes these importable as ansible.module_utils.
 ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
 
 RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
@@ -24,13 +24,13 @@ RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
 
 @pytest.fixture
 def facts() -> dict[str, Any]:
-    """Return the facts of a healthy Spark."""
+    """Facts of a healthy host."""
     return json.loads((DATA / "facts" / "spark.json").read_text())
 
 
 @pytest.fixture
 def resolve() -> Callable[..., spec.Spec]:
-    """Resolve one deployment on spark1; keyword arguments are its fields or the inventory's."""
+    """A function that resolves a deployment on spark1. Its keyword arguments are fields of the deployment."""
 
     def _resolve(secrets: Mapping[str, bool] | None = None, lock: Path | None = None, **fields: Any) -> spec.Spec:
         deployment = {"name": "demo", "recipe": "everything", "hosts": ["spark1"], **fields}
@@ -50,7 +50,7 @@ def resolve() -> Callable[..., spec.Spec]:
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module of plugins/modules, with module_utils as Ansible finds them."""
+    """Import a module of plugins/modules the way Ansible does."""
     spec_of_file = importlib.util.spec_from_file_location(name, paths.ROOT / "plugins" / "modules" / f"{name}.py")
     assert spec_of_file is not None
     assert spec_of_file.loader is not None

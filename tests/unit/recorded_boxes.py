@@ -1,7 +1,7 @@
-"""Boxes recorded as trees of sysfs, laid out for the collector to read: tests/data/fabric.
+"""Recorded hosts as trees of sysfs that the collector reads: tests/data/fabric.
 
-A case is a folder: spark1.json and spark2.json describe the boxes (what they leave out is a healthy Spark's),
-expect.json what test_fabric.py expects.
+A case is a folder: spark1.json and spark2.json describe the hosts (a missing field has the value of a healthy Spark),
+expect.json holds the expectation of test_fabric.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import conftest  # noqa: F401  lets a module of the box be imported
+import conftest  # noqa: F401  makes module_utils importable
 from ansible.module_utils import spark_fabric
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "fabric").iterdir())
@@ -27,23 +27,23 @@ def load(case: Path, host: str) -> dict[str, Any]:
 
 
 def recorded(case: str, host: str = "spark1") -> dict[str, Any]:
-    """The description of one box of a case, for a test to change."""
+    """Return the description of one host of a case, for a test to change."""
     return load(next(folder for folder in CASES if folder.name == case), host)
 
 
-def record(root: Path, box: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay a described box out below `root` as its kernel would show it, and let the collector read it."""
-    devices = {entry["netdev"]: entry for entry in box.get("hcas", {}).values() if "pci" in entry}
-    devices |= box.get("netdevs", {})
+def record(root: Path, host: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the files of a described host below `root` as its kernel shows them. Returns the collector's facts."""
+    devices = {entry["netdev"]: entry for entry in host.get("hcas", {}).values() if "pci" in entry}
+    devices |= host.get("netdevs", {})
     for name, entry in devices.items():
         write(root / "sys/class/net" / name, netdev_files(entry))
         link_device(root, f"sys/class/net/{name}", entry)
-    for name, entry in box.get("hcas", {}).items():
+    for name, entry in host.get("hcas", {}).items():
         write(root / "sys/class/infiniband" / name / "ports/1", port_files(entry))
         link_device(root, f"sys/class/infiniband/{name}", entry)
         write(root / f"sys/class/infiniband/{name}/device", lane_files(entry))
-    write(root, dict(box_files(box, devices)))
-    # What the collector gives goes to the controller as JSON.
+    write(root, dict(host_files(host, devices)))
+    # The facts reach the controller as JSON.
     return json.loads(json.dumps(spark_fabric.fabric(str(root))))
 
 
@@ -54,7 +54,7 @@ def write(folder: Path, files: Files) -> None:
 
 
 def link_device(root: Path, path: str, entry: Mapping[str, Any]) -> None:
-    """`device`, a link into the tree of PCI devices, where the netdev lies too. A virtual netdev has none."""
+    """Write `device`, a link into the tree of PCI devices, which also has the netdev. A virtual netdev has none."""
     if "pci" in entry:
         target = root / "sys/devices" / entry["pci"]
         (target / "net" / entry.get("netdev", "")).mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def port_files(entry: Mapping[str, Any]) -> Files:
 
 
 def gids(entry: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The table that the kernel fills: the link-local address, then the IPv4 one, each as v1 and v2."""
+    """Return the table that the kernel fills: the link-local address, then the IPv4 one, each as v1 and v2."""
     table = {"0": ("IB/RoCE v1", "fe80::4ebb:47ff:fe00:1"), "1": ("RoCE v2", "fe80::4ebb:47ff:fe00:1")}
     if "address" in entry:
         first, ip = entry.get("first_gid", 2), entry["address"].partition("/")[0]
@@ -112,24 +112,24 @@ def lane_files(entry: Mapping[str, Any]) -> Files:
     }
 
 
-def box_files(box: Mapping[str, Any], devices: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What commands said, and the files that are a box's rather than a device's."""
+def host_files(host: Mapping[str, Any], devices: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the outputs of commands, and the files that belong to the host and not to a device."""
     yield "ip-addr.json", json.dumps([{"ifname": name, "addr_info": addresses(e)} for name, e in devices.items()])
-    route = {"dst": "default", "gateway": "192.168.1.1", "dev": box["default_route"], "metric": 100}
-    yield "ip-route.json", json.dumps([route] if box["default_route"] else [])
-    yield "proc/self/limits", f"Max locked memory         {box.get('memlock', 'unlimited'):<20} unlimited  bytes\n"
-    for name in box.get("devices", ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs3"]):
+    route = {"dst": "default", "gateway": "192.168.1.1", "dev": host["default_route"], "metric": 100}
+    yield "ip-route.json", json.dumps([route] if host["default_route"] else [])
+    yield "proc/self/limits", f"Max locked memory         {host.get('memlock', 'unlimited'):<20} unlimited  bytes\n"
+    for name in host.get("devices", ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs3"]):
         yield f"dev/infiniband/{name}", ""
-    if box.get("ib_core", True):
+    if host.get("ib_core", True):
         yield "sys/module/ib_core/refcnt", "5\n"
     for command in ("ibdev2netdev", "show_gids"):
-        if command in box:
-            yield f"{command}.txt", box[command]
+        if command in host:
+            yield f"{command}.txt", host[command]
 
 
 def addresses(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [{"family": "inet6", "local": "fe80::1", "prefixlen": 64}]
+    entries: list[dict[str, Any]] = [{"family": "inet6", "local": "fe80::1", "prefixlen": 64}]
     if "address" in entry:
         ip, _, prefix = entry["address"].partition("/")
-        found.append({"family": "inet", "local": ip, "prefixlen": int(prefix)})
-    return found
+        entries.append({"family": "inet", "local": ip, "prefixlen": int(prefix)})
+    return entries

@@ -1,9 +1,8 @@
-"""The catalogue: what `vllm-spark recipes` lists, and that each recipe has its golden launch."""
+"""The catalogue: the output of `vllm-spark recipes`, and the sources and expectations of each recipe."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,35 +12,27 @@ from vllm_spark.recipe import loader
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
 
-CASES = Path(__file__).parents[1] / "cases"
 NAMES = list(loader.names([paths.RECIPES]))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_has_its_golden_launch(name: str) -> None:
-    case = json.loads((CASES / f"argv-{name}.json").read_text())
-    assert case["deployments"][0]["recipe"] == name
-    assert loader.load(name).document["model"]["repository"].replace("/", "--") in " ".join(case["expect"]["argv"])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_says_where_it_is_from_and_what_to_expect(name: str) -> None:
+def test_every_recipe_has_sources_and_a_reported_speed(name: str) -> None:
     document = loader.load(name).document
     assert document["sources"]
     assert catalogue.entry(document, Lock()).reported is not None
 
 
-def test_what_is_open_is_named_and_a_lock_closes_it() -> None:
+def test_an_entry_names_missing_pins_and_a_lock_file_resolves_them() -> None:
     document = loader.load("gemma-4-31b-nvfp4").document
     assert catalogue.entry(document, Lock()).open == ("image vllm/vllm-openai:v0.20.2",)
     locked = Lock(images={"vllm/vllm-openai:v0.20.2": {"digest": f"sha256:{'5' * 64}"}})
     assert catalogue.entry(document, locked).locked
 
 
-def test_the_list_is_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_is_printed_as_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["recipes"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main.main(["recipes", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == sorted(NAMES)
-    assert all(name in shown for name in NAMES)
+    assert all(name in output for name in NAMES)

@@ -1,16 +1,17 @@
-"""The checklist: every gate and recipe is on it, and what its lines name is what the code says."""
+"""The checklist has every gate and recipe, and its lines name refusals and runbooks of the code."""
 
 from __future__ import annotations
 
 import pytest
+from gate_requests import gate_request
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import REGISTRY
 from vllm_spark.docs import checklist
-from vllm_spark.docs.checklist import AFTER, BEFORE, Line
+from vllm_spark.docs.checklist import AFTER, BEFORE
 from vllm_spark.recipe import loader
-from vllm_spark.verify import gates
-from vllm_spark.verify.gates import runner, verdict
+from vllm_spark.verify import registry, runner
+from vllm_spark.verify.gate import Gate
 
 NAMES = sorted(loader.names([paths.RECIPES]))
 
@@ -21,49 +22,57 @@ def page() -> str:
 
 
 def row(page: str, first: str) -> list[str]:
-    """The cells of the one row that begins so."""
-    [found] = [line for line in page.splitlines() if line.startswith(f"| {first}")]
-    return [cell.strip() for cell in found.strip("|").split("|")]
+    """Return the cells of the only row that starts with `first`."""
+    [line] = [line for line in page.splitlines() if line.startswith(f"| {first}")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_every_name_of_a_gate_has_what_it_proves() -> None:
-    named = {value for key, value in vars(verdict).items() if key.isupper() and isinstance(value, str)}
-    assert {"ready", "garbage", "tools", "probe"} <= named
-    assert set(gates.PROVES) == named
-    assert {gate.NAME for gate in runner.OPTIONAL} <= set(gates.PROVES)
+def test_gates_are_listed_in_the_order_in_which_they_are_judged(page: str) -> None:
+    request = gate_request(gates={gate.name: {"needed": 7} for gate in registry.OPTIONAL})
+    later = [each.name for each in runner.rounds(request)[1:]]
+    assert {"garbage", "tools", "probe"} <= set(later)
+    listed = [cells.split("`")[1] for cells in page.splitlines() if cells.startswith("| `")]
+    assert [name for name in listed if name in later] == later
 
 
-def test_gates_are_listed_in_the_order_in_which_they_are_judged() -> None:
-    wanted = {"rank": 0, "served_name": "m", "through": "", "answers": [], "gates": {}}
-    wanted["gates"] = {gate.NAME: {"needed": 7} for gate in runner.OPTIONAL}
-    later = [part.name for part in gates.rounds(wanted)[1:]]
-    assert len(later) > 1
-    assert [gate for gate in gates.PROVES if gate in later] == later
+@pytest.mark.parametrize("gate", registry.GATES, ids=lambda gate: gate.name)
+def test_a_gate_is_on_the_page(page: str, gate: Gate) -> None:
+    assert row(page, f"`{gate.name}` |")[1:] == [gate.proves, gate.judged_where]
 
 
-@pytest.mark.parametrize("name", list(gates.PROVES))
-def test_a_gate_is_on_the_page(page: str, name: str) -> None:
-    assert row(page, f"`{name}` |")[1] == gates.PROVES[name]
+def gates_on_page(page: str, recipe: str) -> dict[str, object]:
+    """Return the gates that the page shows for a recipe: the deadline, the log gates in order, and the others."""
+    _, ready, log, others = row(page, f"[{recipe}](")
+    return {
+        "ready": ready,
+        "log": [entry.split()[0] for entry in log.split("; ")],
+        "others": set() if others == "—" else set(others.split(", ")),
+    }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_shows_each_of_its_gates(page: str, name: str) -> None:
-    used = loader.load(name).document["gates"]
-    _, ready, log, others = row(page, f"[{name}](")
-    assert ready == f"{used['ready']['deadline_s']} s"
-    assert [entry.split()[0] for entry in log.split("; ")] == [gate["id"] for gate in used["log"]]
-    shown = set() if others == "—" else set(others.split(", "))
-    assert shown == set(used) - {"ready", "log", "answer"}
+def gates_of_recipe(recipe: str) -> dict[str, object]:
+    used = loader.load(recipe).document["gates"]
+    return {
+        "ready": f"{used['ready']['deadline_s']} s",
+        "log": [gate["id"] for gate in used["log"]],
+        "others": set(used) - {"ready", "log", "answer"},
+    }
 
 
-def test_a_log_gate_says_what_it_wants_to_see(page: str) -> None:
+def test_every_recipe_shows_its_gates(page: str) -> None:
+    assert len(NAMES) > 1
+    assert {name: gates_on_page(page, name) for name in NAMES} == {name: gates_of_recipe(name) for name in NAMES}
+
+
+def test_a_log_gate_shows_the_expected_value(page: str) -> None:
     log = row(page, "[gemma-4-26b-a4b-nvfp4-patched](")[2]
     assert "nvfp4-moe is MARLIN" in log
     assert "kv-tokens at least 500,000" in log
     assert "no-unknown-variable (absent)" in log
 
 
-@pytest.mark.parametrize("line", [*BEFORE, *AFTER], ids=lambda line: line.command)
-def test_a_line_names_refusals_and_runbooks_of_the_code(line: Line) -> None:
-    assert [id_ for id_ in line.refusals if id_ not in REGISTRY] == []
-    assert {REGISTRY[id_].runbook for id_ in line.refusals} <= set(line.runbooks)
+def test_lines_name_refusals_and_runbooks_of_the_code() -> None:
+    used = {(line.what, id_): line for line in (*BEFORE, *AFTER) for id_ in line.refusals}
+    assert len(used) > 1
+    assert [key for key in used if key[1] not in REGISTRY] == []
+    assert [key for key, line in used.items() if REGISTRY[key[1]].runbook not in line.runbooks] == []

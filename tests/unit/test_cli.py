@@ -1,7 +1,8 @@
-"""The command line: what can be asked without any host."""
+"""The sub-commands of `vllm-spark` that need no host."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ FACTS = str(DATA / "facts" / "spark.json")
 
 def test_render_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", RECIPE, "--port", "8002", "--facts", FACTS]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("#!/bin/sh\n")
-    assert "  --port 8002 \\\n" in shown
+    output = capsys.readouterr().out
+    assert output.startswith("#!/bin/sh\n")
+    assert "  --port 8002 \\\n" in output
 
 
-def test_render_takes_a_file_and_its_secrets_for_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_accepts_a_file_and_assumes_its_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
     assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out
 
@@ -34,9 +35,9 @@ def test_render_with_facts_refuses_what_would_not_fit(
     small = tmp_path / "facts.json"
     small.write_text(json.dumps(facts))
     assert main.main(["render", RECIPE, "--facts", str(small)]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "spark1 has 1.0 GiB available" in shown.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "spark1 has 1.0 GiB available" in output.err
 
 
 def test_an_unlocked_recipe_needs_the_lock_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -54,12 +55,12 @@ def test_check_of_a_good_catalogue_is_silent(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == ""
 
 
-def test_unknown_names_are_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", "gemma-4-26b-a4b-nvfp"]) == 1
     assert f"Fix: name '{RECIPE}'." in capsys.readouterr().err
 
 
-def test_a_missing_file_is_a_message_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_a_message_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["check", "nowhere/none.yml"]) == 1
     assert "none.yml" in capsys.readouterr().err
     assert main.main(["render", RECIPE, "--facts", "nowhere.json"]) == 1
@@ -74,18 +75,25 @@ PAIR = str(DATA / "recipes" / "two-sparks.yml")
 )
 def test_render_a_pair_without_any_host(rank: str, address: str, runs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", PAIR, "--rank", rank]) == 0
-    said = capsys.readouterr().out
-    assert f"--address {address}" in said
-    assert f"--env VLLM_HOST_IP={address}" in said
-    assert runs in said
+    output = capsys.readouterr().out
+    assert f"--address {address}" in output
+    assert f"--env VLLM_HOST_IP={address}" in output
+    assert runs in output
 
 
-@pytest.mark.parametrize("words", [["--facts", FACTS], ["--facts", FACTS, FACTS, FACTS]])
-def test_render_a_pair_needs_the_facts_of_both(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["render", PAIR, *words]) == 1
+@pytest.mark.parametrize("options", [["--facts", FACTS], ["--facts", FACTS, FACTS, FACTS]])
+def test_render_a_pair_needs_the_facts_of_both(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["render", PAIR, *options]) == 1
     assert "Fix: --facts spark1.json spark2.json." in capsys.readouterr().err
 
 
 def test_one_spark_has_no_rank_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", RECIPE, "--rank", "1"]) == 1
     assert "is for 1 Sparks" in capsys.readouterr().err
+
+
+def test_every_module_of_commands_adds_one_sub_command_with_its_run() -> None:
+    for module in main.COMMANDS:
+        commands = argparse.ArgumentParser().add_subparsers()
+        module.add_parser(commands)
+        assert [parser.get_default("run") for parser in commands.choices.values()] == [module.run]

@@ -1,4 +1,4 @@
-"""Commands and files are read within their bounds."""
+"""Commands and files are read within bounds of size and time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible.module_utils.spark_secrets import CUT
 NUMBERS = [str(number) for number in range(10)]
 
 
-# (lines, bytes) of the beginning, of the end -> the kept part of the lines 0 to 9
+# (lines, bytes) of the beginning, of the end -> the kept ones of the lines 0 to 9
 ENDS = [
     ((20, 99), (20, 99), NUMBERS),
     ((5, 99), (5, 99), NUMBERS),
@@ -33,13 +33,13 @@ ENDS = [
     ((20, 3), (20, 2), ["0", "1", "2", GAP, "8", "9"]),
     ((0, 99), (2, 99), [GAP, "8", "9"]),
     ((2, 99), (0, 99), ["0", "1", GAP]),
-    # A line that is longer than the bound is better than none.
+    # One line is kept even if it is longer than the bound.
     ((0, 0), (20, 0), [GAP, "9"]),
 ]
 
 
 @pytest.mark.parametrize(("first", "last", "kept"), ENDS)
-def test_head_and_tail_are_kept(first: tuple[int, int], last: tuple[int, int], kept: list[str]) -> None:
+def test_both_ends(first: tuple[int, int], last: tuple[int, int], kept: list[str]) -> None:
     ends = HeadTailBuffer(first, last)
     assert all(ends.add(line) for line in NUMBERS)
     text, left_out = ends.text()
@@ -60,7 +60,7 @@ JOINED = {
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_head_and_tail_are_joined(name: str) -> None:
+def test_ends_are_joined(name: str) -> None:
     first, last, expected = JOINED[name]
     text, left_out = join(first, last)
     assert text.replace(GAP, "|").replace("\n", "") == expected
@@ -90,13 +90,13 @@ def test_an_endless_line_does_not_fill_the_memory() -> None:
     assert [len(line) for line in kept.lines] == [LINE_BYTES + len(CUT), 4]
 
 
-# script -> (fault, lines)
+# a shell command -> (fault, lines read)
 COMMANDS: dict[str, tuple[str, list[str]]] = {
     "echo a; echo b >&2": ("", ["a", "b"]),
     "echo no; exit 3": ("sh ended with status 3", ["no"]),
     "kill -9 $$": ("sh ended with status -9", []),
     "echo a; sleep 60": ("sh did not end within 1 s", ["a"]),
-    # A child process keeps the pipe open.
+    # A background process keeps the pipe open.
     "sleep 60 & echo a": ("sh did not end within 1 s", ["a"]),
     "exec >&- 2>&-; sleep 60": ("sh did not end within 1 s", []),
     "trap '' TERM; while :; do echo a; sleep 0.3; done": ("sh did not end within 1 s", ["a"]),
@@ -110,7 +110,7 @@ def test_commands_end(script: str) -> None:
     assert (fault, kept.lines) == COMMANDS[script]
 
 
-def test_a_command_ends_when_its_buffer_is_full() -> None:
+def test_a_command_is_ended_after_enough_output() -> None:
     kept = HeadBuffer(3, 99)
     assert stream_command(["sh", "-c", "while :; do echo a; done"], kept.add, 60) == ""
     assert kept.lines == ["a"] * 3
@@ -120,14 +120,14 @@ def test_a_missing_command() -> None:
     assert stream_command(["/no/such/program"], Any, 1) == "/no/such/program: No such file or directory"
 
 
-def test_a_file_is_cut_at_whole_lines(tmp_path: Path) -> None:
+def test_files(tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_text("".join(f"line {number:02}\n" for number in range(50)))
     whole = file.read_text()
     assert read_file(file, 400, 0) == (whole, "")
     assert read_file(file, 0, 400) == (whole, "")
     text, left_out = read_file(file, 20, 20)
-    # 20 bytes are two lines and a part, which might be a part of a secret.
+    # 20 bytes are two lines and a part of a third, which could be a part of a secret.
     assert text == f"line 00\nline 01\n{GAP}\nline 48\nline 49\n"
     assert left_out == "360 bytes and more between beginning and end"
 
@@ -138,7 +138,7 @@ def test_a_file_of_one_line_is_not_cut(tmp_path: Path) -> None:
     assert read_file(file, 100, 100)[0] == f"{GAP}\n"
 
 
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
+def test_paths_that_are_not_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "secret").write_text("s")
     (tmp_path / "link").symlink_to(tmp_path / "secret")

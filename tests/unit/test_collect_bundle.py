@@ -1,4 +1,4 @@
-"""The bundle: what stands in it and in which order, who may read it, and the doctor's reading of it."""
+"""The bundle: its files and their order, its mode, and the doctor's findings in it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ FILES = {
     "box/kernel.log": f"{KILLED}\n{KILLED}\n",
     "box/memory.txt": "Mem: 1\n",
 }
-RUN = CollectRun("spark1", "0.1.0 (abc)", asked=1000.0, answered=1010.0)
+RUN = CollectRun("spark1", "0.1.0 (abc)", requested_at=1000.0, answered_at=1010.0)
 
 
-def collected(files: dict[str, str] | None = None, **manifest: Any) -> Collected:
-    about = {"time": 1009.0, "deployments": {"gemma": UNIT}, "sources": {}, "left_out": {}, "notes": []}
-    return Collected(FILES if files is None else files, {**about, "weak_secrets": [], **manifest})
+def collected(files: dict[str, str] | None = None, **changes: Any) -> Collected:
+    manifest = {"time": 1009.0, "deployments": {"gemma": UNIT}, "sources": {}, "left_out": {}, "notes": []}
+    return Collected(FILES if files is None else files, {"weak_secrets": [], **manifest, **changes})
 
 
-def written(folder: Path, given: Collected) -> Path:
-    return support_bundle.write(folder, given, support_bundle.examine(given), RUN)
+def written(folder: Path, content: Collected) -> Path:
+    return support_bundle.write(folder, content, support_bundle.examine(content), RUN)
 
 
 def packed(document: Any) -> str:
@@ -70,18 +70,18 @@ def test_the_bundle(tmp_path: Path) -> None:
     assert {member.mode for member in members} == {0o600}
     front = texts["FINDINGS.txt"]
     assert front.startswith("spark1, 1970-01-01 ")
-    told = [
+    parts = [
         "gemma: active (running), 2 restarts",
         "1. the kernel",
         "box/kernel.log:1 and 1 more",
         "Before that",
         "port",
     ]
-    places = [front.index(part) for part in (*told, "box/kernel.log: left out: 9 lines", "no dmesg")]
+    places = [front.index(part) for part in (*parts, "box/kernel.log: left out: 9 lines", "no dmesg")]
     assert places == sorted(places)
-    judged = json.loads(texts["findings.json"])
-    assert [finding["signature"] for finding in judged["findings"]] == ["out-of-memory-killed"]
-    assert [finding["signature"] for finding in judged["before"]["findings"]] == ["port-in-use"]
+    findings = json.loads(texts["findings.json"])
+    assert [finding["signature"] for finding in findings["findings"]] == ["out-of-memory-killed"]
+    assert [finding["signature"] for finding in findings["before"]["findings"]] == ["port-in-use"]
     assert json.loads(texts["manifest.json"])["toolkit"] == "0.1.0 (abc)"
 
 
@@ -94,7 +94,7 @@ def test_the_doctor_reads_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("out-of-memory-killed", f"{path}/box/kernel.log", 2),
         ("port-in-use", f"{path}/deployments/gemma/journal-previous.log", 1),
     ]
-    # The launch and the table of memory are no logs.
+    # The launch and the table of memory are not logs.
     assert [(Path(log["file"]).name, log["lines"]) for log in shown["logs"]] == [
         ("journal-previous.log", 2),
         ("journal.log", 1),
@@ -103,7 +103,7 @@ def test_the_doctor_reads_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
 
 
-def test_the_doctor_says_of_a_bundle_what_it_says_of_its_logs(tmp_path: Path) -> None:
+def test_the_findings_of_a_bundle_are_those_of_its_logs(tmp_path: Path) -> None:
     logs = (tmp_path / "a.log", tmp_path / "b.log")
     source = Path(__file__).parents[1] / "data" / "engine-logs" / "31b-fp8-tp2-ray.two-nodes.log"
     logs[0].write_bytes(source.read_bytes())
@@ -125,13 +125,13 @@ def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsy
     path = written(tmp_path, collected({"box/kernel.log": text}))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     assert main.main(["doctor", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert f"{path}: no whole bundle" in said
-    assert said.rstrip().endswith("See docs/runbooks/log-unreadable.md")
+    stderr = capsys.readouterr().err
+    assert f"{path}: not a complete bundle" in stderr
+    assert stderr.rstrip().endswith("See docs/runbooks/log-unreadable.md")
 
 
 @pytest.mark.parametrize("make", [lambda file: None, lambda file: file.mkdir(), lambda file: file.write_text("text")])
-def test_what_is_no_bundle_is_refused(make: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_bundle_is_refused(make: Callable[[Path], object], tmp_path: Path) -> None:
     file = tmp_path / "a.tar.gz"
     make(file)
     assert main.main(["doctor", str(file)]) == 2
@@ -146,36 +146,36 @@ def test_memory_does_not_grow_with_the_logs_of_a_bundle(tmp_path: Path) -> None:
         tracemalloc.stop()
         return most
 
-    peak(100)  # what is made once
+    peak(100)  # fill the caches
     assert peak(600_000) < 1.5 * peak(150_000)
 
 
 def test_an_answer_is_unpacked() -> None:
-    given = {"files": {"a/b.log": "x"}, "manifest": {"deployments": {}}}
-    assert support_bundle.unpack(packed(given)) == Collected(given["files"], given["manifest"])
+    answer = {"files": {"a/b.log": "x"}, "manifest": {"deployments": {}}}
+    assert support_bundle.unpack(packed(answer)) == Collected(answer["files"], answer["manifest"])
 
 
 @pytest.mark.parametrize(
     "name", ["/etc/passwd", "../x", "a/../x", "a//b", "", ".ssh/x", "a/.b", "FINDINGS.txt", "a\n", "a b", "x/" * 20]
 )
-def test_odd_names_of_a_box_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="odd names"):
+def test_invalid_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="invalid names"):
         support_bundle.unpack(packed({"files": {name: "x"}, "manifest": {}}))
 
 
 @pytest.mark.parametrize("answer", ["", "%%", base64.b64encode(b"no gzip").decode(), packed({"files": {}})[:20]])
-def test_answers_that_are_none(answer: str) -> None:
+def test_invalid_answers(answer: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be unpacked|is cut off"):
         support_bundle.unpack(answer)
 
 
-def test_an_answer_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_larger_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support_bundle, "MOST_BYTES", 1000)
     with pytest.raises(ValueError, match="cut off"):
         support_bundle.unpack(packed({"files": {"a": "x" * 2000}, "manifest": {}}))
 
 
-def test_the_folder_is_made(tmp_path: Path) -> None:
+def test_the_folder_is_created(tmp_path: Path) -> None:
     support_bundle.prepare(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
@@ -202,7 +202,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_run_removes_what_a_killed_one_left_of_the_same_host(tmp_path: Path) -> None:
+def test_the_next_run_removes_partial_files_of_the_same_host(tmp_path: Path) -> None:
     (tmp_path / ".collect-spark1@abc.part").write_text("")
     (tmp_path / ".collect-spark1-b@abc.part").write_text("")
     path = written(tmp_path, collected())
@@ -211,8 +211,8 @@ def test_the_next_run_removes_what_a_killed_one_left_of_the_same_host(tmp_path: 
 
 # manifest -> a note
 NOTES = [
-    ({"time": 990.0}, "the clock of the box is 10 s behind this machine's"),
-    ({"time": 1100.0}, "the clock of the box is 90 s ahead of this machine's"),
+    ({"time": 990.0}, "the clock of the host is 10 s behind this machine's"),
+    ({"time": 1100.0}, "the clock of the host is 90 s ahead of this machine's"),
     ({"weak_secrets": ["PIN_KEY"]}, "PIN_KEY is too short"),
     ({"notes": ["no nvidia-smi"]}, "no nvidia-smi"),
 ]
@@ -220,38 +220,37 @@ NOTES = [
 
 @pytest.mark.parametrize(("manifest", "note"), NOTES)
 def test_notes(manifest: dict[str, Any], note: str) -> None:
-    [said] = support_bundle.notes(collected(**manifest), RUN)
-    assert said.startswith(note)
+    [line] = support_bundle.notes(collected(**manifest), RUN)
+    assert line.startswith(note)
     assert list(support_bundle.notes(collected(), RUN)) == []
 
 
 def test_what_the_play_prints(tmp_path: Path) -> None:
-    given = collected(deployments={"gemma": FAILED})
-    found = support_bundle.examine(given)
-    path = written(tmp_path, given)
-    said = list(support_bundle.report_lines(given, found, RUN, path))
-    assert said[0] == "gemma: failed (failed), result exit-code"
-    assert said[1].startswith("1. the kernel")
-    assert said[-1].startswith(f"bundle: {path} (")
+    content = collected(deployments={"gemma": FAILED})
+    path = written(tmp_path, content)
+    lines = list(support_bundle.report_lines(content, support_bundle.examine(content), RUN, path))
+    assert lines[0] == "gemma: failed (failed), result exit-code"
+    assert lines[1].startswith("1. the kernel")
+    assert lines[-1].startswith(f"bundle: {path} (")
 
 
-def test_logs_of_a_stopped_deployment_are_of_before() -> None:
+def test_logs_of_a_stopped_deployment_are_earlier_logs() -> None:
     files = {"deployments/a/journal.log": PORT, "deployments/ab/journal.log": KILLED}
-    found = support_bundle.examine(collected(files, deployments={"a": STOPPED, "ab": UNIT}))
-    assert [finding.file for finding in found.now.findings] == ["deployments/ab/journal.log"]
-    assert [finding.file for finding in found.before.findings] == ["deployments/a/journal.log"]
+    examination = support_bundle.examine(collected(files, deployments={"a": STOPPED, "ab": UNIT}))
+    assert [finding.file for finding in examination.current.findings] == ["deployments/ab/journal.log"]
+    assert [finding.file for finding in examination.earlier.findings] == ["deployments/a/journal.log"]
 
 
 PAIR = {"name": "big", "hosts": ["spark1", "spark2"]}
 BUNDLES = {"spark1": "/r/1.tar.gz", "spark2": "/r/2.tar.gz"}
-# vllm_deployments, bundles by host, what the boxes know -> what is said of pairs
+# vllm_deployments, bundles by host, deployments by host -> a part of the line
 PAIRS: list[tuple[Any, dict[str, str], dict[str, list[str]], str]] = [
     ([PAIR], BUNDLES, {"spark1": ["big"]}, "first: vllm-spark doctor /r/1.tar.gz /r/2.tar.gz"),
     (
         [PAIR],
         {"spark1": "/r/1"},
         {"spark1": ["big"]},
-        "of spark2 there is no bundle. Next: ansible-playbook collect.yml",
+        "there is no bundle of spark2. Next: ansible-playbook collect.yml",
     ),
     ([PAIR], BUNDLES, {"spark1": ["other"]}, ""),
     ([{"name": "one", "hosts": ["spark1"]}], BUNDLES, {"spark1": ["one"]}, ""),
@@ -261,8 +260,8 @@ PAIRS: list[tuple[Any, dict[str, str], dict[str, list[str]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("deployments", "bundles", "known", "said"), PAIRS)
-def test_pairs(deployments: Any, bundles: dict[str, str], known: dict[str, list[str]], said: str) -> None:
+@pytest.mark.parametrize(("deployments", "bundles", "known", "part"), PAIRS)
+def test_pairs(deployments: Any, bundles: dict[str, str], known: dict[str, list[str]], part: str) -> None:
     lines = list(support_bundle.pairs(deployments, bundles, known))
-    assert len(lines) == bool(said)
-    assert said in "".join(lines)
+    assert len(lines) == bool(part)
+    assert part in "".join(lines)

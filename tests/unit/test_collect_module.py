@@ -1,4 +1,4 @@
-"""The collect module on a fake host of folders, short scripts and a Docker socket: a head that runs with Ray."""
+"""The module on a fake host of folders, short scripts and a Docker socket: a head that runs with Ray."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CONTAINER = {
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module on a host whose files and commands are below tmp_path."""
+    """The module on a host whose files are all below tmp_path."""
     module = load_module("vllm_collect")
     for name, folder in (("CONFIG_DIR", "etc"), ("RUN_DIR", "run"), ("PROC", "proc"), ("bin", "bin")):
         (tmp_path / folder).mkdir()
@@ -89,7 +89,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
-    """Three deployments: one runs, one is inactive, one is known only to systemd."""
+    """One running deployment, one inactive, and one that only systemd knows."""
     record = {"image": "registry:5000/vllm:v1", "digest": "sha256:" + "2" * 64}
     place(
         tmp_path / "etc",
@@ -158,9 +158,9 @@ Gather = Callable[..., Collected]
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_the_bundle_of_a_host(check: bool, full: ModuleType, gather: Gather) -> None:
-    bundle = gather(full, check)
-    assert [name for name in bundle.files if name.startswith("deployments/")] == [
+def test_the_files_of_a_collection(check: bool, full: ModuleType, gather: Gather) -> None:
+    collected = gather(full, check)
+    assert [name for name in collected.files if name.startswith("deployments/")] == [
         "deployments/gemma/unit-state.txt",
         "deployments/gemma/unit.txt",
         "deployments/gemma/deployed.json",
@@ -185,79 +185,79 @@ def test_the_bundle_of_a_host(check: bool, full: ModuleType, gather: Gather) -> 
         "deployments/old/deployed.json",
         "deployments/old/image.json",
     ]
-    assert bundle.manifest["deployments"] == {
+    assert collected.manifest["deployments"] == {
         "gemma": {"ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "2"},
         "gone": {"ActiveState": "failed", "SubState": "failed", "Result": "exit-code", "NRestarts": "5"},
         "old": {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "NRestarts": "0"},
     }
-    assert set(bundle.manifest["sources"]) == set(bundle.files)
-    notes = "\n".join(bundle.manifest["notes"])
+    assert set(collected.manifest["sources"]) == set(collected.files)
+    notes = "\n".join(collected.manifest["notes"])
     assert "there is no container vllm-gone" in notes
     assert "nvidia-smi: No such file or directory" in notes
     assert "journalctl: Data from the specified boot (-1) is not available" in notes
 
 
 def test_no_secret_leaves_the_host(full: ModuleType, gather: Gather) -> None:
-    bundle = gather(full)
-    whole = json.dumps([bundle.files, bundle.manifest])
+    collected = gather(full)
+    whole = json.dumps([collected.files, collected.manifest])
     assert [secret for secret in (*SECRETS, "proxypass") if secret in whole or json.dumps(secret)[1:-1] in whole] == []
     at = "deployments/gemma"
-    assert bundle.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
-    assert bundle.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
-    assert bundle.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
-    assert "OMP_NUM_THREADS=4" in bundle.files[f"{at}/container.json"]
-    assert "--env 'PEER_TOKEN=<masked>'" in bundle.files[f"{at}/launch"]
-    assert "who knows <masked>" in bundle.files["box/processes.txt"]
-    assert bundle.manifest["weak_secrets"] == ["SHORT"]
+    assert collected.files[f"{at}/env"] == "VLLM_API_KEY=<masked>\nSHORT=<masked>\n"
+    assert collected.files[f"{at}/run/session.env"] == "RAY_AUTH_TOKEN=<masked>\n"
+    assert collected.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
+    assert "OMP_NUM_THREADS=4" in collected.files[f"{at}/container.json"]
+    assert "--env 'PEER_TOKEN=<masked>'" in collected.files[f"{at}/launch"]
+    assert "who knows <masked>" in collected.files["box/processes.txt"]
+    assert collected.manifest["weak_secrets"] == ["SHORT"]
 
 
 def test_a_long_journal_is_sent_from_both_ends(full: ModuleType, gather: Gather) -> None:
-    bundle = gather(full)
-    lines = bundle.files["deployments/gemma/journal.log"].splitlines()
+    collected = gather(full)
+    lines = collected.files["deployments/gemma/journal.log"].splitlines()
     assert len(lines) == 3000 + 1 + 10
     assert [lines[0], lines[-1]] == ["t spark1 vllm: line 0", "t spark1 vllm: line 9999"]
-    assert bundle.manifest["left_out"]["deployments/gemma/journal.log"]
+    assert collected.manifest["left_out"]["deployments/gemma/journal.log"]
 
 
-def test_the_doctor_separates_current_and_earlier_findings(full: ModuleType, gather: Gather) -> None:
-    bundle = support_bundle.examine(gather(full))
-    assert [finding.signature for finding in bundle.now.findings] == ["out-of-memory-killed"]
-    assert [finding.signature for finding in bundle.before.findings] == ["port-in-use"]
+def test_current_findings_come_before_earlier_ones(full: ModuleType, gather: Gather) -> None:
+    examination = support_bundle.examine(gather(full))
+    assert [finding.signature for finding in examination.current.findings] == ["out-of-memory-killed"]
+    assert [finding.signature for finding in examination.earlier.findings] == ["port-in-use"]
 
 
-def test_a_log_missing_in_the_journal_is_read_from_docker(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
+def test_docker_is_read_if_the_journal_has_no_log(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     program(tmp_path, "journalctl", "#!/bin/sh\n")
-    bundle = gather(full)
-    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in bundle.files["deployments/gemma/docker.log"]
-    assert any("the journal has no line" in note for note in bundle.manifest["notes"])
+    collected = gather(full)
+    assert "docker said logs --timestamps --tail 5000 vllm-gemma" in collected.files["deployments/gemma/docker.log"]
+    assert any("the journal has no line" in note for note in collected.manifest["notes"])
 
 
 def test_a_link_out_of_the_container_is_not_followed(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     ray = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray"
     (ray / "session_1").rename(ray / "real")
     (ray / "session_1").symlink_to(ray / "real")
-    bundle = gather(full)
-    assert [name for name in bundle.files if "/ray/" in name] == []
-    assert any("may lead out of the container" in note for note in bundle.manifest["notes"])
+    collected = gather(full)
+    assert [name for name in collected.files if "/ray/" in name] == []
+    assert any("may lead out of the container" in note for note in collected.manifest["notes"])
 
 
 def test_docker_is_down(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(spark_docker, "SOCKET", str(tmp_path / "none.sock"))
-    bundle = gather(full)
-    assert "deployments/gemma/journal.log" in bundle.files
-    assert not [name for name in bundle.files if name.endswith(("container.json", "image.json", "docker.json"))]
-    assert [note for note in bundle.manifest["notes"] if note.startswith("docker: ")] == [
+    collected = gather(full)
+    assert "deployments/gemma/journal.log" in collected.files
+    assert not [name for name in collected.files if name.endswith(("container.json", "image.json", "docker.json"))]
+    assert [note for note in collected.manifest["notes"] if note.startswith("docker: ")] == [
         f"docker: {tmp_path}/none.sock: No such file or directory"
     ]
 
 
-def test_an_empty_host(host: ModuleType, gather: Gather) -> None:
-    """Without deployments, commands and Docker the module adds notes and does not fail."""
-    bundle = gather(host)
-    assert bundle.manifest["deployments"] == {}
-    assert "`journalctl" in "\n".join(bundle.manifest["notes"])
-    assert list(support_bundle.units(bundle)) == ["no deployment on this box"]
-    assert support_bundle.examine(bundle).now.findings == ()
+def test_a_host_without_deployments_and_commands(host: ModuleType, gather: Gather) -> None:
+    """Without a deployment, a command and Docker there are notes and no failure."""
+    collected = gather(host)
+    assert collected.manifest["deployments"] == {}
+    assert "`journalctl" in "\n".join(collected.manifest["notes"])
+    assert list(support_bundle.units(collected)) == ["no deployment on this host"]
+    assert support_bundle.examine(collected).current.findings == ()
 
 
 def test_a_command_that_hangs_is_a_note(
@@ -268,16 +268,14 @@ def test_a_command_that_hangs_is_a_note(
     assert "`nvidia-smi -q`: nvidia-smi did not end within 0 s" in gather(host).manifest["notes"]
 
 
-def test_facts_that_cannot_be_read_are_a_note(
-    host: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_facts_are_a_note(host: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd() -> None:
         raise ValueError("ip said no JSON")
 
     monkeypatch.setattr(host, "fabric", odd)
-    bundle = gather(host)
-    assert "facts, fabric: ValueError: ip said no JSON" in bundle.manifest["notes"]
-    assert json.loads(bundle.files["box/facts.json"])["memory"]["total"] > 0
+    collected = gather(host)
+    assert "facts, fabric: ValueError: ip said no JSON" in collected.manifest["notes"]
+    assert json.loads(collected.files["box/facts.json"])["memory"]["total"] > 0
 
 
 def test_a_docker_socket_without_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,34 +286,32 @@ def test_a_docker_socket_without_http(full: ModuleType, gather: Gather, monkeypa
     assert [note for note in gather(full).manifest["notes"] if note.startswith("docker: ")] == ["docker: SSH-2.0"]
 
 
-def test_the_time_limit_is_over(
-    host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_the_deadline(host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_bundle, "DEADLINE_S", 0.0)
     program(tmp_path, "ps", PS)
-    bundle = gather(host)
-    assert bundle.files["box/processes.txt"].splitlines()[1:] == []
-    assert any("not run, the 0 s for this host are over" in note for note in bundle.manifest["notes"])
+    collected = gather(host)
+    assert collected.files["box/processes.txt"].splitlines()[1:] == []
+    assert any("not run, the 0 s for this host are over" in note for note in collected.manifest["notes"])
 
 
-def test_a_full_bundle_omits_the_rest(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_bundle_leaves_the_rest_out(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_bundle, "MAX_BYTES", 50_000)
-    bundle = gather(full)
-    assert "deployments/gemma/journal.log" not in bundle.files
-    assert sum(map(len, bundle.files.values())) < 50_000 + 10_000
-    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in bundle.manifest["notes"])
+    collected = gather(full)
+    assert "deployments/gemma/journal.log" not in collected.files
+    assert sum(map(len, collected.files.values())) < 50_000 + 10_000
+    assert any("deployments/gemma/journal.log" in note and "left out" in note for note in collected.manifest["notes"])
 
 
 def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc" / "gemma" / "pipe")
     place(tmp_path / "etc" / "gemma", {f"many/{number}": "x" for number in range(99)})
-    bundle = gather(full)
-    notes = "\n".join(bundle.manifest["notes"])
+    collected = gather(full)
+    notes = "\n".join(collected.manifest["notes"])
     assert "pipe: not a regular file" in notes
     assert "more than 60 files" in notes
 
 
-# deployed.json -> the image to inspect
+# Content of deployed.json -> the image to inspect
 RECORDS = {
     '{"image": "a:5000/b:v1", "digest": "sha256:1"}': "a:5000/b@sha256:1",
     '{"image": "a:v1", "digest": "sha256:1", "derived": {"image": "c:2"}}': "c:2",

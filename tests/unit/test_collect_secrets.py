@@ -1,4 +1,4 @@
-"""`collect` sends no secret, and a short secret does not mask other text."""
+"""No secret is left in the texts of `collect`, and a short secret does not mask other text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = 'hid/den "va+lue" of<a>te\'st&1'
 
 
 def masked(text: str, *pairs: tuple[str, str], learn: str = "") -> str:
-    """Return the text without secrets. `pairs` are known; `learn` is another text of the same host."""
+    """Return the text without secrets. `pairs` are known secrets, `learn` is another text of the same host."""
     secrets = Secrets()
     secrets.add(pairs)
     secrets.learn(text)
@@ -43,23 +43,23 @@ FORMS = {
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
 def test_a_known_value_is_masked_in_every_form(text: str) -> None:
-    text_masked = masked(text, ("VLLM_API_KEY", KEY))
-    assert MASK in text_masked
-    assert "den" not in text_masked.replace("hidden", "")
-    assert "lue" not in text_masked
+    result = masked(text, ("VLLM_API_KEY", KEY))
+    assert MASK in result
+    assert "den" not in result.replace("hidden", "")
+    assert "lue" not in result
 
 
 @pytest.mark.parametrize("user", ["", "u", "us", "use", "user"])
 def test_basic_authentication(user: str) -> None:
     value = "correct-horse-battery"
     encoded = base64.b64encode(f"{user}:{value}".encode()).decode()
-    text_masked = masked(f"sent {encoded} to the proxy", ("PROXY_PASSWORD", value))
-    assert MASK in text_masked
-    # The rest does not contain three letters of the value in a row.
-    assert len(text_masked) <= len(f"sent {MASK} to the proxy") + len(encoded) - len(value) * 4 // 3 + 2
+    result = masked(f"sent {encoded} to the proxy", ("PROXY_PASSWORD", value))
+    assert MASK in result
+    # The rest contains no three consecutive letters of the value.
+    assert len(result) <= len(f"sent {MASK} to the proxy") + len(encoded) - len(value) * 4 // 3 + 2
 
 
-# text -> masked text, without known secrets
+# text -> the masked text, without known secrets
 BESIDE = {
     "HF_TOKEN=abcdef0123": "HF_TOKEN=<masked>",
     "RAY_AUTH_TOKEN='abc def' rest": "RAY_AUTH_TOKEN='<masked>' rest",
@@ -88,7 +88,7 @@ def test_an_unknown_value_is_masked_beside_its_name_or_by_its_form(text: str) ->
     assert masked(text) == BESIDE[text]
 
 
-# Texts that an operator needs, although they contain a word such as token or key.
+# Lines that an operator needs, although they contain a word such as token or key.
 EVIDENCE = [
     "KeyError: 'experts.0.w13_weight_scale'",
     "Avg generation throughput: 1.1 tokens/s, key cache usage: 7.5%",
@@ -106,7 +106,7 @@ EVIDENCE = [
 
 
 @pytest.mark.parametrize("text", EVIDENCE)
-def test_evidence_is_not_masked(text: str) -> None:
+def test_evidence_is_left(text: str) -> None:
     assert masked(text) == text
 
 
@@ -135,7 +135,7 @@ def test_weak_secrets_are_named() -> None:
     assert secrets.weak() == ["A_KEY", "B_KEY", "C_KEY"]
 
 
-def test_a_value_learned_beside_its_name_is_masked_in_other_texts() -> None:
+def test_a_value_seen_beside_its_name_is_masked_in_other_texts() -> None:
     assert masked("it was abcdef0123.", learn="OTHER_TOKEN=abcdef0123") == "it was <masked>."
     assert masked("it was abc.", learn="OTHER_TOKEN=abc") == "it was abc."
 
@@ -145,11 +145,11 @@ def test_the_longer_of_two_values_is_masked_whole() -> None:
 
 
 def test_values_with_spaces_or_quotes_around_them() -> None:
-    """Docker keeps quotes of an env file; other readers remove them."""
+    """Docker keeps the quotes of an env file, other readers remove them."""
     assert masked("key=correct-horse.", ("A", ' "correct-horse" ')) == "key=<masked>."
 
 
-def test_only_the_names_of_an_env_file_are_shown() -> None:
+def test_an_env_file_shows_only_names() -> None:
     text = "# VLLM_API_KEY=old\r\nVLLM_API_KEY=a=b\r\nEMPTY_ONE=\n\nsecond half of a secret\nHF_TOKEN= x\n"
     assert spark_secrets.env_names(text) == (
         "VLLM_API_KEY=<masked>\nEMPTY_ONE=\nHF_TOKEN=<masked>\n# 2 other lines, not shown\n"
@@ -181,10 +181,10 @@ def test_secrets_of_a_launch() -> None:
 def test_a_secret_that_a_reader_cut_in_two(kept: int) -> None:
     value = "ZQZQZQZQZQZQZQZQZQZQ"
     text = f"before\nthe line {value[:kept]}{CUT}\nafter\n"
-    text_masked = masked(text, ("A_KEY", value))
-    assert "ZQ" not in text_masked
-    assert text_masked.startswith("before\n")
-    assert text_masked.endswith(f"{CUT}\nafter\n")
+    result = masked(text, ("A_KEY", value))
+    assert "ZQ" not in result
+    assert result.startswith("before\n")
+    assert result.endswith(f"{CUT}\nafter\n")
 
 
 def test_no_secret_survives_by_chance() -> None:
@@ -195,16 +195,16 @@ def test_no_secret_survives_by_chance() -> None:
         value += "q" * (8 - len(value))
         around = ["".join(chance.choices(letters, k=9)) for _ in range(6)]
         forms = [value, json.dumps(value), repr(value), quote(value, safe=""), shlex.quote(value)]
-        text_masked = masked(
+        result = masked(
             "\n".join(f"{side}|{form}|" for side, form in zip(around, forms, strict=False)), ("A_KEY", value)
         )
-        assert value not in text_masked
-        assert json.dumps(value)[1:-1] not in text_masked
+        assert value not in result
+        assert json.dumps(value)[1:-1] not in result
 
 
 @pytest.mark.parametrize(
     "part", ["key=", "key='", "--api-key ", "a://b:", "password: ", "-", " ", '\\"', "eyJ", "&key"]
 )
-def test_the_time_for_a_hostile_line_is_not_quadratic(part: str) -> None:
-    """A line of 64 KiB, the limit of the reader: a pattern with quadratic time would take minutes."""
+def test_a_hostile_line_takes_no_time_that_grows_with_its_square(part: str) -> None:
+    """A line of 64 KiB, the limit of a reader. A pattern with quadratic cost would take minutes."""
     assert masked(part * (65536 // len(part)))

@@ -1,4 +1,4 @@
-"""Derived images: what their name depends on, what is built, and who builds, gives and takes."""
+"""Derived images: the inputs of their names, the build, and the hosts that build and receive them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def made(document: Mapping[str, Any] = DOCUMENT, files: Mapping[str, str] = FILES) -> derived_image.DerivedImage:
-    found = derived_image.derived_image(document, files)
-    assert found is not None
-    return found
+def derived(document: Mapping[str, Any] = DOCUMENT, files: Mapping[str, str] = FILES) -> derived_image.DerivedImage:
+    image = derived_image.derived_image(document, files)
+    assert image is not None
+    return image
 
 
 def put(place: str, value: Any) -> dict[str, Any]:
-    """DOCUMENT with one value changed, or taken away where it is None."""
+    """Return DOCUMENT with one value changed, or deleted if it is None."""
     document: Any = copy.deepcopy(DOCUMENT)
     *folders, key = place.split(".")
     inner = document
@@ -61,18 +61,18 @@ def put(place: str, value: Any) -> dict[str, Any]:
     return document  # type: ignore[no-any-return]
 
 
-def test_a_recipe_that_adds_nothing_has_no_derived_image() -> None:
+def test_a_recipe_without_additions_has_no_derived_image() -> None:
     plain = {**DOCUMENT, "image": {key: value for key, value in DOCUMENT["image"].items() if key != "derive"}}
     assert derived_image.derived_image({**plain, "patches": []}, {}) is None
     assert derived_image.derived_image({key: value for key, value in plain.items() if key != "patches"}, {}) is None
-    assert derived_image.derived_image(plain, FILES) is not None, "patches alone make one"
+    assert derived_image.derived_image(plain, FILES) is not None, "patches alone need a derived image"
 
 
-def test_the_name_has_the_recipe_and_the_hash_of_the_inputs() -> None:
-    image = made()
+def test_the_name_contains_the_recipe_and_the_hash_of_the_inputs() -> None:
+    image = derived()
     assert image.image == f"vllm-spark/demo:{image.inputs[:12]}"
     assert len(image.inputs) == 64
-    assert made(copy.deepcopy(DOCUMENT)).inputs == image.inputs
+    assert derived(copy.deepcopy(DOCUMENT)).inputs == image.inputs
 
 
 CHANGES: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {
@@ -93,9 +93,9 @@ CHANGES: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {
 }
 
 
-def test_every_input_makes_another_image() -> None:
-    names = {name: made(*change).image for name, change in CHANGES.items()}
-    assert len({*names.values(), made().image}) == len(CHANGES) + 1, names
+def test_a_change_of_any_input_changes_the_name() -> None:
+    names = {name: derived(*change).image for name, change in CHANGES.items()}
+    assert len({*names.values(), derived().image}) == len(CHANGES) + 1, names
 
 
 SAME = {
@@ -107,19 +107,19 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_what_decides_nothing_makes_the_same_image(name: str) -> None:
-    assert made(SAME[name]).image == made().image
+def test_a_change_of_another_field_keeps_the_name(name: str) -> None:
+    assert derived(SAME[name]).image == derived().image
 
 
 def test_the_program_and_the_template_are_inputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = made().inputs
+    before = derived().inputs
     (tmp_path / "image_build.py").write_text("another program\n")
     monkeypatch.setattr("vllm_spark.core.paths.NODE", tmp_path)
-    assert made().inputs != before
+    assert derived().inputs != before
 
 
-def test_the_build_context_holds_everything_but_the_overlay() -> None:
-    image = made()
+def test_the_build_context_has_every_file_but_the_overlay() -> None:
+    image = derived()
     assert set(image.files) == {"Dockerfile", "image_steps.py", "pins.txt", "patches/01-x.patch"}
     assert image.files["patches/01-x.patch"] == PATCH
     assert image.files["pins.txt"] == "ray[cgraph]==2.55.1\ntransformers==5.14.1\n"
@@ -130,9 +130,9 @@ def instructions(image: derived_image.DerivedImage) -> list[str]:
     return [line for line in image.files["Dockerfile"].splitlines() if line and line[0] != "#"]
 
 
-def test_the_dockerfile_starts_from_the_digest_and_adds_before_it_patches() -> None:
+def test_the_dockerfile_starts_from_the_digest_and_patches_last() -> None:
     steps = "/usr/local/lib/vllm-spark"
-    assert instructions(made()) == [
+    assert instructions(derived()) == [
         f"FROM ghcr.io/owner/engine@{DIGEST}",
         f"COPY image_steps.py {steps}/",
         "ARG PIP_INDEX_URL",
@@ -146,8 +146,8 @@ def test_the_dockerfile_starts_from_the_digest_and_adds_before_it_patches() -> N
     ]
 
 
-def test_a_step_that_the_recipe_does_not_want_is_not_in_the_dockerfile() -> None:
-    only_pins = made({**put("patches", None), "image": put("image.derive.overlay", None)["image"]}, {})
+def test_the_dockerfile_has_only_the_steps_of_the_recipe() -> None:
+    only_pins = derived({**put("patches", None), "image": put("image.derive.overlay", None)["image"]}, {})
     assert [line.split()[0] for line in instructions(only_pins)] == ["FROM", "COPY", "ARG", "ARG", "COPY", "RUN"]
 
 
@@ -161,18 +161,18 @@ INDEXES = {
 
 @pytest.mark.parametrize("index", INDEXES)
 def test_the_command_labels_the_image_and_names_the_index(index: str) -> None:
-    image = made()
-    words = derived_image.command(image, "0.1.0 (abc)", index)
-    labels = [value for name, value in itertools.pairwise(words) if name == "--label"]
+    image = derived()
+    argv = derived_image.command(image, "0.1.0 (abc)", index)
+    labels = [value for name, value in itertools.pairwise(argv) if name == "--label"]
     assert labels == [
         f"vllm-spark.base=ghcr.io/owner/engine@{DIGEST}",
         f"vllm-spark.inputs={image.inputs}",
         "vllm-spark.recipe=demo",
         "vllm-spark.toolkit=0.1.0 (abc)",
     ]
-    assert [value for name, value in itertools.pairwise(words) if name == "--build-arg"] == INDEXES[index]
-    assert words[words.index("--tag") + 1] == image.image
-    assert words[-1] == image.folder
+    assert [value for name, value in itertools.pairwise(argv) if name == "--build-arg"] == INDEXES[index]
+    assert argv[argv.index("--tag") + 1] == image.image
+    assert argv[-1] == image.folder
 
 
 def test_an_index_with_a_login_is_refused() -> None:
@@ -202,36 +202,38 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failed_build_says_why_and_where_its_log_is(name: str) -> None:
-    lines, says, runbook = FAILURES[name]
-    said = messages.build_failure("vllm-spark/demo:abc", lines, "/var/lib/x/build.log")
-    assert says in said
-    assert "\x1b" not in said
-    assert "the whole log is /var/lib/x/build.log" in said
-    assert said.endswith(f"See docs/runbooks/{runbook}.md")
+def test_a_failed_build_reports_its_reason_and_its_log(name: str) -> None:
+    lines, reason, runbook = FAILURES[name]
+    message = messages.build_failure("vllm-spark/demo:abc", lines, "/var/lib/x/build.log")
+    assert reason in message
+    assert "\x1b" not in message
+    assert "the whole log is /var/lib/x/build.log" in message
+    assert message.endswith(f"See docs/runbooks/{runbook}.md")
 
 
-def test_the_other_words_of_a_build() -> None:
+def test_the_headline_and_the_overlay_failure_of_a_build() -> None:
     assert messages.build_headline("\x1b[91mStep 2/9 : COPY x y\x1b[0m", 61, 3600) == (
         "building (Step 2/9 : COPY x y)  01:01 of 1:00:00"
     )
-    said = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
-    assert said.startswith("the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match")
-    assert f"expected: an archive with sha256 {'3' * 64}" in said
+    message = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
+    assert message.startswith(
+        "the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match"
+    )
+    assert f"expected: an archive with sha256 {'3' * 64}" in message
 
 
-def test_a_transfer_that_failed_names_both_ends() -> None:
+def test_a_failed_transfer_names_both_hosts() -> None:
     ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
-    said = messages.transfer_failure(ends, "Connection\n refused")
-    assert said.startswith("vllm-spark/demo:abc did not go from spark1 to its worker: Connection refused — expected")
-    assert "10.0.0.1 port 25090" in said
+    message = messages.transfer_failure(ends, "Connection\n refused")
+    assert message.startswith("vllm-spark/demo:abc did not go from spark1 to its worker: Connection refused — expected")
+    assert "10.0.0.1 port 25090" in message
 
 
 # --- recipes with patches
 
 
 def recipe_folder(folder: Path, nodes: int = 1) -> Path:
-    """A recipe `derived` in a folder of its own, for one Spark or two."""
+    """Write a recipe `derived` for one Spark or two into a folder, and return the folder."""
     name = "two-sparks" if nodes > 1 else "everything"
     document = yaml.safe_load((DATA / "recipes" / f"{name}.yml").read_text())
     document |= {"name": "derived", "mounts": [], "secrets": []}
@@ -246,22 +248,22 @@ def recipe_folder(folder: Path, nodes: int = 1) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda file: file.write_text(PATCH + "\n"), "patches: patches/x.patch has sha256 "),
         (Path.unlink, "patches: patches/x.patch is not a file beside the recipe"),
     ],
     ids=["changed", "absent"],
 )
-def test_a_patch_is_checked_when_the_recipe_is_read(
-    damage: Callable[[Path], object], says: str, tmp_path: Path
+def test_a_patch_is_checked_when_the_recipe_is_loaded(
+    damage: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     file = recipe_folder(tmp_path) / "patches" / "x.patch"
     assert loader.load("derived", (tmp_path,)).files == {"patches/x.patch": PATCH}
     damage(file)
     with pytest.raises(RefusedError, match=r"derived\.yml: ") as refused:
         loader.load("derived", (tmp_path,))
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
@@ -269,11 +271,11 @@ def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
     document = yaml.safe_load(file.read_text())
     document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
     file.write_text(yaml.safe_dump(document))
-    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: one"):
+    with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: a sha256, because"):
         loader.load("derived", (tmp_path,))
 
 
-# --- who does what
+# --- the steps of each host
 
 
 def specs_of(folder: Path, hosts: tuple[str, ...]) -> dict[str, Spec]:
@@ -284,32 +286,32 @@ def specs_of(folder: Path, hosts: tuple[str, ...]) -> dict[str, Spec]:
         recipe_folders=(recipe_folder(folder, len(hosts)),),
         site=SiteSettings(pip_index="https://example.org/simple"),
     )
-    found = {host: spec.resolve(inventory, host) for host in hosts}
-    return {host: Spec.from_json(json.loads(json.dumps(one.to_json()))) for host, one in found.items() if one}
+    resolved = {host: spec.resolve(inventory, host) for host in hosts}
+    return {host: Spec.from_json(json.loads(json.dumps(one.to_json()))) for host, one in resolved.items() if one}
 
 
-def test_the_launch_runs_the_derived_image_and_the_record_tells_of_both(tmp_path: Path, facts: dict[str, Any]) -> None:
+def test_the_launch_runs_the_derived_image_and_the_record_names_both(tmp_path: Path, facts: dict[str, Any]) -> None:
     specs = specs_of(tmp_path, ("spark1",))
     one = specs["spark1"]
     assert one.derived is not None
     assert one.image in launch.argv(one)
     assert one.base not in launch.argv(one)
     facts["paths"] = dict.fromkeys(checks.model_folders(one), True)
-    planned, said = plan.of_host(specs, {"spark1": facts}, "spark1", "test")
+    planned, summary = plan.of_host(specs, {"spark1": facts}, "spark1", "test")
     deployed = json.loads(next(file.content for file in planned.files if file.path.endswith("deployed.json")))
     assert (deployed["digest"], deployed["derived"]) == (
         DIGEST,
         {"image": one.image, "inputs": one.derived.inputs},
     )
-    assert f"image {one.image} is built here from {one.base}" in said
+    assert f"image {one.image} is built here from {one.base}" in summary
     assert planned.pull
-    assert planned.gates["image"] == one.image
+    assert planned.gates.image == one.image
     assert "https://example.org/simple" in shlex.join(planned.build["command"])
     assert {file["path"].rpartition("/")[0] for file in planned.build["files"]} == set(planned.build["folders"])
 
 
-# (head's id, worker's id, has the head the base) -> what each does: pull, build, transfer
-DUTIES = {
+# (image id on the head, image id on the worker, True if the head has the base) -> host -> its steps
+STEPS = {
     (None, None, False): {"spark1": "pull build transfer", "spark2": "transfer"},
     (None, None, True): {"spark1": "build transfer", "spark2": "transfer"},
     (None, "sha256:old", True): {"spark1": "build transfer", "spark2": "transfer"},
@@ -319,28 +321,26 @@ DUTIES = {
 }
 
 
-@pytest.mark.parametrize("here", DUTIES)
-def test_the_head_builds_and_the_worker_takes(
-    here: tuple[str | None, str | None, bool], tmp_path: Path, facts: dict[str, Any]
+@pytest.mark.parametrize("present", STEPS)
+def test_the_head_builds_and_the_worker_receives(
+    present: tuple[str | None, str | None, bool], tmp_path: Path, facts: dict[str, Any]
 ) -> None:
     specs = specs_of(tmp_path, ("spark1", "spark2"))
-    boxes = {}
-    for host, identity in zip(specs, here[:2], strict=True):
-        images_here = {specs[host].image: identity, specs[host].base: "sha256:base" if here[2] else None}
+    hosts = {}
+    for host, identity in zip(specs, present[:2], strict=True):
+        images_present = {specs[host].image: identity, specs[host].base: "sha256:base" if present[2] else None}
         fabric = record(tmp_path / host, load(DATA / "fabric" / "one-cable", host))
-        boxes[host] = {**facts, "hostname": host, "images": images_here, "fabric": fabric}
-    ranked = ranks.join(specs, boxes)
+        hosts[host] = {**facts, "hostname": host, "images": images_present, "fabric": fabric}
+    ranked = ranks.join(specs, hosts)
     for host, one in ranked.items():
-        peers = [box for name, box in boxes.items() if name != host]
-        steps = images.steps(one, boxes[host], peers, "test")
-        done = {"pull": steps.pull, "build": steps.build, "transfer": steps.transfer}
-        assert " ".join(name for name, wanted in done.items() if wanted) == DUTIES[here][host]
+        peers = [other for name, other in hosts.items() if name != host]
+        steps = images.steps(one, hosts[host], peers, "test")
+        needed = {"pull": steps.pull, "build": steps.build, "transfer": steps.transfer}
+        assert " ".join(name for name, step in needed.items() if step) == STEPS[present][host]
         if steps.transfer:
             assert steps.transfer["head"] == ranked["spark1"].pair.address  # type: ignore[union-attr]
             assert steps.transfer["through"] == f"127.0.0.1:{ports.REGISTRY_PORT}/{one.image}"
 
 
-def test_the_registrys_port_is_of_the_range_that_a_pair_keeps() -> None:
-    from vllm_spark.core import ports  # noqa: PLC0415  its name is a local one above
-
+def test_the_registry_port_is_in_the_range_of_a_pair() -> None:
     assert ports.REGISTRY_PORT in ports.PORTS

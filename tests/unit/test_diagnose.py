@@ -1,4 +1,4 @@
-"""The doctor: signatures, tracebacks, and what it must not say of a healthy log."""
+"""The doctor: signatures, tracebacks, and healthy logs, which have no cause of a failure."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_free_memory_with_the_numbers() -> None:
     finding = root_cause(read("31b-nvfp4.not-enough-free-memory.serve.log"))
     assert finding is not None
     assert finding.signature == "not-enough-free-memory"
-    assert finding.cause == ("only 16.72 of 139.8 GiB were free at the start, but the share 0.5 asks for 69.9 GiB")
+    assert finding.cause == ("only 16.72 of 139.8 GiB were free at the start, but utilization 0.5 requests 69.9 GiB")
     assert "overrides.memory.utilization below 16.72/139.8" in finding.fix
     assert finding.line.startswith("ValueError: Free memory on device cuda:0")
 
 
 def test_the_engine_text_alone_gives_the_same_root_cause() -> None:
-    """Without a signature for it the traceback must lead to the same line, not to the wrapper below it."""
+    """Without a signature the traceback must lead to the same line, not to the wrapper below it."""
     lines = [line.replace("less than desired", "below") for line in read("31b-nvfp4.not-enough-free-memory.serve.log")]
     finding = root_cause(lines)
     assert finding is not None
@@ -65,7 +65,7 @@ def test_the_engine_text_alone_gives_the_same_root_cause() -> None:
 
 
 @each_signature()
-def test_example_is_first_met_by_its_own_signature(signature: Signature) -> None:
+def test_an_example_matches_its_own_signature_first(signature: Signature) -> None:
     lines = [f"(EngineCore pid=9) {line}" for line in signature.example.splitlines()]
     log = Log("engine.log")
     log.read("\n".join(lines * signature.at_least) + "\n")
@@ -78,11 +78,11 @@ def test_example_is_first_met_by_its_own_signature(signature: Signature) -> None
 
 
 @each_signature()
-def test_a_warning_is_no_reason_for_a_failed_start(signature: Signature) -> None:
-    found = root_cause(
+def test_a_warning_is_not_the_cause_of_a_failed_start(signature: Signature) -> None:
+    finding = root_cause(
         [f"(EngineCore pid=9) INFO 11-20 10:00:00 [a.py:1] {line}" for line in signature.example.split("\n")]
     )
-    assert (found.signature if found else None) == (None if signature.severity == "warning" else signature.id)
+    assert (finding.signature if finding else None) == (None if signature.severity == "warning" else signature.id)
 
 
 @each_signature()
@@ -116,7 +116,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "signature", "cause"),
     [
-        # A consequence stands above its cause in the log, and below it in the file of signatures.
+        # A consequence is logged before its cause and comes after it in the file of signatures.
         (
             [
                 "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
@@ -124,19 +124,19 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
                 "Out of memory: Killed process 42 (VLLM::EngineCor) total-vm:1kB",
             ],
             "out-of-memory-killed",
-            "the kernel killed VLLM::EngineCor (process 42) for want of memory",
+            "the kernel killed VLLM::EngineCor (process 42) because memory ran out",
         ),
         (
             ["RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"],
             "killed",
-            "the engine was killed: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel because memory ran out, or manually",
         ),
         (
             ["/etc/vllm-spark/gemma/launch: line 12:  3329 Killed                  docker run --rm x"],
             "killed",
-            "the engine was killed: by the kernel for want of memory, or by hand",
+            "the engine was killed: by the kernel because memory ran out, or manually",
         ),
-        # Ray lists what may have been; seen with vLLM 0.32.0 and Ray 2.56 when a rank was killed.
+        # Ray lists possible causes; observed with vLLM 0.32.0 and Ray 2.56 when a rank was killed.
         (
             [
                 "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker "
@@ -153,7 +153,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
                 "address already in use"
             ],
             "port-in-use",
-            "the deployment's port 8001 is taken by another process on this Spark",
+            "another process on this Spark uses the deployment's port 8001",
         ),
         (
             [
@@ -166,7 +166,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
         (
             ["docker: Error response from daemon: manifest for a/b:c not found: manifest unknown: x"],
             "image-missing",
-            "the image a/b:c is neither on this Spark nor to be had from the registry",
+            "the image a/b:c is not on this Spark, and the registry does not have it",
         ),
         (
             ["ERROR: KeyError: 'layers.0.moe.experts.0.down_proj.input_global_scale'"],
@@ -175,7 +175,7 @@ def test_runbook_exists_with_its_sections(name: str) -> None:
             "layers.0.moe.experts.0.down_proj.input_global_scale: it maps the names of quantised experts "
             "differently",
         ),
-        # Two ranks that fail at once: a signature over several lines holds in spite of the interleaving.
+        # Two ranks fail at once: a signature over several lines matches in spite of the interleaving.
         (
             [
                 '(Worker_TP0 pid=1)   File "base_config.py", line 55, in tie_weights',
@@ -238,7 +238,7 @@ def test_without_an_exception(lines: list[str], line: str | None) -> None:
 
 
 def test_a_process_that_dies_silently_is_reported_by_its_wrapper() -> None:
-    """A crash in native code leaves no traceback of its own: better the wrapper than nothing."""
+    """A crash in native code has no traceback of its own, so the wrapper is reported."""
     wrapper = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -11}"
     finding = root_cause(["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', wrapper])
     assert finding is not None
@@ -246,7 +246,7 @@ def test_a_process_that_dies_silently_is_reported_by_its_wrapper() -> None:
 
 
 @pytest.mark.parametrize("lines", [[], [""], ["INFO 05-08 10:00:00 [a.py:1] error: none"], ["Pulling layer"]])
-def test_nothing_to_say(lines: list[str]) -> None:
+def test_logs_without_a_failure(lines: list[str]) -> None:
     assert root_cause(lines) is None
 
 
@@ -317,7 +317,7 @@ def test_explain_shortens_a_long_line() -> None:
     ],
 )
 def test_a_large_log_without_a_cause(line: str, megabytes: int) -> None:
-    """Seconds each; a pattern that runs away on such a line would not come back at all."""
+    """Each case takes seconds; a pattern with catastrophic backtracking would not end."""
     assert root_cause([line] * (megabytes * 1_000_000 // len(line))) is None
 
 
@@ -342,7 +342,7 @@ def test_fixed_text_of_a_pattern(pattern: str, texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("lines", "signature"),
     [
-        # An echo of a failure elsewhere yields to an exception that says what failed, and only to that.
+        # The echo of a failure elsewhere yields only to an exception that names what failed.
         (["RayWorkerProc rank=1 died unexpectedly"], "worker-lost"),
         (
             [

@@ -1,10 +1,11 @@
-"""What the pages say to type is there: verbs, sub-commands, make targets, -e variables, files and links."""
+"""Commands, playbooks, make targets, -e variables, links and anchors on the pages exist."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,24 +20,25 @@ PAGES = [
 ]
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`|^ {4,}(\S.*)$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)\s]*)?\)")
+ANCHOR = re.compile(r"\[[^\]]+\]\(([^)#\s]*)#([^)\s]+)\)")
 PLAYBOOK = re.compile(r"ansible-playbook((?: +(?:-i +\S+))*) +(\S+\.yml)")
 VARIABLE = re.compile(r"(?:^|\s)-e +(\w+)=")
 COMMAND = re.compile(r"\bvllm-spark +([a-z]+)\b")
 TARGET = re.compile(r"^ *(?:\w+=\S+ +)*make +([a-z][a-z-]*)", re.MULTILINE)
 RUNBOOK = re.compile(r"docs/runbooks/([a-z0-9-]+)\.md|runbook: ([a-z0-9-]+)\.md")
-# `other-page.md` of a runbook, in words, without a link.
+# `other-page.md` in the text of a runbook, without a link.
 NEIGHBOUR = re.compile(r"(?<![/\w.-])([a-z0-9]+(?:-[a-z0-9]+)+|tools|reasoning|vision|garbage|drafter|secrets)\.md\b")
 
 
 def code(text: str) -> Iterator[str]:
-    """Every piece of a page that is meant to be typed or read on a screen."""
-    for found in CODE.finditer(text):
-        yield next(part for part in found.groups() if part is not None)
+    """Yield every piece of code on a page: blocks, inline code and indented lines."""
+    for match in CODE.finditer(text):
+        yield next(part for part in match.groups() if part is not None)
 
 
 def matches(pattern: re.Pattern[str], text: str) -> list[str]:
-    """The last group of every match in a text's code."""
-    return [found.groups()[-1] for piece in code(text) for found in pattern.finditer(piece)]
+    """Return the last group of every match in the code of a text."""
+    return [match.groups()[-1] for piece in code(text) for match in pattern.finditer(piece)]
 
 
 def in_code(pattern: re.Pattern[str], page: Path) -> list[str]:
@@ -44,7 +46,7 @@ def in_code(pattern: re.Pattern[str], page: Path) -> list[str]:
 
 
 def sub_commands(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names that the real parser has."""
+    """Return the sub-commands of the real parser."""
     kept: list[argparse._SubParsersAction[argparse.ArgumentParser]] = []
     add = argparse.ArgumentParser.add_subparsers
 
@@ -59,22 +61,22 @@ def sub_commands(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def variables() -> set[str]:
-    """What a role, a playbook or a scenario reads: names in Jinja, arguments of roles, defaults."""
-    found: set[str] = set()
+    """Return the variables that a role, a playbook or a scenario reads: names in Jinja, and defaults."""
+    names: set[str] = set()
     for folder in ("roles", "playbooks", "sandbox/roles", "inventories", "molecule"):
         for file in (paths.ROOT / folder).rglob("*.yml"):
             text = file.read_text()
-            found |= set(re.findall(r"\b([a-z]\w+) \| default\(", text))
+            names |= set(re.findall(r"\b([a-z]\w+) \| default\(", text))
             if file.parent.name == "defaults" or "group_vars" in file.parts:
-                found |= set(yaml.safe_load(text) or {})
-    return found
+                names |= set(yaml.safe_load(text) or {})
+    return names
 
 
-def named(page: Path) -> str:
+def relative(page: Path) -> str:
     return str(page.relative_to(paths.ROOT))
 
 
-READ_AS = [
+READ_AS: list[tuple[re.Pattern[str], str, list[str]]] = [
     (PLAYBOOK, "Type `ansible-playbook -i inventories/x nope.yml -l A`.", ["nope.yml"]),
     (PLAYBOOK, "```\nansible-playbook nope.yml\nansible-playbook  a/b.yml -e c=1\n```", ["nope.yml", "a/b.yml"]),
     (PLAYBOOK, "Words about ansible-playbook and a file.yml are none.", []),
@@ -85,85 +87,95 @@ READ_AS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "text", "found"), READ_AS, ids=range(len(READ_AS)))
-def test_what_a_page_says_to_type_is_read(pattern: re.Pattern[str], text: str, found: list[str]) -> None:
-    assert matches(pattern, text) == found
+def test_commands_in_code_are_recognised() -> None:
+    assert [matches(pattern, text) for pattern, text, _ in READ_AS] == [expected for _, _, expected in READ_AS]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_link_leads_somewhere(page: Path) -> None:
-    targets = [link for link, _ in LINK.findall(page.read_text()) if "://" not in link]
-    assert [link for link in targets if not (page.parent / link).exists()] == []
+def test_every_link_has_a_target() -> None:
+    links = [(page, link) for page in PAGES for link, _ in LINK.findall(page.read_text()) if "://" not in link]
+    assert len(links) > len(PAGES)
+    assert [f"{relative(page)}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_anchor_is_a_heading(page: Path) -> None:
-    lost = []
-    for link, anchor in re.findall(r"\[[^\]]+\]\(([^)#\s]*)(#[^)\s]+)\)", page.read_text()):
-        if "://" in link:
-            continue
-        target = page.parent / link if link else page
-        if target.suffix == ".md" and anchor[1:] not in anchors(target):
-            lost.append(f"{link}{anchor}")
-    assert lost == []
+def test_every_anchor_is_a_heading() -> None:
+    links = [
+        (page, page.parent / link if link else page, anchor)
+        for page in PAGES
+        for link, anchor in ANCHOR.findall(page.read_text())
+        if "://" not in link
+    ]
+    checked = [(page, target, anchor) for page, target, anchor in links if target.suffix == ".md"]
+    assert len(checked) > 1
+    assert [
+        f"{relative(page)}: {target.name}#{anchor}" for page, target, anchor in checked if anchor not in anchors(target)
+    ] == []
 
 
+@cache
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as forges make them."""
+    """Return the anchors of a page's headings in the form of Git forges."""
     headings = re.findall(r"^#+ +(.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_playbook_is_there(page: Path) -> None:
-    assert [name for name in in_code(PLAYBOOK, page) if not (paths.ROOT / name).is_file()] == []
+def test_every_playbook_exists() -> None:
+    used = {(relative(page), name) for page in PAGES for name in in_code(PLAYBOOK, page)}
+    assert {name for _, name in used} >= {"deploy.yml", "verify.yml"}
+    assert {(page, name) for page, name in used if not (paths.ROOT / name).is_file()} == set()
 
 
-def test_every_sub_command_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sub_command_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     known = sub_commands(monkeypatch)
     assert {"render", "doctor", "docs"} <= known
-    used = {(named(page), name) for page in PAGES for name in in_code(COMMAND, page)}
+    used = {(relative(page), name) for page in PAGES for name in in_code(COMMAND, page)}
     assert {name for _, name in used} >= {"doctor", "plan", "contact"}
     assert {(page, name) for page, name in used if name not in known} == set()
 
 
-def test_every_make_target_is_there() -> None:
+def test_every_make_target_exists() -> None:
     known = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
     known |= {f"molecule-{folder.name}" for folder in (paths.ROOT / "molecule").iterdir() if folder.is_dir()}
-    used = {(named(page), name) for page in PAGES for name in in_code(TARGET, page)}
+    used = {(relative(page), name) for page in PAGES for name in in_code(TARGET, page)}
     assert {name for _, name in used} >= {"deploy", "test"}
     assert {(page, name) for page, name in used if name not in known} == set()
 
 
-def test_every_variable_given_by_e_is_read() -> None:
+def test_every_extra_variable_is_read() -> None:
     known = variables()
-    used = {(named(page), name) for page in PAGES for name in in_code(VARIABLE, page)}
+    used = {(relative(page), name) for page in PAGES for name in in_code(VARIABLE, page)}
     assert {name for _, name in used} >= {"lock_accept", "accept_known_issue", "vllm_fabric_state"}
     assert {(page, name) for page, name in used if name not in known} == set()
 
 
-@pytest.mark.parametrize("page", sorted(paths.RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
-def test_a_runbook_that_another_one_names_is_there(page: Path) -> None:
-    text = LINK.sub("", page.read_text())
-    assert [name for name in NEIGHBOUR.findall(text) if not (paths.RUNBOOKS / f"{name}.md").is_file()] == []
-
-
-def test_every_runbook_that_code_and_data_name_is_there() -> None:
+def test_every_runbook_that_another_runbook_names_exists() -> None:
     known = {file.stem for file in paths.RUNBOOKS.glob("*.md")}
-    named_by: dict[str, str] = {}
+    used = {
+        (page.stem, name)
+        for page in paths.RUNBOOKS.glob("*.md")
+        for name in NEIGHBOUR.findall(LINK.sub("", page.read_text()))
+    }
+    assert len(used) > 1
+    assert {(page, name) for page, name in used if name not in known} == set()
+
+
+def test_every_runbook_of_code_and_data_exists() -> None:
+    known = {file.stem for file in paths.RUNBOOKS.glob("*.md")}
+    users: dict[str, str] = {}
     for folder in ("src", "plugins", "roles", "templates", "recipes", "playbooks"):
         for file in sorted((paths.ROOT / folder).rglob("*")):
             if file.suffix in {".py", ".yml", ".j2", ".service", ".timer", ".json"}:
-                found = RUNBOOK.findall(file.read_text())
-                named_by |= dict.fromkeys((name for groups in found for name in groups if name), named(file))
-    assert {"engine-hangs", "engine-kernels", "fabric-nccl-socket"} <= set(named_by)
-    assert {name: file for name, file in named_by.items() if name not in known} == {}
+                matches_of_file = RUNBOOK.findall(file.read_text())
+                users |= dict.fromkeys((name for groups in matches_of_file for name in groups if name), relative(file))
+    assert {"engine-hangs", "engine-kernels", "fabric-nccl-socket"} <= set(users)
+    assert {name: file for name, file in users.items() if name not in known} == {}
 
 
-def test_every_page_of_operations_is_reached_from_the_readme() -> None:
+def test_the_index_links_every_page() -> None:
     readme = (paths.ROOT / "README.md").read_text()
     pages = [
-        named(page) for page in (paths.ROOT / "docs").rglob("*.md") if page.parent.name in {"operations", "reference"}
+        relative(page)
+        for page in (paths.ROOT / "docs").rglob("*.md")
+        if page.parent.name in {"operations", "reference"}
     ]
     index = (paths.ROOT / "docs" / "README.md").read_text()
     assert "docs/README.md" in readme

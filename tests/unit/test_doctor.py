@@ -1,4 +1,4 @@
-"""`vllm-spark doctor`: whole logs, whatever carried them, and what it prints and returns."""
+"""`vllm-spark doctor`: whole logs with any prefixes, its output and its exit status."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PORT = "OSError: [Errno 98] Address already in use"
 KILLED = "Out of memory: Killed process 42 (VLLM::EngineCor) total-vm:1kB"
 ODD = ["Traceback (most recent call last):", '  File "a.py", line 1, in a', "ValueError: {number} is odd"]
 
-# Each log and what the doctor finds in it, in its order.
-FOUND = {
+# The findings of each log, in their order.
+EXPECTED = {
     "26b-a4b-bf16.log": [],
     "26b-a4b-fp8.log": [],
     "26b-a4b-nvfp4-marlin.log": [],
@@ -32,7 +32,7 @@ FOUND = {
     "31b-fp8.log": [],
     "31b-nvfp4-marlin.log": [],
     "ray-worker.log": [],
-    # It did run over TCP: no HCA was in those containers.
+    # This start used TCP, because those containers had no HCA.
     "31b-fp8-tp2-ray.two-nodes.log": ["nccl-over-sockets"],
     "31b-nvfp4.not-enough-free-memory.serve.log": ["not-enough-free-memory", "env-ignored"],
     "made/0.33-cached.serve.log": [],
@@ -44,7 +44,7 @@ FOUND = {
 }
 
 
-def judged(text: str | bytes) -> Log:
+def diagnosed(text: str | bytes) -> Log:
     log = Log("a.log")
     for block in log_lines.blocks(io.BytesIO(text.encode() if isinstance(text, str) else text)):
         log.read(block)
@@ -57,17 +57,17 @@ def ids(log: Log) -> list[str]:
 
 
 def test_every_log_is_in_the_table() -> None:
-    assert {str(file.relative_to(LOGS)) for file in LOGS.rglob("*.log")} == set(FOUND)
+    assert {str(file.relative_to(LOGS)) for file in LOGS.rglob("*.log")} == set(EXPECTED)
 
 
-@pytest.mark.parametrize(("name", "found"), FOUND.items())
-def test_log(name: str, found: list[str]) -> None:
-    assert ids(command.read(str(LOGS / name))) == found
+@pytest.mark.parametrize(("name", "expected"), EXPECTED.items())
+def test_log(name: str, expected: list[str]) -> None:
+    assert ids(command.read(str(LOGS / name))) == expected
 
 
-@pytest.mark.parametrize(("name", "found"), FOUND.items())
-def test_log_in_small_blocks(name: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one block ends and the next begins makes no difference."""
+@pytest.mark.parametrize(("name", "expected"), EXPECTED.items())
+def test_log_in_small_blocks(name: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The borders of blocks make no difference."""
     whole = judge([command.read(str(LOGS / name))])
     monkeypatch.setattr(log_lines, "BLOCK_BYTES", 700)
     log = command.read(str(LOGS / name))
@@ -94,8 +94,8 @@ def test_log_in_small_blocks(name: str, found: list[str], monkeypatch: pytest.Mo
     ],
 )
 @pytest.mark.parametrize("line", [PORT, KILLED])
-def test_whatever_carried_the_line(carried: str, line: str) -> None:
-    [finding] = judge([judged(f"hello\n{carried.format(line)}\nbye\n")]).findings
+def test_a_line_with_any_prefix(carried: str, line: str) -> None:
+    [finding] = judge([diagnosed(f"hello\n{carried.format(line)}\nbye\n")]).findings
     assert (finding.line, finding.number, finding.count) == (line, 2, 1)
 
 
@@ -103,7 +103,7 @@ def test_a_pattern_over_lines_of_two_ranks_and_two_blocks(monkeypatch: pytest.Mo
     example = next(signature.example for signature in signatures() if signature.id == "tie-weights")
     lines = [f"(Worker_TP{rank} pid={rank}) {line}" for line in example.splitlines() for rank in (0, 1)]
     monkeypatch.setattr(log_lines, "BLOCK_BYTES", 60)
-    [finding] = judge([judged("\n".join(lines))]).findings
+    [finding] = judge([diagnosed("\n".join(lines))]).findings
     assert (finding.signature, finding.number, finding.count) == ("tie-weights", 1, 2)
 
 
@@ -121,17 +121,17 @@ def test_findings_of_several_logs_are_ranked_root_cause_first() -> None:
     ]
 
 
-def test_different_values_are_different_findings_but_not_without_end() -> None:
+def test_different_values_are_different_findings_up_to_a_limit() -> None:
     text = "".join(f"Unknown vLLM environment variable detected: VLLM_{letter}\n" for letter in "ABCABCDEFGH")
-    found = judge([judged(text)]).findings
+    found = judge([diagnosed(text)]).findings
     assert [finding.cause[-6:] for finding in found] == [f"VLLM_{letter}" for letter in "ABCDE"]
     assert sum(finding.count for finding in found) == 11
 
 
-def test_what_is_not_recognised_is_grouped_and_few() -> None:
+def test_unrecognised_errors_are_grouped_and_limited() -> None:
     lines = [line.format(number=number) for number in range(30) for line in ODD]
     lines += [f"ERROR 11-20 10:00:00 [a.py:1] {'again ' * kind}{number}" for kind in range(9) for number in range(3)]
-    unrecognised = judge([judged("\n".join(lines))]).unrecognised
+    unrecognised = judge([diagnosed("\n".join(lines))]).unrecognised
     assert [(finding.line, finding.number, finding.count) for finding in unrecognised[:2]] == [
         ("ValueError: 0 is odd", 3, 30),
         ("0", 91, 3),
@@ -139,9 +139,9 @@ def test_what_is_not_recognised_is_grouped_and_few() -> None:
     assert len(unrecognised) == 5
 
 
-def test_what_a_signature_explains_is_not_unrecognised() -> None:
+def test_an_explained_error_is_not_unrecognised() -> None:
     explained = [*ODD[:2], PORT, "ERROR 11-20 10:00:00 [a.py:1] No space left on device"]
-    judgement = judge([judged("\n".join(explained))])
+    judgement = judge([diagnosed("\n".join(explained))])
     assert [finding.signature for finding in judgement.findings] == ["disk-full", "port-in-use"]
     assert judgement.unrecognised == ()
 
@@ -161,35 +161,35 @@ def test_what_a_signature_explains_is_not_unrecognised() -> None:
         ("            HW Power Brake Slowdown                        : Not Active", 1, 0, []),
     ],
 )
-def test_lines_that_mean_something_only_at_times(line: str, times: int, after: int, found: list[str]) -> None:
-    assert ids(judged(f"{line}\n" * times + "INFO 11-20 10:00:00 [a.py:1] on it goes\n" * after)) == found
+def test_lines_that_count_only_in_some_places(line: str, times: int, after: int, found: list[str]) -> None:
+    assert ids(diagnosed(f"{line}\n" * times + "INFO 11-20 10:00:00 [a.py:1] on it goes\n" * after)) == found
 
 
 @pytest.mark.parametrize("line", harmless(), ids=lambda line: line.example[:40])
-def test_harmless_line_is_no_error(line: Harmless) -> None:
+def test_a_harmless_line_is_not_an_error(line: Harmless) -> None:
     assert line.why
     assert line.source
     calm = ["INFO 11-20 10:00:00 [a.py:1] calm"] * 9
-    assert ids(judged("\n".join([f"ERROR 11-20 10:00:00 [a.py:1] {line.example}", *calm]))) == []
+    assert ids(diagnosed("\n".join([f"ERROR 11-20 10:00:00 [a.py:1] {line.example}", *calm]))) == []
 
 
 def test_binary_garbage() -> None:
     chance = random.Random(7)  # noqa: S311 garbage, no secret
     data = chance.randbytes(2_000_000)
-    log = judged(data + b"\n" + PORT.encode() + b"\n" + data)
+    log = diagnosed(data + b"\n" + PORT.encode() + b"\n" + data)
     assert [finding.signature for finding in judge([log]).findings] == ["port-in-use"]
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\n\n\n", "\x00", "no end of line"])
-def test_next_to_nothing(text: str) -> None:
-    log = judged(text)
+def test_logs_with_almost_no_text(text: str) -> None:
+    log = diagnosed(text)
     assert (ids(log), log.lines) == ([], len(text.splitlines()))
 
 
 @pytest.mark.parametrize("part", [b"x", b"Killed ", b"KeyError: 'experts.", b"\r", b"(pid="])
 def test_a_line_longer_than_a_block(part: bytes) -> None:
-    """The next line is found all the same, and its number is right."""
-    log = judged(part * (3_000_000 // len(part)) + b"\n" + PORT.encode())
+    """The next line is still read, and its number is right."""
+    log = diagnosed(part * (3_000_000 // len(part)) + b"\n" + PORT.encode())
     assert [(finding.signature, finding.number) for finding in judge([log]).findings] == [("port-in-use", 2)]
 
 
@@ -204,7 +204,7 @@ def test_a_line_longer_than_a_block(part: bytes) -> None:
 )
 def test_memory_does_not_grow_with_the_log(line: str) -> None:
     class Endless(io.RawIOBase):
-        """A log of so many blocks, made as it is read."""
+        """A log of this many blocks that is generated while it is read."""
 
         def __init__(self, blocks: int) -> None:
             self.numbers = iter(range(blocks))
@@ -224,46 +224,46 @@ def test_memory_does_not_grow_with_the_log(line: str) -> None:
         tracemalloc.stop()
         return most
 
-    peak(4)  # what is made once: compiled patterns, the file of signatures
+    peak(4)  # fill the caches: compiled patterns, the file of signatures
     assert peak(24) < 1.5 * peak(8)
 
 
-def run(*words: str) -> int:
-    return main.main(["doctor", *words])
+def run(*args: str) -> int:
+    return main.main(["doctor", *args])
 
 
-def test_a_clean_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_log_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(LOGS / "31b-bf16.log"), str(LOGS / "31b-fp8.log")) == 0
     assert capsys.readouterr().out == "no finding in 85 lines of 2 logs\n"
 
 
-def test_what_an_operator_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "engine.log"
     file.write_text(f"{PORT}\n{PORT}\n" + "\n".join(ODD).format(number=3))
     assert run(str(file)) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "1. the deployment's port is taken by another process on this Spark"
-    assert shown[1] == f"   cause port-in-use, {file}:1 and 1 more: {PORT}"
-    assert shown[2].startswith("   Fix: `ss -ltnp`")
-    assert shown[2].endswith("See docs/runbooks/engine-port.md")
-    assert shown[3:5] == [
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "1. another process on this Spark uses the deployment's port"
+    assert output[1] == f"   cause port-in-use, {file}:1 and 1 more: {PORT}"
+    assert output[2].startswith("   Fix: `ss -ltnp`")
+    assert output[2].endswith("See docs/runbooks/engine-port.md")
+    assert output[3:5] == [
         "Not recognised:",
         f" - the engine stopped with a ValueError that no signature knows, {file}:5: ValueError: 3 is odd",
     ]
-    assert shown[5].endswith(f"See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}")
-    assert shown[6:] == ["read 5 lines of 1 log"]
+    assert output[5].endswith(f"See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}")
+    assert output[6:] == ["read 5 lines of 1 log"]
 
 
-@pytest.mark.parametrize("words", [["-", "--json"], ["--json"]])
+@pytest.mark.parametrize("args", [["-", "--json"], ["--json"]])
 def test_standard_input_for_programs(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(f"calm\n{KILLED}\n".encode())))
-    assert run(*words) == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["logs"] == [{"file": "standard input", "lines": 2}]
-    assert shown["unrecognised"] == []
-    [finding] = shown["findings"]
+    assert run(*args) == 1
+    output = json.loads(capsys.readouterr().out)
+    assert output["logs"] == [{"file": "standard input", "lines": 2}]
+    assert output["unrecognised"] == []
+    [finding] = output["findings"]
     assert finding["line"] == KILLED
     assert [finding[name] for name in ("signature", "severity", "number", "count", "runbook")] == [
         "out-of-memory-killed",
@@ -279,7 +279,7 @@ def test_a_log_that_cannot_be_read(make: object, tmp_path: Path, capsys: pytest.
     file = tmp_path / "engine.log"
     make(file)  # type: ignore[operator]
     assert run(str(file)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert str(file) in said.err
-    assert said.err.rstrip().endswith("See docs/runbooks/log-unreadable.md")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert str(file) in printed.err
+    assert printed.err.rstrip().endswith("See docs/runbooks/log-unreadable.md")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.spark_secrets import Secrets, in_argv
+from deployed_spark import STARTED, deployed_facts
 from recorded_boxes import HOSTS
-from spark_that_agrees import STARTED, agreeing
 from test_cases import CASES, boxes_of, merge, resolved
 
 from vllm_spark.deploy import drift, ranks
@@ -32,7 +32,7 @@ def spec(resolve: Callable[..., Spec]) -> Spec:
 
 @pytest.fixture
 def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
-    return agreeing(spec, facts)
+    return deployed_facts(spec, facts)
 
 
 def of(spec: Spec, box: dict[str, Any]) -> Drift:
@@ -133,7 +133,7 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
     specs = resolved(pair, "spark1")
     boxes = boxes_of(pair, specs, facts, tmp_path)
     ranked = ranks.join(specs, boxes)
-    agreed = {host: agreeing(ranked[host], boxes[host]) for host in HOSTS}
+    agreed = {host: deployed_facts(ranked[host], boxes[host]) for host in HOSTS}
     assert [drift.of_host(specs, agreed, host, "test") for host in HOSTS] == [Drift(False)] * 2
     without = {"spark1": agreed["spark1"]}
     assert drift.of_host(specs, without, "spark1", "test") == drift.unknown("spark2 was not asked")

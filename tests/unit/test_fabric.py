@@ -1,4 +1,4 @@
-"""The fabric: boxes recorded as trees of sysfs, read by the collector, judged by the plan.
+"""The fabric: hosts recorded as trees of sysfs, read by the collector, judged by the plan.
 
 expect.json of a case holds `choices` or `refusals` (id -> parts of the messages, in order).
 """
@@ -18,16 +18,17 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.network import fabric
 from vllm_spark.network.fabric import FabricChoice
+from vllm_spark.network.links import HostFabric
 
 
 @pytest.fixture
-def boxes(tmp_path: Path) -> Any:
-    """The facts of both hosts of a case."""
+def pair_facts(tmp_path: Path) -> Any:
+    """A function that returns the facts of both hosts of a case."""
 
-    def _boxes(case: str) -> dict[str, dict[str, Any]]:
+    def read(case: str) -> dict[str, dict[str, Any]]:
         return {host: record(tmp_path / host, recorded(case, host)) for host in HOSTS}
 
-    return _boxes
+    return read
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -40,44 +41,43 @@ def test_case(case: Path, tmp_path: Path) -> None:
         chosen = fabric.choose(facts)
     except RefusedError as error:
         refused = error.refusals
-    said: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for refusal in refused:
-        said.setdefault(refusal.id, []).append(str(refusal))
-    assert said.keys() == expected.get("refusals", {}).keys(), said
+        messages.setdefault(refusal.id, []).append(str(refusal))
+    assert messages.keys() == expected.get("refusals", {}).keys(), messages
     for name, parts in expected.get("refusals", {}).items():
-        text = "\n".join(said[name])
+        text = "\n".join(messages[name])
         for part in parts:
             assert part in text
     for host, fields in expected.get("choices", {}).items():
-        same_but_notes(chosen[host], fields)
+        assert_choice(chosen[host], fields)
 
 
-def same_but_notes(choice: FabricChoice, fields: Mapping[str, Any]) -> None:
-    """Every field as expected; of a note only a part, and no note more."""
+def assert_choice(choice: FabricChoice, fields: Mapping[str, Any]) -> None:
+    """Assert every field, a part of each note, and the number of notes."""
     for name, value in fields.items():
         if name != "notes":
-            found = getattr(choice, name)
-            assert (list(found) if isinstance(found, tuple) else found) == value, name
+            actual = getattr(choice, name)
+            assert (list(actual) if isinstance(actual, tuple) else actual) == value, name
     assert len(choice.notes) == len(fields["notes"]), choice.notes
     for part, note in zip(fields["notes"], choice.notes, strict=True):
         assert part in note
         assert choice.host in note
 
 
-def test_the_order_of_the_hosts_does_not_matter(boxes: Any) -> None:
-    facts = boxes("different-ports")
-    there = fabric.choose(facts)
-    back = fabric.choose(dict(reversed(facts.items())))
-    assert there == back
+def test_the_order_of_the_hosts_does_not_matter(pair_facts: Any) -> None:
+    facts = pair_facts("different-ports")
+    reverse = dict(reversed(facts.items()))
+    assert fabric.choose(facts) == fabric.choose(reverse)
 
 
-def test_a_fabric_joins_two(boxes: Any) -> None:
-    facts = boxes("one-cable")
+def test_a_fabric_joins_two_hosts(pair_facts: Any) -> None:
+    facts = pair_facts("one-cable")
     with pytest.raises(ValueError, match="two hosts, not 1: spark1"):
         fabric.choose({"spark1": facts["spark1"]})
 
 
-def test_every_message_has_a_fix_and_an_existing_runbook(boxes: Any, tmp_path: Path) -> None:
+def test_every_message_has_a_fix_and_an_existing_runbook(pair_facts: Any, tmp_path: Path) -> None:
     texts: list[str] = []
     for case in CASES:
         facts = {host: record(tmp_path / case.name / host, load(case, host)) for host in HOSTS}
@@ -95,7 +95,7 @@ def test_every_message_has_a_fix_and_an_existing_runbook(boxes: Any, tmp_path: P
 # The collector
 
 
-def test_the_collector_reads_a_whole_box(tmp_path: Path) -> None:
+def test_the_collector_reads_a_whole_host(tmp_path: Path) -> None:
     facts = record(tmp_path, recorded("one-cable") | {"memlock": "8388608"})
     assert facts["source"] == "sysfs"
     assert facts["ib_core"] is True
@@ -137,7 +137,7 @@ def test_the_collector_reads_a_whole_box(tmp_path: Path) -> None:
     }
 
 
-def test_the_collector_asks_ibdev2netdev_where_sysfs_has_no_hca(tmp_path: Path) -> None:
+def test_the_collector_runs_ibdev2netdev_if_sysfs_has_no_hca(tmp_path: Path) -> None:
     facts = record(tmp_path, recorded("sandbox"))
     assert facts["source"] == "ibdev2netdev"
     (hca,) = facts["hcas"]
@@ -147,34 +147,34 @@ def test_the_collector_asks_ibdev2netdev_where_sysfs_has_no_hca(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", ["rocep1s0f1 port 1 ==> (none) (Down)\n", "rocep1s0f1 port 1 ==> (Down)\n"])
-def test_an_hca_may_have_no_netdev(tmp_path: Path, line: str) -> None:
+def test_an_hca_without_a_netdev(tmp_path: Path, line: str) -> None:
     facts = record(tmp_path, recorded("sandbox") | {"ibdev2netdev": line})
     assert [(hca["netdev"], hca["state"]) for hca in facts["hcas"]] == [(None, "DOWN")]
 
 
-def test_the_collector_asks_show_gids_where_sysfs_has_no_table(tmp_path: Path) -> None:
-    box = recorded("one-cable")
-    box["hcas"]["rocep1s0f1"]["gids"] = None
-    box["show_gids"] = (
+def test_the_collector_runs_show_gids_if_sysfs_has_no_table(tmp_path: Path) -> None:
+    host = recorded("one-cable")
+    host["hcas"]["rocep1s0f1"]["gids"] = None
+    host["show_gids"] = (
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n"
         "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
         "rocep1s0f1\t1\t1\tfe80:0000:0000:0000:4ebb:47ff:fe00:0001\t\t\tv2\tenp1s0f1np1\n"
         "rocep1s0f1\t1\t5\t0000:0000:0000:0000:0000:ffff:c0a8:640a\t192.168.100.10  \tv2\tenp1s0f1np1\n"
         "n_gids_found=2\n"
     )
-    facts = record(tmp_path, box)
-    found = {hca["name"]: (hca["gids_from"], hca["gids"][-1]) for hca in facts["hcas"]}
-    assert found["rocep1s0f1"] == ("show_gids", {"index": 5, "type": "RoCE v2", "address": "192.168.100.10"})
-    assert found["roceP2p1s0f1"][0] == "sysfs"
+    facts = record(tmp_path, host)
+    gids = {hca["name"]: (hca["gids_from"], hca["gids"][-1]) for hca in facts["hcas"]}
+    assert gids["rocep1s0f1"] == ("show_gids", {"index": 5, "type": "RoCE v2", "address": "192.168.100.10"})
+    assert gids["roceP2p1s0f1"][0] == "sysfs"
 
 
-def test_where_nobody_knows_the_gids_nothing_is_refused(tmp_path: Path) -> None:
+def test_unknown_gids_are_not_refused(tmp_path: Path) -> None:
     facts = {}
     for host in HOSTS:
-        box = recorded("one-cable", host)
-        for hca in box["hcas"].values():
+        description = recorded("one-cable", host)
+        for hca in description["hcas"].values():
             hca["gids"] = None
-        facts[host] = record(tmp_path / host, box)
+        facts[host] = record(tmp_path / host, description)
     assert [choice.gid_index for choice in fabric.choose(facts).values()] == [None, None]
 
 
@@ -189,12 +189,12 @@ def test_the_default_route_is_the_one_with_the_lowest_metric(tmp_path: Path) -> 
     assert spark_fabric.fabric(str(tmp_path))["default_route"] == "enP7s7"
 
 
-def test_a_box_without_anything_is_no_error(tmp_path: Path) -> None:
+def test_a_host_without_netdevs_is_not_an_error(tmp_path: Path) -> None:
     facts = spark_fabric.fabric(str(tmp_path))
     assert (facts["netdevs"], facts["hcas"], facts["devices"], facts["ib_core"]) == ([], [], [], False)
 
 
-def test_a_missing_ip_is_said_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ip_command_is_reported_and_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     facts = spark_fabric.fabric()
     assert "ip: not found" in facts["error"]
@@ -204,10 +204,10 @@ def test_a_missing_ip_is_said_and_not_raised(monkeypatch: pytest.MonkeyPatch) ->
 # Links and twins
 
 
-def test_links_are_up_and_addressed_and_in_the_order_of_their_subnets(tmp_path: Path) -> None:
-    found = fabric.links(record(tmp_path, recorded("two-cables")))
-    assert [str(link.subnet) for link in found] == [f"192.168.{n}.0/24" for n in (100, 101, 102, 103)]
-    assert fabric.links(record(tmp_path / "other", recorded("no-cable"))) == []
+def test_links_are_up_have_an_address_and_are_sorted_by_subnet(tmp_path: Path) -> None:
+    links = HostFabric.parse("spark1", record(tmp_path, recorded("two-cables"))).links
+    assert [str(link.subnet) for link in links] == [f"192.168.{n}.0/24" for n in (100, 101, 102, 103)]
+    assert HostFabric.parse("spark1", record(tmp_path / "other", recorded("no-cable"))).links == []
 
 
 @pytest.mark.parametrize("with_pci", [True, False])
@@ -216,17 +216,17 @@ def test_twins_are_the_hcas_of_one_socket(tmp_path: Path, with_pci: bool) -> Non
     for hca in facts["hcas"]:
         hca["pci"] = hca["pci"] if with_pci else None
     ports: dict[str, set[str]] = {}
-    for link in fabric.links(facts):
+    for link in HostFabric.parse("spark1", facts).links:
         ports.setdefault(link.hca.port, set()).add(link.hca.name)
     assert sorted(map(sorted, ports.values())) == [["roceP2p1s0f0", "rocep1s0f0"], ["roceP2p1s0f1", "rocep1s0f1"]]
 
 
-def test_a_second_address_of_a_netdev_is_no_second_rail(boxes: Any) -> None:
-    facts = boxes("one-twin")
-    for number, found in enumerate(facts.values()):
-        netdev = next(entry for entry in found["netdevs"] if entry["name"] == "enp1s0f1np1")
+def test_a_second_address_of_a_netdev_is_not_a_second_rail(pair_facts: Any) -> None:
+    facts = pair_facts("one-twin")
+    for number, host_facts in enumerate(facts.values()):
+        netdev = next(entry for entry in host_facts["netdevs"] if entry["name"] == "enp1s0f1np1")
         netdev["addresses"].append({"address": f"192.168.99.{number + 1}", "prefix": 24})
-        for hca in found["hcas"]:
+        for hca in host_facts["hcas"]:
             hca["gids_from"] = ""  # the recorded tables do not have the new address
     choice = fabric.choose(facts)["spark1"]
     assert (choice.address, choice.hcas) == ("192.168.99.1", ("rocep1s0f1",))
@@ -235,13 +235,13 @@ def test_a_second_address_of_a_netdev_is_no_second_rail(boxes: Any) -> None:
 # The environment
 
 
-def choices(boxes: Any, case: str) -> tuple[FabricChoice, FabricChoice]:
-    chosen = fabric.choose(boxes(case))
+def choices(pair_facts: Any, case: str) -> tuple[FabricChoice, FabricChoice]:
+    chosen = fabric.choose(pair_facts(case))
     return chosen["spark1"], chosen["spark2"]
 
 
-def test_the_environment_of_a_rank_over_mp(boxes: Any) -> None:
-    mine, other = choices(boxes, "different-ports")
+def test_the_environment_of_a_rank_over_mp(pair_facts: Any) -> None:
+    mine, other = choices(pair_facts, "different-ports")
     assert fabric.environment(other, "mp", "0.20.2", mine) == {
         "VLLM_HOST_IP": "192.168.100.11",
         "GLOO_SOCKET_IFNAME": "enp1s0f0np0",
@@ -261,8 +261,8 @@ def test_the_environment_of_a_rank_over_mp(boxes: Any) -> None:
     }
 
 
-def test_the_environment_of_a_rank_over_ray(boxes: Any) -> None:
-    mine, other = choices(boxes, "one-cable")
+def test_the_environment_of_a_rank_over_ray(pair_facts: Any) -> None:
+    mine, other = choices(pair_facts, "one-cable")
     over_mp = fabric.environment(mine, "mp", "0.20.2", other)
     over_ray = fabric.environment(mine, "ray", "0.20.2", other)
     assert {name: over_ray[name] for name in over_ray.keys() - over_mp.keys()} == {
@@ -274,8 +274,8 @@ def test_the_environment_of_a_rank_over_ray(boxes: Any) -> None:
     assert over_mp.items() <= over_ray.items()
 
 
-def test_no_gid_index_is_pinned(boxes: Any) -> None:
-    mine, other = choices(boxes, "one-cable")
+def test_no_gid_index_is_pinned(pair_facts: Any) -> None:
+    mine, other = choices(pair_facts, "one-cable")
     assert mine.gid_index == 3
     assert not [name for name in fabric.environment(mine, "ray", "0.33.0", other) if "GID" in name]
 
@@ -301,11 +301,11 @@ V2 = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
         ("sandbox", ("ray", "0.20.2", {}), True),  # its eth1 is eth2 on spark2
     ],
 )
-def test_names_that_the_head_would_overwrite(
-    boxes: Any, case: str, engine: tuple[str, str, dict[str, str]], refused: bool
+def test_names_that_the_head_overwrites_are_refused(
+    pair_facts: Any, case: str, engine: tuple[str, str, dict[str, str]], refused: bool
 ) -> None:
     executor, version, env = engine
-    mine, other = choices(boxes, case)
+    mine, other = choices(pair_facts, case)
     if not refused:
         assert fabric.environment(mine, executor, version, other, env)["VLLM_HOST_IP"] == mine.address
         return

@@ -1,4 +1,4 @@
-"""Go or no-go, with its reasons, from a recipe and the facts of the boxes; the command that prints it."""
+"""Go or no-go with its reasons, and the command that prints it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import loader
-from vllm_spark.sizing import forecast, reference_spark
+from vllm_spark.sizing import forecast, forecast_text, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
@@ -24,15 +24,15 @@ GB = 10**9
 
 
 def document(name: str, **changes: Any) -> dict[str, Any]:
-    """A recipe's document; a change of a block is merged into it, and of a list or None replaces it."""
-    found = copy.deepcopy(dict(loader.load(name).document))
+    """Return the document of a recipe. A dict is merged into its block; other values replace it."""
+    recipe = copy.deepcopy(dict(loader.load(name).document))
     for block, change in changes.items():
-        found[block] = {**found.get(block, {}), **change} if isinstance(change, dict) else change
-    return found
+        recipe[block] = {**recipe.get(block, {}), **change} if isinstance(change, dict) else change
+    return recipe
 
 
-def box(**more: Any) -> dict[str, Any]:
-    """Facts of a Spark that nothing uses, as far as a forecast looks."""
+def idle_facts(**more: Any) -> dict[str, Any]:
+    """Return the facts of an idle Spark that a forecast reads."""
     return {
         "memory": dict(reference_spark.MEMORY),
         "paths": {},
@@ -41,30 +41,30 @@ def box(**more: Any) -> dict[str, Any]:
     }
 
 
-def of(
-    given: dict[str, Any],
+def forecast_of(
+    recipe: dict[str, Any],
     facts: dict[str, Any] | None = None,
-    asked: ForecastRequest = ForecastRequest(),  # noqa: B008  frozen
+    request: ForecastRequest = ForecastRequest(),  # noqa: B008  frozen
     catalogue: tuple[dict[str, Any], ...] = (),
 ) -> Forecast:
-    boxes = {host: facts or box() for host in reference_spark.HOSTS[: given["topology"]["nodes"]]}
-    return forecast.forecast(given["name"], given, boxes, asked, ForecastContext(catalogue=catalogue))
+    by_host = {host: facts or idle_facts() for host in reference_spark.HOSTS[: recipe["topology"]["nodes"]]}
+    return forecast.forecast(recipe["name"], recipe, by_host, request, ForecastContext(catalogue=catalogue))
 
 
-def said(found: Forecast, given: dict[str, Any], asked: ForecastRequest = ForecastRequest()) -> str:  # noqa: B008  frozen
-    return "\n".join(forecast.lines(found, given, asked))
+def text_of(result: Forecast, recipe: dict[str, Any], request: ForecastRequest = ForecastRequest()) -> str:  # noqa: B008  frozen
+    return "\n".join(forecast_text.lines(result, recipe, request))
 
 
 @pytest.mark.parametrize("name", loader.names([paths.RECIPES]))
-def test_a_recipe_of_the_catalogue_fits_a_spark_that_nothing_uses(name: str) -> None:
-    given = document(name)
-    found = of(given)
-    assert found.go, found.refusals
-    assert found.fits.keys() == set(reference_spark.HOSTS[: given["topology"]["nodes"]])
-    assert found.download_bytes >= given["model"]["size_bytes"]
+def test_every_recipe_of_the_catalogue_fits_an_idle_spark(name: str) -> None:
+    recipe = document(name)
+    result = forecast_of(recipe)
+    assert result.go, result.refusals
+    assert result.fits.keys() == set(reference_spark.HOSTS[: recipe["topology"]["nodes"]])
+    assert result.download_bytes >= recipe["model"]["size_bytes"]
 
 
-# recipe, change of it, change of the facts, load -> id of the refusal
+# recipe, its changes, changes of the facts, load, id of the refusal
 NO_GO = {
     "one request does not fit": (
         NVFP4,
@@ -94,43 +94,43 @@ NO_GO = {
 
 @pytest.mark.parametrize("case", NO_GO)
 def test_no_go_has_its_reason(case: str) -> None:
-    name, change, facts, asked, reason = NO_GO[case]
-    given = document(name, **change)
-    found = of(given, box(**facts), asked)
-    assert [refusal.id for refusal in found.refusals] == [reason]
-    assert said(found, given, asked).startswith(f"{name} on spark1: no-go, 1 reason\n")
+    name, change, facts, request, reason = NO_GO[case]
+    recipe = document(name, **change)
+    result = forecast_of(recipe, idle_facts(**facts), request)
+    assert [refusal.id for refusal in result.refusals] == [reason]
+    assert text_of(result, recipe, request).startswith(f"{name} on spark1: no-go, 1 reason\n")
 
 
-def test_a_load_that_is_not_asked_for_is_no_reason() -> None:
-    """An engine takes more streams than its cache holds at full length, and lets some wait."""
-    assert of(document(NVFP4), asked=ForecastRequest(streams=100)).go
-    assert of(document(NVFP4), asked=ForecastRequest(131072, 20)).go
+def test_streams_without_a_context_are_not_refused() -> None:
+    """An engine accepts more streams than fit at full length, and queues the others."""
+    assert forecast_of(document(NVFP4), request=ForecastRequest(streams=100)).go
+    assert forecast_of(document(NVFP4), request=ForecastRequest(131072, 20)).go
 
 
-def test_each_spark_of_a_pair_is_judged() -> None:
-    given = document(PAIR, memory={"utilization": 0.18})
-    found = of(given)
-    assert [refusal.what.partition(":")[0] for refusal in found.refusals] == [f"{PAIR} on spark1", f"{PAIR} on spark2"]
+def test_each_spark_of_a_pair_is_checked() -> None:
+    recipe = document(PAIR, memory={"utilization": 0.18})
+    result = forecast_of(recipe)
+    assert [refusal.what.partition(":")[0] for refusal in result.refusals] == [f"{PAIR} on spark1", f"{PAIR} on spark2"]
 
 
-def test_what_is_here_is_not_downloaded() -> None:
-    given = document(MTP)
-    both = of(given).download_bytes
-    drafter = given["drafter"]["size_bytes"]
-    model = forecast.folders(given, HUB)[0]
-    there = of(given, box(paths={model: True}, disks={HUB: {"free": drafter, "total": GB}}))
+def test_files_on_the_host_are_not_downloaded() -> None:
+    recipe = document(MTP)
+    both = forecast_of(recipe).download_bytes
+    drafter = recipe["drafter"]["size_bytes"]
+    model = forecast.folders(recipe, HUB)[0]
+    there = forecast_of(recipe, idle_facts(paths={model: True}, disks={HUB: {"free": drafter, "total": GB}}))
     assert there.go
-    assert (both, there.download_bytes) == (given["model"]["size_bytes"] + drafter, drafter)
-    everything = dict.fromkeys(forecast.folders(given, HUB), True)
-    assert "download: nothing" in said(of(given, box(paths=everything)), given)
+    assert (both, there.download_bytes) == (recipe["model"]["size_bytes"] + drafter, drafter)
+    everything = dict.fromkeys(forecast.folders(recipe, HUB), True)
+    assert "download: nothing" in text_of(forecast_of(recipe, idle_facts(paths=everything)), recipe)
 
 
-def test_the_files_decide_where_they_are_here() -> None:
-    """nvidia's checkpoint keeps attention and MLP in BF16; this recipe takes it for one that is NVFP4 throughout."""
+def test_the_layout_of_the_files_replaces_the_recipes() -> None:
+    """nvidia's checkpoint has attention and MLP in BF16; the changed recipe claims NVFP4 for all parts."""
     layout = {"attention": "nvfp4", "mlp": "nvfp4", "experts": "nvfp4", "head": "bf16"}
     wrong = document(NVFP4, model={"layout": layout})
     right = document(NVFP4)
-    hoped, real = of(wrong), of(right)
+    hoped, real = forecast_of(wrong), forecast_of(right)
     filed = {
         "model.layers.*.self_attn.q_proj.weight": {"BF16": 2 * 1_110_000_000},
         "model.layers.*.mlp.up_proj.weight": {"BF16": 2 * 535_265_280},
@@ -139,88 +139,90 @@ def test_the_files_decide_where_they_are_here() -> None:
     }
     folder = forecast.folders(wrong, HUB)[0]
     answer = {"files": 4, "bytes": 18_782_360_732, "error": "", "tensors": filed}
-    found = of(wrong, box(paths={folder: True}, weights={folder: answer}))
-    assert found.prediction is not None
+    result = forecast_of(wrong, idle_facts(paths={folder: True}, weights={folder: answer}))
+    assert result.prediction is not None
     assert hoped.prediction is not None
     assert real.prediction is not None
     assert hoped.prediction.slow.tokens_per_s > 1.4 * real.prediction.slow.tokens_per_s
-    assert found.prediction.slow.tokens_per_s == pytest.approx(real.prediction.slow.tokens_per_s, rel=0.01)
-    assert found.fits["spark1"].weights == pytest.approx(real.fits["spark1"].weights, rel=0.01)
-    text = said(found, wrong)
+    assert result.prediction.slow.tokens_per_s == pytest.approx(real.prediction.slow.tokens_per_s, rel=0.01)
+    assert result.fits["spark1"].weights == pytest.approx(real.fits["spark1"].weights, rel=0.01)
+    text = text_of(result, wrong)
     assert "attention is bf16 in the files and nvfp4 in the recipe" in text
     assert "layout read from 4 of its files, 18.8 GB" in text
-    doubted = of(wrong, box(weights={folder: answer | {"tensors": {"lm_head.weight": {"BF16": 12}}}}))
-    assert "the files are not gemma-4-26b-a4b" in said(doubted, wrong)
+    doubted = forecast_of(wrong, idle_facts(weights={folder: answer | {"tensors": {"lm_head.weight": {"BF16": 12}}}}))
+    assert "the files are not gemma-4-26b-a4b" in text_of(doubted, wrong)
     assert doubted.prediction == hoped.prediction
 
 
-def test_without_an_architecture_it_says_why_there_is_no_prediction() -> None:
-    given = document(NVFP4)
-    del given["model"]["layout"]
-    found = of(given)
-    assert (found.go, found.prediction, found.fits) == (True, None, {})
-    assert said(found, given).startswith(f"{NVFP4} on spark1: go\n")
-    assert f"no prediction of memory and speed: recipe {NVFP4} has no model.layout" in said(found, given)
+def test_without_an_architecture_a_note_explains_the_missing_prediction() -> None:
+    recipe = document(NVFP4)
+    del recipe["model"]["layout"]
+    result = forecast_of(recipe)
+    assert (result.go, result.prediction, result.fits) == (True, None, {})
+    assert text_of(result, recipe).startswith(f"{NVFP4} on spark1: go\n")
+    assert f"no prediction of memory and speed: recipe {NVFP4} has no model.layout" in text_of(result, recipe)
     drafted = document(MTP)
     del drafted["drafter"]["architecture"]
-    found = of(drafted)
-    assert found.prediction is None
-    assert found.fits
-    assert "no prediction of speed: the drafter of recipe" in said(found, drafted)
+    result = forecast_of(drafted)
+    assert result.prediction is None
+    assert result.fits
+    assert "no prediction of speed: the drafter of recipe" in text_of(result, drafted)
 
 
-def test_a_drafter_without_an_acceptance_gives_a_band() -> None:
-    given = document(MTP)
-    del given["drafter"]["acceptance"]
-    assert "acceptance 50% and 76% (of prose and of code, because nobody measured this one)" in said(of(given), given)
-    given["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "source": "a test"}]
-    assert "acceptance 66% (measured)" in said(of(given), given)
+def test_a_drafter_without_an_acceptance_has_two_speeds() -> None:
+    recipe = document(MTP)
+    del recipe["drafter"]["acceptance"]
+    assert "acceptance 50% and 76% (of prose and of code; this drafter has no figure)" in text_of(
+        forecast_of(recipe), recipe
+    )
+    recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "source": "a test"}]
+    assert "acceptance 66% (measured)" in text_of(forecast_of(recipe), recipe)
 
 
-# recipe, value reported for one stream -> is it flagged
+# recipe, value reported for one stream, whether it is flagged
 REPORTS = [(MTP, 108.8, True), (MTP, 80.0, False), (NVFP4, 52.0, True), (NVFP4, 30.3, False)]
 
 
 @pytest.mark.parametrize(("name", "value", "flagged"), REPORTS)
-def test_a_report_above_what_can_be_is_flagged(name: str, value: float, flagged: bool) -> None:
+def test_a_report_above_the_limit_is_flagged(name: str, value: float, flagged: bool) -> None:
     entry = {"metric": "decode", "value": value, "unit": "tok/s", "load": "one stream", "source": "a test"}
     together = {**entry, "value": 900.0, "load": "eight streams together"}
-    given = document(name, expected=[entry, together])
-    text = said(of(given), given)
+    recipe = document(name, expected=[entry, together])
+    text = text_of(forecast_of(recipe), recipe)
     assert f"reported: {value} tok/s" in text
-    assert text.count("it counts something else") == flagged
+    assert text.count("it measures something else") == flagged
 
 
 def test_the_better_recipe_fits_and_is_faster() -> None:
     slow, fast = document("gemma-4-31b-nvfp4"), document("gemma-4-31b-awq")
     sister, pair = document(MTP), document(PAIR)
-    named = [line.partition(":")[0] for line in of(slow, catalogue=(slow, fast, sister, pair)).better]
+    named = [line.partition(":")[0] for line in forecast_of(slow, catalogue=(slow, fast, sister, pair)).better]
     assert named == ["gemma-4-31b-awq", MTP]
-    assert of(sister, catalogue=(slow, fast, sister, pair)).better == []
+    assert forecast_of(sister, catalogue=(slow, fast, sister, pair)).better == []
     greedy = document(MTP, memory={"utilization": 0.93})
-    assert [line.partition(":")[0] for line in of(slow, catalogue=(greedy,)).better] == []
-    assert f"better: {MTP}: " in said(of(slow, catalogue=(sister,)), slow)
+    assert [line.partition(":")[0] for line in forecast_of(slow, catalogue=(greedy,)).better] == []
+    assert f"better: {MTP}: " in text_of(forecast_of(slow, catalogue=(sister,)), slow)
 
 
-def test_recipes_that_something_is_known_against_are_not_recommended(tmp_path: Path) -> None:
-    offered = {given["name"] for given in forecast.catalogue([paths.RECIPES])}
+def test_recipes_with_a_known_issue_are_not_recommended(tmp_path: Path) -> None:
+    offered = {recipe["name"] for recipe in forecast.catalogue([paths.RECIPES])}
     assert MTP in offered
     text = (paths.RECIPES / f"{MTP}.yml").read_text()
     version = loader.load(MTP).document["engine"]["version"]
     assert f"version: {version}" in text
     (tmp_path / f"{MTP}.yml").write_text(text.replace(f"version: {version}", "version: 0.20.2"))
     (tmp_path / "broken.yml").write_text("name: [")
-    assert MTP not in {given["name"] for given in forecast.catalogue([tmp_path])}
+    assert MTP not in {recipe["name"] for recipe in forecast.catalogue([tmp_path])}
 
 
-def test_the_command_prints_and_its_status_is_the_verdict(
+def test_the_exit_status_of_the_command_is_the_verdict(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: dict[str, Any]
 ) -> None:
     assert main.main(["plan", NVFP4]) == 0
-    shown = capsys.readouterr()
-    assert shown.out.startswith(f"{NVFP4} on spark1: go\n")
-    assert "tok/s (±12%: " in shown.out
-    assert shown.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith(f"{NVFP4} on spark1: go\n")
+    assert "tok/s (±12%: " in output.out
+    assert output.err == ""
     assert main.main(["plan", NVFP4, "--context", "131072", "--streams", "100"]) == 1
     assert "See docs/runbooks/plan-no-go.md" in capsys.readouterr().err
     facts["memory"]["available"] = 50 * 2**30
@@ -233,11 +235,11 @@ def test_the_command_prints_and_its_status_is_the_verdict(
     assert main.main(["plan", NVFP4, "--facts", str(small)]) == 0
 
 
-@pytest.mark.parametrize("words", [["--streams", "0"], ["--context", "none"]])
-def test_a_wrong_load_is_a_wrong_call(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["plan", NVFP4, *words])
-    assert ended.value.code == 2
+@pytest.mark.parametrize("options", [["--streams", "0"], ["--context", "none"]])
+def test_a_wrong_load_is_a_usage_error(options: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_error:
+        main.main(["plan", NVFP4, *options])
+    assert exit_error.value.code == 2
 
 
 def test_a_pair_needs_the_facts_of_both(capsys: pytest.CaptureFixture[str]) -> None:

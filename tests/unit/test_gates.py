@@ -1,8 +1,9 @@
-"""Gates against the logs that the real engine printed, and against replies that are wrong in one way each."""
+"""Gates against the logs that the real engine printed, and against responses with one fault each."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from conftest import DATA
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import loader
-from vllm_spark.verify import gates
+from vllm_spark.verify import runner
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.gates import fabric as fabric_gate
 from vllm_spark.verify.gates import log as log_gate
+from vllm_spark.verify.gates import ready
 
 LOGS = DATA / "engine-logs"
 LOG_GATES = {gate["id"]: gate for gate in loader.load("gemma-4-26b-a4b-nvfp4").document["gates"]["log"]}
@@ -24,7 +28,7 @@ def lines(name: str) -> list[str]:
     return (LOGS / name).read_text(errors="replace").splitlines()
 
 
-# gate, a log of the real engine, whether it holds, a part of what it says
+# gate, a log of the real engine, whether it passes, a part of the observed value
 ON_REAL_LOGS = [
     ("nvfp4-moe", "26b-a4b-nvfp4-marlin.serve.log", True, "MARLIN"),
     ("nvfp4-moe", "31b-nvfp4-marlin.log", False, "no line matches"),
@@ -36,68 +40,72 @@ ON_REAL_LOGS = [
 
 @pytest.mark.parametrize(("gate", "log", "holds", "says"), ON_REAL_LOGS)
 def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> None:
-    verdict = gates.log_verdict(LOG_GATES[gate], lines(log))
-    assert (verdict.ok, says in verdict.said) == (holds, True), verdict
+    verdict = log_gate.judge_entry(LOG_GATES[gate], lines(log))
+    assert (verdict.ok, says in verdict.observed) == (holds, True), verdict
 
 
-def test_marlin_among_the_candidates_is_not_enough() -> None:
+def test_a_candidate_is_not_the_chosen_kernel() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
-    verdict = gates.log_verdict(LOG_GATES["nvfp4-moe"], [line])
+    verdict = log_gate.judge_entry(LOG_GATES["nvfp4-moe"], [line])
     assert str(verdict).startswith("the log says VLLM_CUTLASS — expected: MARLIN. Fix: ")
 
 
-@pytest.mark.parametrize(("said", "holds"), [("146,240", True), ("4,095", False), ("none", False)])
-def test_at_least_reads_the_engines_numbers(said: str, holds: bool) -> None:
+@pytest.mark.parametrize(("printed", "holds"), [("146,240", True), ("4,095", False), ("none", False)])
+def test_at_least_parses_numbers_of_the_engine(printed: str, holds: bool) -> None:
     gate = {"id": "kv", "pattern": r"size: (?P<value>\S+) tokens", "at_least": 4096, "why": "it must fit"}
-    assert gates.log_verdict(gate, [f"GPU KV cache size: {said} tokens"]).ok is holds
+    assert log_gate.judge_entry(gate, [f"GPU KV cache size: {printed} tokens"]).ok is holds
 
 
 @pytest.fixture
-def wanted(resolve: Callable[..., Spec]) -> dict[str, Any]:
+def gate_request(resolve: Callable[..., Spec]) -> GateRequest:
     spec = resolve()
-    return gates.request(spec, launch.fingerprint(spec))
+    return runner.gate_request(spec, launch.fingerprint(spec))
 
 
 @pytest.fixture
-def log(wanted: dict[str, Any]) -> list[str]:
-    return [f"vllm-spark: launch {wanted['launch']}"]
+def log(gate_request: GateRequest) -> list[str]:
+    return [f"vllm-spark: launch {gate_request.launch}"]
 
 
 def reply(status: int, body: Any) -> dict[str, Any]:
     return {"status": status, "json": body, "text": "", "seconds": 0.1}
 
 
-def said(text: str) -> dict[str, Any]:
+def chat_reply(text: str) -> dict[str, Any]:
     return reply(200, {"choices": [{"message": {"content": text}}]})
 
 
 @pytest.fixture
-def healthy(wanted: dict[str, Any]) -> dict[str, Any]:
-    """What vllm_probe returns of a server that nothing is wrong with."""
-    card = {"id": wanted["served_name"], "root": wanted["model_root"], "max_model_len": wanted["max_model_len"]}
+def healthy(gate_request: GateRequest) -> dict[str, Any]:
+    """Return the probe of a healthy server."""
+    card = {
+        "id": gate_request.served_name,
+        "root": gate_request.model_root,
+        "max_model_len": gate_request.max_model_len,
+    }
     return {
         "unit": {"ActiveState": "active", "NRestarts": "0"},
         "running_s": 100.0,
-        "container": {"image": wanted["image"], "labels": {"vllm-spark.launch": wanted["launch"]}},
+        "container": {"image": gate_request.image, "labels": {"vllm-spark.launch": gate_request.launch}},
         "responses": {
             "ready": reply(200, {"choices": [{"text": "2"}]}),
             "models": reply(200, {"data": [card]}),
-            "version": reply(200, {"version": wanted["engine_version"] + "+cu130"}),
+            "version": reply(200, {"version": gate_request.engine_version + "+cu130"}),
             "unknown-model": reply(404, {"error": {}}),
-            "answer-0": said("Paris"),
-            "answer-1": said("437\n"),
+            "answer-0": chat_reply("Paris"),
+            "answer-1": chat_reply("437\n"),
         },
     }
 
 
-def test_a_healthy_server_holds_every_gate(wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]) -> None:
-    verdicts = gates.judge(wanted, healthy, log)
+def test_a_healthy_server_passes_every_gate(gate_request: GateRequest, healthy: dict[str, Any], log: list[str]) -> None:
+    verdicts = runner.judge(gate_request, healthy, log)
     assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer"]
     assert all(verdict.ok for verdict in verdicts)
 
 
-# name -> (the reply that lies, the gate that must catch it, a part of its message)
-LIES = {
+# name -> (the id of the request, its faulty response, the gate that must fail, a part of its message)
+FAULTS = {
     "refused": (
         "ready",
         {"error": "ConnectionRefusedError: [Errno 111]", "seconds": 0.0},
@@ -116,20 +124,20 @@ LIES = {
     "no model": ("models", reply(200, {"data": []}), "identity", "served name is None"),
     "another engine": ("version", reply(200, {"version": "0.19.1"}), "identity", "engine version is 0.19.1"),
     "answers any name": ("unknown-model", reply(200, {"choices": [{}]}), "identity", "unknown model is 200"),
-    "wrong answer": ("answer-0", said("!!!!!!!!"), "answer", "got '!!!!!!!!'"),
-    "empty answer": ("answer-1", said(""), "answer", "expected: 437"),
+    "wrong answer": ("answer-0", chat_reply("!!!!!!!!"), "answer", "got '!!!!!!!!'"),
+    "empty answer": ("answer-1", chat_reply(""), "answer", "expected: 437"),
     "null content": ("answer-1", reply(200, {"choices": [{"message": {"content": None}}]}), "answer", "got ''"),
 }
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_a_lie_is_caught_by_its_gate(
-    name: str, wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]
+@pytest.mark.parametrize("name", FAULTS)
+def test_its_gate_catches_a_fault(
+    name: str, gate_request: GateRequest, healthy: dict[str, Any], log: list[str]
 ) -> None:
-    request, lie, gate, says = LIES[name]
+    id_, fault, gate, says = FAULTS[name]
     probe = copy.deepcopy(healthy)
-    probe["responses"][request] = lie
-    verdicts = gates.judge(wanted, probe, log)
+    probe["responses"][id_] = fault
+    verdicts = runner.judge(gate_request, probe, log)
     missed = [verdict for verdict in verdicts if verdict.ok is False]
     assert {verdict.gate for verdict in missed} == {gate}
     assert any(says in str(verdict) for verdict in missed), missed
@@ -137,25 +145,26 @@ def test_a_lie_is_caught_by_its_gate(
 
 
 @pytest.mark.parametrize("field", ["image", "launch"])
-def test_a_container_of_another_launch_is_caught(
-    field: str, wanted: dict[str, Any], healthy: dict[str, Any], log: list[str]
+def test_a_container_of_another_launch_fails(
+    field: str, gate_request: GateRequest, healthy: dict[str, Any], log: list[str]
 ) -> None:
-    verdicts = gates.judge(wanted | {field: "other"}, healthy, log)
+    verdicts = runner.judge(dataclasses.replace(gate_request, **{field: "other"}), healthy, log)
     assert [verdict.id for verdict in verdicts if verdict.ok is False] == [field]
 
 
-def test_a_rotated_journal_is_unknown_and_not_a_miss(wanted: dict[str, Any], healthy: dict[str, Any]) -> None:
-    wanted["log"] = [LOG_GATES["nvfp4-moe"]]
-    verdicts = gates.judge(wanted, healthy, ["a line of today"])
+def test_a_rotated_journal_is_unknown_and_not_a_failure(gate_request: GateRequest, healthy: dict[str, Any]) -> None:
+    verdicts = runner.judge(
+        dataclasses.replace(gate_request, log=[LOG_GATES["nvfp4-moe"]]), healthy, ["a line of today"]
+    )
     assert [verdict.ok for verdict in verdicts if verdict.gate == "log"] == [None]
     assert not [verdict for verdict in verdicts if verdict.ok is False]
 
 
-def test_every_request_has_a_timeout(wanted: dict[str, Any]) -> None:
-    assert all(request["timeout_s"] > 0 for request in gates.requests(wanted))
+def test_every_request_has_a_timeout(gate_request: GateRequest) -> None:
+    assert all(request["timeout_s"] > 0 for request in runner.requests(gate_request))
 
 
-def test_logs_are_there() -> None:
+def test_the_logs_exist() -> None:
     assert {Path(log).name for _, log, _, _ in ON_REAL_LOGS} <= {file.name for file in LOGS.iterdir()}
 
 
@@ -178,29 +187,33 @@ ON_BOTH = [*ON_IB, "(RayWorkerProc pid=7) spark2:7:7 [0] NCCL INFO Channel 00/0 
         ("IB", lines("31b-bf16.log"), False, "NCCL names no network"),
     ],
 )
-def test_the_fabric_gate(network: str, printed: list[str], holds: bool, says: str, wanted: dict[str, Any]) -> None:
-    whole = [f"vllm-spark: launch {wanted['launch']}", *printed]
-    verdicts = list(log_gate.fabric({**wanted, "fabric": network}, {}, whole))
-    assert [(verdict.ok, verdict.said) for verdict in verdicts] == [(holds, says)]
+def test_the_fabric_gate(network: str, printed: list[str], holds: bool, says: str, gate_request: GateRequest) -> None:
+    whole = [f"vllm-spark: launch {gate_request.launch}", *printed]
+    verdicts = list(fabric_gate.judge(dataclasses.replace(gate_request, fabric=network), {}, whole))
+    assert [(verdict.ok, verdict.observed) for verdict in verdicts] == [(holds, says)]
 
 
-def test_the_fabric_gate_is_the_recipes_and_needs_a_whole_log(wanted: dict[str, Any], log: list[str]) -> None:
-    assert not list(log_gate.fabric({**wanted, "fabric": None}, {}, log))
-    assert not list(log_gate.fabric({**wanted, "fabric": "IB"}, {}, ON_IB))
+def test_the_fabric_gate_needs_a_network_and_a_whole_log(gate_request: GateRequest, log: list[str]) -> None:
+    assert not list(fabric_gate.judge(dataclasses.replace(gate_request, fabric=None), {}, log))
+    assert not list(fabric_gate.judge(dataclasses.replace(gate_request, fabric="IB"), {}, ON_IB))
 
 
 @pytest.fixture
-def worker(wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what is wanted of a worker, a probe of a good one)."""
-    labels = {"vllm-spark.launch": wanted["launch"]}
-    container = {"state": "running", "image": wanted["image"], "labels": labels}
-    return {**wanted, "rank": 1}, {"responses": {}, "container": container, "state": {"state": "serving"}}
+def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
+    """Return the request for a worker, and a probe of a good one."""
+    labels = {"vllm-spark.launch": gate_request.launch}
+    container = {"state": "running", "image": gate_request.image, "labels": labels}
+    return dataclasses.replace(gate_request, rank=1), {
+        "responses": {},
+        "container": container,
+        "state": {"state": "serving"},
+    }
 
 
-def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[GateRequest, dict[str, Any]]) -> None:
     rank, probe = worker
-    assert gates.is_ready(probe)
-    assert [verdict.line() for verdict in gates.judge(rank, probe, [])] == [
+    assert ready.is_ready(probe)
+    assert [verdict.line() for verdict in runner.judge(rank, probe, [])] == [
         "✓ ready rank: rank 1 runs and its head serves"
     ]
 
@@ -214,10 +227,10 @@ def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[dict[str
         ({"container": {"state": "paused", "image": "other"}}, "image of rank 1 is other"),
     ],
 )
-def test_a_worker_that_does_not_serve(
-    change: dict[str, Any], says: str, worker: tuple[dict[str, Any], dict[str, Any]]
+def test_a_worker_that_does_not_serve_fails(
+    change: dict[str, Any], says: str, worker: tuple[GateRequest, dict[str, Any]]
 ) -> None:
     rank, probe = worker
     changed = {**probe, **change}
-    assert not gates.is_ready(changed)
-    assert says in "\n".join(str(verdict) for verdict in gates.judge(rank, changed, []))
+    assert not ready.is_ready(changed)
+    assert says in "\n".join(str(verdict) for verdict in runner.judge(rank, changed, []))

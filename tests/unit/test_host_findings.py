@@ -1,7 +1,7 @@
-"""What precheck says of a host: every case of tests/data/host_findings.yml, and boxes that do not tell.
+"""The warnings of precheck: every case of tests/data/host_findings.yml, and hosts that do not report a fact.
 
-The collectors are tried on the sandbox's stand-in for nvidia-smi, on stand-ins that answer otherwise, and on trees that
-look like a box's /proc, /sys and /run.
+The collectors run against the sandbox's stand-in for nvidia-smi, against stand-ins with other answers, and on folders
+that look like a host's /proc, /sys and /run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,16 +24,19 @@ from test_cases import merge, resolved
 from vllm_spark.core import paths
 from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight import host_warnings
-from vllm_spark.preflight.host_warning_rules import RULES
+from vllm_spark.preflight import checks, host_warnings
+from vllm_spark.preflight.context import HostContext
+from vllm_spark.preflight.registry import REGISTRY, Check, Observation, Severity, check
 
 FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())
 CASES = {case["name"]: case for case in FILE["cases"]}
 STAND_IN = paths.ROOT / "sandbox" / "spark" / "rootfs" / "usr" / "bin"
 HEAD, WORKER = "spark1", "spark2"
 PAIR = {"deployments": [{"name": "big", "recipe": "two-sparks", "hosts": [HEAD, WORKER]}], "limit": [HEAD, WORKER]}
-# Of signatures.yml, by the lines that nvidia-smi would print.
-OF_THE_DOCTOR = {"gpu-clocks-capped", "gpu-power-brake"}
+# Signatures of signatures.yml that match the lines that nvidia-smi would print.
+SIGNATURES = {"gpu-clocks-capped", "gpu-power-brake"}
+# Runbooks that engine logs share with these checks; their symptoms name no check.
+SHARED_RUNBOOKS = {"gpu-clocks", "disk-full"}
 
 
 def deployed(pair: bool, recipe: str = "everything") -> dict[str, Spec]:
@@ -42,94 +46,182 @@ def deployed(pair: bool, recipe: str = "everything") -> dict[str, Spec]:
 
 @pytest.fixture
 def healthy(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts of a Spark that tells everything, and of which nothing is found."""
+    """Facts of a Spark that reports everything and has no fault."""
     return merge(facts, copy.deepcopy(FILE["healthy"]))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_case(case: dict[str, Any], healthy: dict[str, Any]) -> None:
-    boxes = {HEAD: merge(copy.deepcopy(healthy), case.get("facts", {}))}
+    facts = {HEAD: merge(copy.deepcopy(healthy), case.get("facts", {}))}
     if "peer" in case:
-        boxes[WORKER] = merge(copy.deepcopy(healthy), case["peer"])
+        facts[WORKER] = merge(copy.deepcopy(healthy), case["peer"])
     specs = deployed("peer" in case, case.get("recipe", "everything"))
-    found = host_warnings.findings(specs, boxes, HEAD)
-    said = dict(zip([finding.signature for finding in found], host_warnings.lines(found), strict=True))
-    assert len(said) == len(found), "one thing is said once"
-    assert said.keys() == case["finds"].keys(), said
+    findings = host_warnings.findings(specs, facts, HEAD)
+    lines = dict(zip([finding.signature for finding in findings], host_warnings.lines(findings), strict=True))
+    assert len(lines) == len(findings), "a fault is reported twice"
+    assert lines.keys() == case["finds"].keys(), lines
     for name, part in case["finds"].items():
-        assert part in said[name]
-        assert said[name].startswith(f"warning {name}: ")
-        runbook = re.search(r" Fix: .+ See docs/runbooks/(\S+\.md)$", said[name])
-        assert runbook, said[name]
+        assert part in lines[name]
+        assert lines[name].startswith(f"warning {name}: ")
+        runbook = re.search(r" Fix: .+ See docs/runbooks/(\S+\.md)$", lines[name])
+        assert runbook, lines[name]
         assert (paths.RUNBOOKS / runbook[1]).is_file()
-        assert "{" not in said[name]
+        assert "{" not in lines[name]
 
 
-def test_every_finding_has_its_rule_its_case_and_its_runbook() -> None:
-    known = {entry.id: entry for entry in host_warnings.load_rules()}
-    assert known.keys() == RULES.keys()
-    assert known.keys() | OF_THE_DOCTOR == {name for case in CASES.values() for name in case["finds"]}
-    for entry in known.values():
-        assert entry.source
-        assert (paths.RUNBOOKS / entry.runbook).is_file()
-        assert f"`{entry.id}`" in (paths.RUNBOOKS / entry.runbook).read_text() or entry.runbook in SHARED
+def test_every_warning_has_a_case_a_source_and_a_runbook() -> None:
+    warnings = {warning.id: warning for warning in checks.registered("warning")}
+    assert warnings.keys() | SIGNATURES == {name for case in CASES.values() for name in case["finds"]}
+    for warning in warnings.values():
+        assert warning.source
+        runbook = paths.RUNBOOKS / f"{warning.runbook}.md"
+        assert f"`{warning.id}`" in runbook.read_text() or warning.runbook in SHARED_RUNBOOKS
 
 
-# Runbooks of the engine's logs, which have symptoms of their own.
-SHARED = {"gpu-clocks.md", "disk-full.md"}
+# The order in which the operator sees them. A new check may stand anywhere.
+REFUSALS = [
+    "wrong-architecture",
+    "no-gpu",
+    "driver-too-old",
+    "no-docker",
+    "no-requests",
+    "no-model",
+    "wrong-checksum",
+    "port-taken",
+    "router-key",
+    "unknown-deployment",
+    "too-little-memory",
+]
+WARNINGS = [
+    "ollama-loaded",
+    "gpu-process",
+    "gpu-container",
+    "page-cache",
+    "swap-in-use",
+    "kernel-keeps-memory",
+    "kernel-6.17.0-1008",
+    "driver-590",
+    "bios-old",
+    "gpu-clocks-set",
+    "gpu-hot",
+    "persistence-off",
+    "disk-nearly-full",
+    "clock-off",
+    "clocks-apart",
+    "driver-differs",
+    "kernel-differs",
+    "bios-differs",
+    "nic-firmware-differs",
+    "reboot-pending",
+]
 
 
-def test_what_is_between_two_is_said_once(healthy: dict[str, Any]) -> None:
-    boxes = {HEAD: healthy, WORKER: merge(copy.deepcopy(healthy), CASES["a pair of unlike Sparks"]["peer"])}
+@pytest.mark.parametrize(("severity", "expected"), [("refusal", REFUSALS), ("warning", WARNINGS)])
+def test_checks_have_a_stable_order(severity: Severity, expected: list[str]) -> None:
+    assert [one.id for one in checks.registered(severity) if one.id in expected] == expected
+
+
+def test_every_file_of_checks_is_imported() -> None:
+    files = {file.stem for file in Path(str(checks.__file__)).parent.glob("*.py")} - {"__init__"}
+    assert {one.module for one in REGISTRY.values()} == files
+    assert files >= set(checks.SUBJECTS)
+
+
+def test_a_new_check_needs_only_its_function(healthy: dict[str, Any]) -> None:
+    @check("new", runbook="swap", severity="warning", needs=("host",), what="{host} is {state}", fix="wait.")
+    def new(_: HostContext) -> Iterator[Observation]:
+        yield Observation({"state": "new"}, evidence="line")
+
+    try:
+        [finding] = host_warnings.findings(deployed(pair=False), {HEAD: healthy}, HEAD)
+    finally:
+        del REGISTRY["new"]
+    assert (finding.signature, finding.cause, finding.line) == ("new", "spark1 is new", "line")
+
+
+@pytest.mark.parametrize(("id_", "needs"), [("page-cache", ()), ("a-new-check", ("memori",))])
+def test_a_check_cannot_be_registered_twice_or_need_an_unknown_fact(id_: str, needs: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=f"check {id_}"):
+        check(id_, runbook="swap", severity="warning", needs=needs)
+
+
+class RecordingFacts(dict[str, Any]):
+    """Facts that record which of them are read."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        super().__init__(facts)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("one", REGISTRY.values(), ids=lambda one: one.id)
+def test_a_check_reads_only_the_facts_that_it_needs(one: Check, healthy: dict[str, Any]) -> None:
     specs = deployed(pair=True)
-    assert len(host_warnings.findings(specs, boxes, HEAD)) == 4
-    assert host_warnings.findings(specs, boxes, WORKER) == []
+    for case in CASES.values():
+        facts = RecordingFacts(merge(copy.deepcopy(healthy), case.get("facts", {})))
+        peer = RecordingFacts(merge(copy.deepcopy(healthy), case.get("peer", {})))
+        context = HostContext(HEAD, specs[HEAD], facts, HostContext(WORKER, specs[WORKER], peer))
+        list(one.observe(context))
+        assert facts.read | peer.read <= set(one.needs)
 
 
-def test_facts_recorded_before_there_were_findings(facts: dict[str, Any]) -> None:
+def test_a_difference_is_reported_only_at_the_head(healthy: dict[str, Any]) -> None:
+    facts = {HEAD: healthy, WORKER: merge(copy.deepcopy(healthy), CASES["a pair of unlike Sparks"]["peer"])}
+    specs = deployed(pair=True)
+    assert len(host_warnings.findings(specs, facts, HEAD)) == 4
+    assert host_warnings.findings(specs, facts, WORKER) == []
+
+
+def test_facts_recorded_by_an_older_toolkit_give_no_warning(facts: dict[str, Any]) -> None:
     assert host_warnings.findings(deployed(pair=False), {HEAD: facts}, HEAD) == []
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of everything in a document."""
+    """Return the path of every value in a document."""
     below = value.items() if isinstance(value, dict) else ()
     return [path] * bool(path) + [leaf for key, child in below for leaf in leaves(child, (*path, key))]
 
 
-# What every plan needs, and older than the findings.
+# What every plan needs.
 NEEDED = {("memory",), ("memory", "total"), ("memory", "available")}
 
 
-# The module gives all of these or none.
+# The module returns all of these or none.
 WHOLE = {"disks", "disk", "time", "asked"}
 OPTIONAL = [path for path in leaves(FILE["healthy"]) if path not in NEEDED and not WHOLE & set(path[:-1])]
 
 
 @pytest.mark.parametrize("path", OPTIONAL, ids=str)
 @pytest.mark.parametrize("missing", [True, False], ids=["missing", "null"])
-def test_nothing_comes_of_what_a_box_does_not_tell(
-    path: tuple[Any, ...], missing: bool, healthy: dict[str, Any]
-) -> None:
-    place = healthy
+def test_a_missing_fact_gives_no_warning(path: tuple[Any, ...], missing: bool, healthy: dict[str, Any]) -> None:
+    parent = healthy
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = None
+        parent = parent[key]
+    parent[path[-1]] = None
     if missing:
-        del place[path[-1]]
-    boxes = {HEAD: healthy, WORKER: copy.deepcopy(healthy)}
-    assert host_warnings.findings(deployed(pair=True), boxes, HEAD) == []
+        del parent[path[-1]]
+    facts = {HEAD: healthy, WORKER: copy.deepcopy(healthy)}
+    assert host_warnings.findings(deployed(pair=True), facts, HEAD) == []
 
 
-def test_a_plan_asks_for_what_the_findings_need() -> None:
-    asked = plan.questions(deployed(pair=False)[HEAD])
-    assert asked["host"] is True
-    assert asked["disks"] == ["/var/lib/vllm-spark/hub", "/var/lib/vllm-spark/cache"]
+def test_a_plan_requests_what_the_checks_need() -> None:
+    requested = plan.questions(deployed(pair=False)[HEAD])
+    assert requested["host"] is True
+    assert requested["disks"] == ["/var/lib/vllm-spark/hub", "/var/lib/vllm-spark/cache"]
 
 
 @pytest.mark.parametrize(("driver", "refused"), [("580.65.06", 0), ("579.99", 1), ("[N/A]", 0), ("", 0)])
 def test_a_driver_is_refused_by_its_branch(driver: str, refused: int, facts: dict[str, Any]) -> None:
     facts["gpus"] = [{"name": "NVIDIA GB10", "driver": driver}]
-    assert len(list(host_warnings.refusals(deployed(pair=False)[HEAD], facts))) == refused
+    context = HostContext(HEAD, deployed(pair=False)[HEAD], facts)
+    assert len(list(REGISTRY["driver-too-old"].refusals(context))) == refused
 
 
 # The collectors.
@@ -143,14 +235,14 @@ def host() -> ModuleType:
 
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a stand-in for nvidia-smi first on the path."""
+    """Put a stand-in for nvidia-smi first on PATH."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
-def test_the_stand_in_of_the_sandbox_answers(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sandbox_stand_in_for_nvidia_smi(host: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(STAND_IN), prepend=os.pathsep)
     cards, error = host.gpus()
     assert error == ""
@@ -168,19 +260,19 @@ def test_the_stand_in_of_the_sandbox_answers(host: ModuleType, monkeypatch: pyte
     assert host.processes(lambda _: {}) == []
 
 
-def test_a_driver_that_does_not_know_a_field(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_without_a_field(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     unknown = 'case "$1" in *clocks_event*) echo "Field is not a valid field to query."; exit 2;; esac'
     answering(tmp_path, monkeypatch, f"{unknown}\necho 'NVIDIA GB10, 570.10'")
     cards, error = host.gpus()
     assert (error, cards[0]["driver"], cards[0]["event_reasons"], cards[0]["persistence"]) == ("", "570.10", None, None)
 
 
-def test_fields_that_a_gpu_has_not(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fields_that_the_gpu_does_not_report(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     answering(tmp_path, monkeypatch, "echo 'NVIDIA GB10, 580.142, [N/A], [N/A], [Not Supported], [N/A], [N/A]'")
     assert set(host.gpus()[0][0].values()) == {"NVIDIA GB10", "580.142", None}
 
 
-def test_no_nvidia_smi(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nvidia_smi_is_not_installed(host: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.gpus() == ([], "nvidia-smi: not found")
     assert host.processes(lambda _: {}) == []
@@ -202,7 +294,7 @@ def test_processes_and_their_owners(host: ModuleType, monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_box_that_tells_everything(host: ModuleType, tmp_path: Path) -> None:
+def test_a_host_that_reports_everything(host: ModuleType, tmp_path: Path) -> None:
     files = {
         "proc/sys/vm/swappiness": "60\n",
         "sys/class/dmi/id/bios_version": "5.36_0ACUM027\n",
@@ -224,7 +316,7 @@ def test_a_box_that_tells_everything(host: ModuleType, tmp_path: Path) -> None:
     assert host.host(str(tmp_path))["reboot"] == []
 
 
-def test_a_box_that_tells_nothing(host: ModuleType, tmp_path: Path) -> None:
+def test_a_host_that_reports_nothing(host: ModuleType, tmp_path: Path) -> None:
     assert host.host(str(tmp_path)) == {"swappiness": None, "bios": None, "nics": {}, "reboot": None}
 
 
@@ -245,14 +337,14 @@ CONTAINERS = {
     "by --gpus": ({"DeviceRequests": [{"Driver": "", "Capabilities": [["gpu"]]}]}, [], True),
     "by CDI": ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, [], True),
     "by the runtime": ({"Runtime": "nvidia"}, ["NVIDIA_VISIBLE_DEVICES=all"], True),
-    "the runtime is the default, and no GPU is asked for": ({"Runtime": "nvidia"}, ["PATH=/bin"], False),
+    "the runtime is the default, without a GPU request": ({"Runtime": "nvidia"}, ["PATH=/bin"], False),
     "the runtime, and void": ({"Runtime": "nvidia"}, ["NVIDIA_VISIBLE_DEVICES=void"], False),
     "none": ({"DeviceRequests": None, "Runtime": "runc"}, None, False),
 }
 
 
 class DockerStandIn:
-    """The answers of a Docker engine with one container of each kind."""
+    """A Docker engine with one container of each kind."""
 
     def get(self, path: str, missing_ok: bool = False) -> Any:
         names = list(CONTAINERS)
@@ -262,25 +354,25 @@ class DockerStandIn:
             return [{"Id": str(place), "Names": [f"/{name}"]} for place, name in enumerate([*names, "ended"])]
         place = int(path.split("/")[2])
         if place == len(names):
-            return None if missing_ok else pytest.fail("an ended container is no error")
+            return None if missing_ok else pytest.fail("a container that has ended is not an error")
         config, env, _ = CONTAINERS[names[place]]
         return {"HostConfig": config, "Config": {"Env": env}}
 
 
-def test_containers_that_were_given_the_gpu(host: ModuleType) -> None:
-    found = host.docker_host(DockerStandIn())
-    assert found["on_gpu"] == sorted(name for name, (_, _, given) in CONTAINERS.items() if given)
-    assert found["root"] == "/var/lib/docker"
+def test_containers_with_access_to_the_gpu(host: ModuleType) -> None:
+    docker = host.docker_host(DockerStandIn())
+    assert docker["on_gpu"] == sorted(name for name, (_, _, has_gpu) in CONTAINERS.items() if has_gpu)
+    assert docker["root"] == "/var/lib/docker"
 
 
-def test_the_module_tells_the_host_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever this machine has of it: nothing is missing that a rule reads, and JSON carries it."""
+def test_the_module_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that no key is missing that a check reads, and that the facts survive JSON, whatever this machine has."""
     facts = load_module("spark_facts")
     with patch_module_args({"host": True, "disks": ["/"]}), pytest.raises(SystemExit):
         facts.main()
-    told = json.loads(capsys.readouterr().out)["facts"]
-    assert told["host"].keys() == {"swappiness", "bios", "nics", "reboot", "processes", "ollama"}
-    assert told["time"]["began"] <= told["time"]["ended"]
-    assert "running" not in told["docker"]
-    found = host_warnings.findings(deployed(pair=False), {HEAD: told}, HEAD)
-    assert all(finding.runbook for finding in found)
+    local = json.loads(capsys.readouterr().out)["facts"]
+    assert local["host"].keys() == {"swappiness", "bios", "nics", "reboot", "processes", "ollama"}
+    assert local["time"]["began"] <= local["time"]["ended"]
+    assert "running" not in local["docker"]
+    findings = host_warnings.findings(deployed(pair=False), {HEAD: local}, HEAD)
+    assert all(finding.runbook for finding in findings)

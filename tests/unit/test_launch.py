@@ -1,4 +1,4 @@
-"""The launch script: a shell reads back exactly the argv, whatever is in it."""
+"""The launch script: a shell that runs it gets exactly the planned argv."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 
-# Beside the interpreter: it comes with the lock, and nobody has to activate anything.
+# Installed beside the interpreter by the lock of requirements, so the environment need not be active.
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
 
-# A stand-in for docker that prints its words, one per NUL: what the launch really hands over.
-PRINT_WORDS = "#!/bin/sh\nprintf '%s\\0' docker \"$@\"\n"
+# A fake docker that prints its arguments, separated by NUL.
+PRINT_ARGV = "#!/bin/sh\nprintf '%s\\0' docker \"$@\"\n"
 
 NASTY = [
     "it's",
@@ -36,9 +36,9 @@ NASTY = [
 ]
 
 
-def run_by_hand(script: str, folder: Path) -> list[str]:
-    """Run a launch script with the stand-in docker and return the words that it got."""
-    (folder / "docker").write_text(PRINT_WORDS)
+def argv_of_shell(script: str, folder: Path) -> list[str]:
+    """Run a launch script with the fake docker and return the argv that it got."""
+    (folder / "docker").write_text(PRINT_ARGV)
     (folder / "docker").chmod(0o755)
     (folder / "launch").write_text(script)
     env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
@@ -48,17 +48,17 @@ def run_by_hand(script: str, folder: Path) -> list[str]:
     return rest.removesuffix("\0").split("\0")
 
 
-def test_a_shell_reads_back_the_argv(resolve: Callable[..., Spec], tmp_path: Path) -> None:
+def test_a_shell_gets_the_planned_argv(resolve: Callable[..., Spec], tmp_path: Path) -> None:
     spec = resolve()
-    assert run_by_hand(launch.script(spec), tmp_path) == launch.argv(spec)
+    assert argv_of_shell(launch.script(spec), tmp_path) == launch.argv(spec)
 
 
 @pytest.mark.parametrize("word", NASTY, ids=repr)
-def test_any_word_survives(word: str, resolve: Callable[..., Spec], tmp_path: Path) -> None:
+def test_a_shell_gets_special_characters_unchanged(word: str, resolve: Callable[..., Spec], tmp_path: Path) -> None:
     spec = resolve(overrides={"args": {"odd": word, "map": {"key": word}, "list": [word, "x"]}})
-    words = run_by_hand(launch.script(spec), tmp_path)
-    assert words == launch.argv(spec)
-    assert words[words.index("--odd") + 1] == word
+    argv = argv_of_shell(launch.script(spec), tmp_path)
+    assert argv == launch.argv(spec)
+    assert argv[argv.index("--odd") + 1] == word
 
 
 def test_the_same_inputs_give_the_same_bytes(resolve: Callable[..., Spec]) -> None:
@@ -67,7 +67,7 @@ def test_the_same_inputs_give_the_same_bytes(resolve: Callable[..., Spec]) -> No
     assert launch.script(one) == launch.script(other)
 
 
-def test_the_fingerprint_follows_what_runs(resolve: Callable[..., Spec]) -> None:
+def test_the_fingerprint_changes_with_the_launch(resolve: Callable[..., Spec]) -> None:
     fingerprints = {
         launch.fingerprint(resolve(**fields))
         for fields in ({}, {"port": 8001}, {"overrides": {"env": {"A": "b"}}}, {"overrides": {"args": {"a": True}}})
@@ -75,14 +75,14 @@ def test_the_fingerprint_follows_what_runs(resolve: Callable[..., Spec]) -> None
     assert len(fingerprints) == 4
 
 
-def test_the_script_is_plain_to_shellcheck(resolve: Callable[..., Spec]) -> None:
+def test_shellcheck_accepts_the_script(resolve: Callable[..., Spec]) -> None:
     done = subprocess.run(
         [SHELLCHECK, "-"], input=launch.script(resolve()), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
 
 
-def test_env_file_holds_one_line_per_secret() -> None:
+def test_the_env_file_has_one_line_per_secret() -> None:
     text = launch.env_file({"VLLM_API_KEY": "k=1 #$'", "HF_TOKEN": "t"})
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines == ["HF_TOKEN=t", "VLLM_API_KEY=k=1 #$'"]
@@ -94,13 +94,13 @@ def test_a_secret_with_a_line_break_is_refused_without_showing_it() -> None:
     assert "hidden" not in str(refused.value)
 
 
-def test_the_engine_timeout_follows_the_deadline(resolve: Callable[..., Spec]) -> None:
+def test_the_engine_timeout_is_the_deadline_of_the_ready_gate(resolve: Callable[..., Spec]) -> None:
     assert "VLLM_ENGINE_READY_TIMEOUT_S" not in launch.environment(resolve())
     slow = resolve(recipe="gemma-4-26b-a4b-nvfp4", secrets={})
     assert launch.environment(slow)["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"
 
 
-def test_the_unit_is_constant_and_needs_no_network() -> None:
+def test_the_unit_is_constant_and_does_not_pull() -> None:
     unit = launch.unit_file()
     assert "{{" not in unit
     assert "pull" not in unit

@@ -1,4 +1,4 @@
-"""The liveness probe: what is a hang and what is not, and what a real HTTP server's replies count as."""
+"""The liveness program: which probes are a hang, and how it reads the responses of a real HTTP server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vllm_spark.node import liveness
 
 READY = {"ready": True, "misses": 0}
 MISSED = {"ready": True, "misses": 1, "progress": "7"}
-MISS = {"answered": False, "progress": "7", "running_s": 50.0, "deadline_s": 300, "said": "timed out"}
+MISS = {"answered": False, "progress": "7", "running_s": 50.0, "deadline_s": 300, "detail": "timed out"}
 
 
 @pytest.mark.parametrize(
@@ -23,29 +23,29 @@ MISS = {"answered": False, "progress": "7", "running_s": 50.0, "deadline_s": 300
         ({}, {"answered": True}, READY, ""),
         ({}, {}, {"ready": False, "misses": 0}, ""),  # still starting
         ({}, {"running_s": 301.0}, {"ready": False, "misses": 0}, "no token within 300 s of its start (timed out)"),
-        (READY, {}, MISSED, ""),  # one miss is none
+        (READY, {}, MISSED, ""),  # one miss is not a hang
         (MISSED, {}, {**MISSED, "misses": 2}, "2 requests for a token had no answer"),
         (MISSED, {"answered": True}, READY, ""),
-        (MISSED, {"progress": "8"}, {**MISSED, "progress": "8"}, ""),  # it works at something longer
-        (MISSED, {"progress": ""}, {**MISSED, "progress": ""}, ""),  # the API itself is gone; systemd will know
+        (MISSED, {"progress": "8"}, {**MISSED, "progress": "8"}, ""),  # it works on a longer request
+        (MISSED, {"progress": ""}, {**MISSED, "progress": ""}, ""),  # the API itself ended; systemd notices
         ({**MISSED, "progress": ""}, {"progress": ""}, {"ready": True, "misses": 2, "progress": ""}, "2 requests"),
-        (READY, {"running_s": 1e6}, MISSED, ""),  # the deadline is for a start
+        (READY, {"running_s": 1e6}, MISSED, ""),  # the deadline applies only to a start
     ],
 )
-def test_what_a_look_means(past: dict[str, Any], now: dict[str, Any], memory: dict[str, Any], why: str) -> None:
-    found, said = liveness.judge(past, {**MISS, **now})
-    assert found == memory
-    assert said.startswith(why)
-    assert bool(said) == bool(why)
+def test_a_probe_after_another(past: dict[str, Any], now: dict[str, Any], memory: dict[str, Any], why: str) -> None:
+    stored, reason = liveness.judge(past, {**MISS, **now})
+    assert stored == memory
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
 
 
 class Engine(BaseHTTPRequestHandler):
-    """Stands in for an engine's API; `mode` is what a test sets."""
+    """A fake API of an engine; a test sets `mode`."""
 
     mode = "good"
 
     def do_GET(self) -> None:
-        # As vLLM 0.32 prints them; only the first two tell of work.
+        # As vLLM 0.32 prints them; only the first two move while the engine works.
         self.reply(
             200,
             "# TYPE vllm:kv_cache_usage_perc gauge\n"
@@ -69,16 +69,16 @@ class Engine(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, *words: Any) -> None:
-        del words
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
 
 
 @pytest.fixture
-def wanted() -> Iterator[dict[str, Any]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield {"address": "127.0.0.1", "port": server.server_port, "model": "m", "deadline_s": 300}
-    server.shutdown()
+def server() -> Iterator[dict[str, Any]]:
+    http_server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    yield {"address": "127.0.0.1", "port": http_server.server_port, "model": "m", "deadline_s": 300}
+    http_server.shutdown()
 
 
 COUNTERS = "\n".join(
@@ -93,21 +93,22 @@ COUNTERS = "\n".join(
     ("mode", "answered", "progress"),
     [("good", True, ""), ("dead", False, COUNTERS), ("empty", False, COUNTERS), ("mute", False, COUNTERS)],
 )
-def test_what_a_server_says(mode: str, answered: bool, progress: str, wanted: dict[str, Any]) -> None:
+def test_the_responses_of_a_server(mode: str, answered: bool, progress: str, server: dict[str, Any]) -> None:
     Engine.mode = mode
-    seen = liveness.look("no-such-deployment", wanted, 1.0)
-    assert (seen["answered"], seen["progress"]) == (answered, progress)
-    assert seen["said"]
+    probe = liveness.probe_token("no-such-deployment", server, 1.0)
+    assert (probe["answered"], probe["progress"]) == (answered, progress)
+    assert probe["detail"]
 
 
-def test_no_server_is_no_answer() -> None:
-    seen = liveness.look("no-such-deployment", {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}, 1.0)
-    assert not seen["answered"]
-    assert not seen["progress"]
-    assert "refused" in seen["said"]
+def test_a_missing_server_does_not_answer() -> None:
+    nowhere: liveness.Server = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}
+    probe = liveness.probe_token("no-such-deployment", nowhere, 1.0)
+    assert not probe["answered"]
+    assert not probe["progress"]
+    assert "refused" in probe["detail"]
 
 
-def test_waiting_for_a_peer_is_no_start() -> None:
+def test_the_wait_for_a_peer_does_not_count() -> None:
     state = {"ActiveEnterTimestampMonotonic": "0"}
     waited = liveness.running_s(state, {})
     assert waited > 60  # since boot

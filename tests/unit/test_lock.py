@@ -1,4 +1,4 @@
-"""The lock file: it gives an image its digest, and a broken one is refused with its name."""
+"""The lock file provides the digest of an image. A malformed lock file is refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN = {
 
 @pytest.fixture
 def locked(resolve: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spec]:
-    """Resolve the sandbox's recipe, which has no digest of its own, with a lock file of this text."""
+    """Return a function that resolves the sandbox's recipe, which has no digest, with a lock file of a given text."""
     monkeypatch.setattr("conftest.RECIPE_FOLDERS", (Path(__file__).parents[2] / "sandbox" / "recipes",))
 
     def _locked(text: str) -> Spec:
@@ -37,12 +37,12 @@ def locked(resolve: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.Mon
     return _locked
 
 
-def test_the_lock_gives_the_digest(locked: Callable[[str], Spec]) -> None:
+def test_the_digest_comes_from_the_lock_file(locked: Callable[[str], Spec]) -> None:
     assert locked(f'images: {{"{IMAGE}": {{digest: "{GOOD}"}}}}').image.endswith(f"@{GOOD}")
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_broken_lock_is_refused(text: str, locked: Callable[[str], Spec]) -> None:
+def test_a_malformed_lock_file_is_refused(text: str, locked: Callable[[str], Spec]) -> None:
     with pytest.raises(RefusedError) as refused:
         locked(text)
     assert BROKEN[text] in str(refused.value)

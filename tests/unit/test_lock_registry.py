@@ -1,5 +1,7 @@
-"""A registry's answers, of a stand-in for one: index and manifest, tokens and logins, and everything that goes wrong.
-The real one is asked in molecule/images."""
+"""The registry client against a fake registry: indexes and manifests, tokens and logins, and every error.
+
+molecule/images tests it against a real registry.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ INDEX = {
     "manifests": [
         entry(AMD, "linux", "amd64"),
         entry(ARM, "linux", "arm64"),
-        entry(CONFIG, "unknown", "unknown"),  # what BuildKit adds: where the image comes from
+        entry(CONFIG, "unknown", "unknown"),  # BuildKit's entry for the provenance of the image
     ],
 }
 MANIFEST = {"mediaType": registry.MANIFESTS[1], "config": {"digest": CONFIG}, "layers": []}
 MANIFEST_DIGEST = f"sha256:{hashlib.sha256(json.dumps(MANIFEST).encode()).hexdigest()}"
-ANSWERS: dict[str, Reply] = {
+RESPONSES: dict[str, Reply] = {
     "/v2/owner/engine/manifests/index": Reply(INDEX),
     "/v2/owner/engine/manifests/untyped": Reply({"manifests": INDEX["manifests"]}),
     "/v2/owner/engine/manifests/one": Reply(MANIFEST),
@@ -53,13 +55,13 @@ ANSWERS: dict[str, Reply] = {
 }
 
 
-def table(path: str, headers: Mapping[str, str]) -> Reply:
+def registry_response(path: str, headers: Mapping[str, str]) -> Reply:
     del headers
-    return ANSWERS.get(path, Reply("not found", status=404))
+    return RESPONSES.get(path, Reply("not found", status=404))
 
 
 # (tag, platforms) -> (digest, platform)
-FOUND = {
+DIGESTS = {
     ("index", ("linux/arm64",)): (ARM, "linux/arm64"),
     ("index", ("linux/amd64", "linux/arm64")): (AMD, "linux/amd64"),
     ("untyped", ("linux/arm64",)): (ARM, "linux/arm64"),
@@ -68,47 +70,47 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(("tag", "platforms"), FOUND)
-def test_a_tag_becomes_the_digest_of_a_platform(tag: str, platforms: tuple[str, ...]) -> None:
-    with serving(table) as (url, asked):
+@pytest.mark.parametrize(("tag", "platforms"), DIGESTS)
+def test_a_tag_resolves_to_the_digest_for_a_platform(tag: str, platforms: tuple[str, ...]) -> None:
+    with serving(registry_response) as (url, requests):
         answer = Registry({"images.test": url}).resolve(IMAGE, tag, platforms)
-    assert (answer.value, answer.platform) == FOUND[tag, platforms]
-    assert answer.seen == "images.test"
-    assert registry.INDEXES[0] in asked[0][1]["Accept"]
+    assert (answer.value, answer.platform) == DIGESTS[tag, platforms]
+    assert answer.origin == "images.test"
+    assert registry.INDEXES[0] in requests[0][1]["Accept"]
 
 
 # tag -> (id of the refusal, a part of its message)
 REFUSED = {
     "none": ("unknown-tag", "images.test/owner/engine:none is not in its registry (status 404)"),
     "only-amd": ("wrong-platform", "is for linux/amd64 — expected: linux/arm64"),
-    "old": ("registry-answer", "is no image"),
+    "old": ("registry-answer", "is not an image"),
     "html": ("registry-answer", "captive portal"),
     "list": ("registry-answer", "expected: an index or a manifest"),
-    "busy": ("registry-down", "answers status 429: too many requests"),
-    "secret": ("registry-login", "wants a login"),
-    "big": ("registry-down", "no whole answer"),
+    "busy": ("registry-down", "answered status 429: too many requests"),
+    "secret": ("registry-login", "requires a login"),
+    "big": ("registry-down", "no whole response"),
 }
 
 
 @pytest.mark.parametrize("tag", REFUSED)
-def test_everything_else_is_refused_with_its_reason(tag: str) -> None:
-    with serving(table) as (url, _), pytest.raises(RefusedError) as refused:
+def test_another_response_is_refused_with_its_reason(tag: str) -> None:
+    with serving(registry_response) as (url, _), pytest.raises(RefusedError) as refused:
         Registry({"images.test": url}).resolve(IMAGE, tag, ("linux/arm64",))
     (refusal,) = refused.value.refusals
     assert (refusal.id, REFUSED[tag][1] in str(refusal)) == (REFUSED[tag][0], True), str(refusal)
 
 
-def test_a_registry_that_is_down() -> None:
+def test_a_registry_that_is_down_is_refused() -> None:
     with loopback.nobody() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=r"does not answer at http://127.*[Cc]onnection refused.* Fix: "):
             Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
 
 
-def test_a_registry_that_never_ends_its_answer_meets_the_deadline() -> None:
+def test_a_registry_that_sends_nothing_is_refused_at_the_deadline() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        silent.listen()  # accepts and says nothing
+        silent.listen()  # accepts connections and sends nothing
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RefusedError, match="does not answer"):
             Registry({"images.test": url}, deadline_s=0.3).resolve(IMAGE, "index", ("linux/arm64",))
@@ -116,21 +118,21 @@ def test_a_registry_that_never_ends_its_answer_meets_the_deadline() -> None:
 
 @pytest.fixture
 def login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `docker login images.test` leaves on this machine."""
+    """Credentials of `docker login images.test` on this machine."""
     word = base64.b64encode(b"me:secret").decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {"images.test": {"auth": word}}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
 
 @pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine where nobody has logged in."""
+def no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without credentials."""
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
 
-def tokens(path: str, headers: Mapping[str, str]) -> Reply:
-    """As Docker Hub: a token for whoever asks, another for who has a password."""
+def token_response(path: str, headers: Mapping[str, str]) -> Reply:
+    """Respond like Docker Hub: a token for every client, and another for a client with a password."""
     if path.startswith("/token"):
         assert "service=hub" in path
         assert "scope=repository%3Aowner%2Fengine%3Apull" in path
@@ -138,44 +140,47 @@ def tokens(path: str, headers: Mapping[str, str]) -> Reply:
     if headers.get("Authorization") not in {"Bearer for-all", "Bearer for-me"}:
         realm = f'Bearer realm="http://{headers["Host"]}/token",service="hub",scope="repository:owner/engine:pull"'
         return Reply("", status=401, headers={"WWW-Authenticate": realm})
-    return table(path, headers)
+    return registry_response(path, headers)
 
 
-@pytest.mark.usefixtures("nobody")
-def test_a_token_is_fetched_where_the_registry_asks_for_one() -> None:
-    with serving(tokens) as (url, asked):
+@pytest.mark.usefixtures("no_login")
+def test_a_token_is_fetched_if_the_registry_requires_one() -> None:
+    with serving(token_response) as (url, requests):
         assert Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",)).value == ARM
-    assert asked[-1][1]["Authorization"] == "Bearer for-all"
+    assert requests[-1][1]["Authorization"] == "Bearer for-all"
 
 
 @pytest.mark.usefixtures("login")
 def test_the_login_of_this_machine_is_used() -> None:
-    with serving(tokens) as (url, asked):
+    with serving(token_response) as (url, requests):
         assert Registry({"images.test": url}).resolve(IMAGE, "one", ("linux/arm64",)).value == MANIFEST_DIGEST
-    assert asked[-1][1]["Authorization"] == "Bearer for-me"
-    assert not any("secret" in path for path, _ in asked)
+    assert requests[-1][1]["Authorization"] == "Bearer for-me"
+    assert not any("secret" in path for path, _ in requests)
 
 
-def passwords(path: str, headers: Mapping[str, str]) -> Reply:
-    """As a registry behind a plain password file."""
+def password_response(path: str, headers: Mapping[str, str]) -> Reply:
+    """Respond like a registry with basic authentication."""
     if headers.get("Authorization") != f"Basic {base64.b64encode(b'me:secret').decode()}":
         return Reply("", status=401, headers={"WWW-Authenticate": 'Basic realm="home"'})
-    return table(path, headers)
+    return registry_response(path, headers)
 
 
 @pytest.mark.usefixtures("login")
-def test_a_password_is_sent_where_the_registry_wants_it() -> None:
-    with serving(passwords) as (url, _):
+def test_a_password_is_sent_if_the_registry_requires_it() -> None:
+    with serving(password_response) as (url, _):
         assert Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",)).value == ARM
 
 
-@pytest.mark.usefixtures("nobody")
-def test_without_a_login_it_says_how_to_get_one() -> None:
-    with serving(passwords) as (url, _), pytest.raises(RefusedError, match=r"wants a login.* Fix: docker login"):
+@pytest.mark.usefixtures("no_login")
+def test_without_a_login_the_refusal_names_docker_login() -> None:
+    with (
+        serving(password_response) as (url, _),
+        pytest.raises(RefusedError, match=r"requires a login.* Fix: docker login"),
+    ):
         Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
 
 
-# image -> (host, repository)
+# image of a recipe -> the name that Docker resolves it to
 NAMES = {
     "vllm/vllm-openai": "docker.io/vllm/vllm-openai:v1",
     "registry": "docker.io/library/registry:v1",
@@ -185,7 +190,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("image", NAMES)
-def test_names_are_read_as_docker_reads_them(image: str) -> None:
+def test_names_are_resolved_like_docker_does(image: str) -> None:
     with loopback.nobody() as port:
         url = f"http://127.0.0.1:{port}"
         hosts = dict.fromkeys(("docker.io", "registry:5000", "ghcr.io"), url)

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the lock file, what `lock` writes there, and what it does not take."""
+"""Pins of the lock file: the references of recipes, their resolution by `lock`, and entries that moved."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.pinning import resolution
+from vllm_spark.pinning.resolution import Resolution
 from vllm_spark.recipe import lockfile
-from vllm_spark.recipe.lockfile import Lock, Resolution, UnpinnedRef
+from vllm_spark.recipe.lockfile import Lock, UnpinnedRef
 
 OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 COMMIT, LATER = "a" * 40, "b" * 40
@@ -41,18 +43,18 @@ FULL = Lock(
 )
 
 
-class StandInSource:
-    """Answers as a registry and a hub would, and keeps what it was asked."""
+class FakeSource:
+    """A PinSource with fixed answers that records its requests."""
 
     def __init__(self, image: str = OLD, revision: str = COMMIT, down: tuple[str, ...] = ()) -> None:
         self.answers = {"image": image, "revision": revision, "file": FILE}
         self.down = down
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def _answer(self, kind: str, name: str, platform: str = "") -> Resolution:
-        self.asked.append(f"{kind} {name}")
+        self.requests.append(f"{kind} {name}")
         if kind in self.down:
-            raise RefusedError([Refusal(f"{kind}-down", f"{name} is down", "it up", "wait.", "image-registry")])
+            raise RefusedError([Refusal(f"{kind}-down", f"{name} is down", "an answer", "wait.", "image-registry")])
         return Resolution(self.answers[kind], "somewhere", platform)
 
     def image(self, key: str, platforms: tuple[str, ...]) -> Resolution:
@@ -66,13 +68,13 @@ class StandInSource:
 
 
 def resolved(
-    old: Lock, source: StandInSource, accepted: tuple[str, ...] = (), document: dict[str, Any] = DOCUMENT
+    old: Lock, source: FakeSource, accepted: tuple[str, ...] = (), document: dict[str, Any] = DOCUMENT
 ) -> tuple[Lock, list[str]]:
-    new, changes = lockfile.resolve([document], old, source, accepted, "2026-11-21")
+    new, changes = resolution.resolve([document], old, source, accepted, "2026-11-21")
     return new, [change.line() for change in changes]
 
 
-# lock -> what it leaves open
+# name -> (lock, the missing pins)
 MISSING = {
     "an empty lock": (Lock(), ["image ghcr.io/owner/engine:v1 has no digest", "model owner/Model has no revision",
                                "file patched.py of owner/Model has no sha256"]),
@@ -89,24 +91,24 @@ MISSING = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_missing_says_what_is_not_pinned(name: str) -> None:
+def test_missing_pins_are_reported(name: str) -> None:
     table, expected = MISSING[name]
-    assert [str(gap) for gap in lockfile.missing_pins(DOCUMENT, table)] == expected
+    assert [str(pin) for pin in lockfile.missing_pins(DOCUMENT, table)] == expected
 
 
-def test_a_pinned_recipe_misses_nothing() -> None:
+def test_a_pinned_recipe_has_no_missing_pins() -> None:
     assert lockfile.missing_pins(PINNED, Lock()) == []
     assert lockfile.pinned(PINNED, FULL) == PINNED
 
 
-def test_a_drafter_is_locked_as_a_model_is() -> None:
+def test_a_drafter_is_locked_like_a_model() -> None:
     document = {**PINNED, "drafter": {"repository": "owner/Drafter"}}
-    assert [str(gap) for gap in lockfile.missing_pins(document, Lock())] == ["model owner/Drafter has no revision"]
-    new, _ = resolved(Lock(), StandInSource(), document=document)
+    assert [str(pin) for pin in lockfile.missing_pins(document, Lock())] == ["model owner/Drafter has no revision"]
+    new, _ = resolved(Lock(), FakeSource(), document=document)
     assert lockfile.pinned(document, new)["drafter"]["revision"] == COMMIT
 
 
-def test_pinned_fills_in_what_is_open_and_nothing_else() -> None:
+def test_pinned_adds_the_pins_of_the_lock_and_nothing_else() -> None:
     before = copy.deepcopy(DOCUMENT)
     filled = lockfile.pinned(DOCUMENT, FULL)
     assert filled["image"]["digest"] == OLD
@@ -117,20 +119,20 @@ def test_pinned_fills_in_what_is_open_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("without", "says"),
+    ("without", "message"),
     [
         ("images", "Fix: ansible-playbook lock.yml. See docs/runbooks/image-not-locked.md"),
         ("models", "recipe demo: model owner/Model has no revision"),
         ("models", "recipe demo: file patched.py of owner/Model has no sha256"),
     ],
 )
-def test_what_is_not_locked_is_refused(without: str, says: str) -> None:
+def test_a_missing_pin_is_refused(without: str, message: str) -> None:
     table = Lock(**{"images": FULL.images, "models": FULL.models, without: {}})
-    assert says in "\n".join(str(refusal) for refusal in lockfile.refusals(DOCUMENT, table))
+    assert message in "\n".join(str(refusal) for refusal in lockfile.refusals(DOCUMENT, table))
 
 
-def test_new_entries_are_taken() -> None:
-    new, lines = resolved(Lock(), StandInSource())
+def test_new_entries_are_added() -> None:
+    new, lines = resolved(Lock(), FakeSource())
     assert new.images[IMAGE] == {"digest": OLD, "platform": "linux/arm64", "seen": "somewhere, 2026-11-21"}
     assert new.models[MODEL]["revision"] == COMMIT
     assert new.models[MODEL]["files"] == {"patched.py": FILE}
@@ -138,15 +140,15 @@ def test_new_entries_are_taken() -> None:
     assert lockfile.missing_pins(DOCUMENT, new) == []
 
 
-def test_what_has_not_moved_leaves_the_lock_as_it_is() -> None:
-    source = StandInSource()
+def test_entries_that_have_not_moved_stay() -> None:
+    source = FakeSource()
     new, lines = resolved(FULL, source)
     assert new == FULL
-    assert source.asked == [f"image {IMAGE}", f"revision {MODEL}"], "a commit's file does not change"
+    assert source.requests == [f"image {IMAGE}", f"revision {MODEL}"], "a commit's file does not change"
     assert lines == [f"image {IMAGE}: {OLD}", f"model {MODEL}: {COMMIT}", f"file patched.py of {MODEL}: {FILE}"]
 
 
-# accepted -> (digest, revision) in the lock after both have moved
+# accepted keys -> (digest, revision) in the lock after both have moved
 MOVED = {
     (): (OLD, COMMIT),
     (IMAGE,): (NEW, COMMIT),
@@ -157,38 +159,38 @@ MOVED = {
 
 
 @pytest.mark.parametrize("accepted", MOVED, ids=lambda names: "+".join(names) or "nothing")
-def test_what_has_moved_is_shown_and_taken_only_when_accepted(accepted: tuple[str, ...]) -> None:
-    new, lines = resolved(FULL, StandInSource(NEW, LATER), accepted)
+def test_a_moved_entry_is_reported_and_changes_only_if_accepted(accepted: tuple[str, ...]) -> None:
+    new, lines = resolved(FULL, FakeSource(NEW, LATER), accepted)
     assert (new.images[IMAGE]["digest"], new.models[MODEL]["revision"]) == MOVED[accepted]
     assert OLD in lines[0]
     assert NEW in lines[0]
     assert (f"-e lock_accept={IMAGE}" in lines[0]) is (new.images[IMAGE]["digest"] == OLD)
 
 
-def test_a_files_checksum_goes_with_its_commit() -> None:
-    source = StandInSource(OLD, LATER)
+def test_a_new_commit_replaces_the_checksums_of_its_files() -> None:
+    source = FakeSource(OLD, LATER)
     source.answers["file"] = "d" * 64
     assert resolved(FULL, source)[0] == FULL, "the old commit stays, and so does its file"
-    taken, _ = resolved(FULL, source, (MODEL,))
-    assert taken.models[MODEL]["files"] == {"patched.py": "d" * 64}
-    assert source.asked[-1] == f"file {MODEL}@{LATER}/patched.py"
+    accepted, _ = resolved(FULL, source, (MODEL,))
+    assert accepted.models[MODEL]["files"] == {"patched.py": "d" * 64}
+    assert source.requests[-1] == f"file {MODEL}@{LATER}/patched.py"
 
 
-def test_a_file_of_a_pinned_commit_stands_apart_from_the_branch() -> None:
+def test_a_file_of_a_pinned_commit_has_its_own_entry() -> None:
     document = {**DOCUMENT, "model": {"repository": MODEL, "revision": LATER}}
-    new, _ = resolved(FULL, StandInSource(), document=document)
+    new, _ = resolved(FULL, FakeSource(), document=document)
     assert new.models[MODEL] == FULL.models[MODEL]
     assert new.models[f"{MODEL}@{LATER}"]["files"] == {"patched.py": FILE}
     assert lockfile.missing_pins(document, new) == []
 
 
-def test_every_fault_is_named_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     with pytest.raises(RefusedError) as refused:
-        resolved(Lock(), StandInSource(down=("image", "revision")), ("nonsense",))
+        resolved(Lock(), FakeSource(down=("image", "revision")), ("nonsense",))
     assert [refusal.id for refusal in refused.value.refusals] == ["unknown-accept", "image-down", "revision-down"]
 
 
-def test_the_text_is_stable_and_reads_back(tmp_path: Path) -> None:
+def test_equal_locks_have_equal_text_that_reads_back(tmp_path: Path) -> None:
     first, second = (
         Lock({"b:1": {"digest": NEW}, "a:1": {"digest": OLD}}),
         Lock({"a:1": {"digest": OLD}, "b:1": {"digest": NEW}}),
@@ -200,14 +202,14 @@ def test_the_text_is_stable_and_reads_back(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lock.yml"]
 
 
-def test_keys_of_another_version_stay(tmp_path: Path) -> None:
+def test_unknown_keys_stay(tmp_path: Path) -> None:
     file = tmp_path / "lock.yml"
     file.write_text(yaml.safe_dump({"images": {IMAGE: {"digest": OLD, "note": "by hand"}}}))
-    new, _ = resolved(lockfile.read(file), StandInSource())
+    new, _ = resolved(lockfile.read(file), FakeSource())
     assert new.images[IMAGE] == {"digest": OLD, "note": "by hand"}
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "lock.yml"
     file.write_text("images: {}\n")
 
@@ -230,12 +232,12 @@ BROKEN: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_lock_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+def test_a_malformed_lock_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
     file = tmp_path / "lock.yml"
     file.write_bytes(BROKEN[name]())
     with pytest.raises(RefusedError, match=r"lock\.yml: .* Fix: correct"):
         lockfile.read(file)
 
 
-def test_the_pieces_of_a_message_name_what_they_are_about() -> None:
+def test_the_text_of_a_reference_names_the_file_and_its_repository() -> None:
     assert str(UnpinnedRef("file", MODEL, "patched.py")) == "file patched.py of owner/Model"

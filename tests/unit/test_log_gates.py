@@ -1,4 +1,4 @@
-"""The shared log gates: each pattern meets the line that its versions print, and nothing but its own value."""
+"""The shared log gates: each pattern matches the line that its versions print, and extracts only its own value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from conftest import DATA
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import loader, shared_gates
-from vllm_spark.verify import gates
+from vllm_spark.verify.gates import log as log_gate
 
 LIBRARY = shared_gates.load()
 LINES = [(name, line) for name, gate in LIBRARY.items() for line in gate["lines"]]
 
-# (gate, a real engine's log, what it must say)
+# (gate, a log of the real engine, the expected value)
 REAL = [
     ("attention", "31b-fp8.log", "TRITON_ATTN"),
     ("attention", "31b-fp8-tp2-ray.two-nodes.log", "TRITON_ATTN"),
@@ -26,25 +26,25 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "printed"), LINES, ids=lambda given: given if isinstance(given, str) else "")
-def test_the_pattern_meets_its_line(name: str, printed: dict[str, Any]) -> None:
-    found = re.search(LIBRARY[name]["pattern"], printed["line"])
-    assert found is not None
-    assert ("value" in printed) == ("value" in found.groupdict())
-    assert found.groupdict().get("value") == printed.get("value")
+@pytest.mark.parametrize(("name", "printed"), LINES, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_pattern_matches_its_line(name: str, printed: dict[str, Any]) -> None:
+    match = re.search(LIBRARY[name]["pattern"], printed["line"])
+    assert match is not None
+    assert ("value" in printed) == ("value" in match.groupdict())
+    assert match.groupdict().get("value") == printed.get("value")
 
 
 @pytest.mark.parametrize(("name", "file", "value"), REAL)
-def test_the_pattern_meets_a_real_log(name: str, file: str, value: str) -> None:
+def test_the_pattern_matches_a_real_log(name: str, file: str, value: str) -> None:
     log = (DATA / "engine-logs" / file).read_text().splitlines()
     document = shared_gates.expanded({"gates": {"use": {name: value}}})
-    assert gates.log_verdict(document["gates"]["log"][0], log).ok is True
+    assert log_gate.judge_entry(document["gates"]["log"][0], log).ok is True
 
 
-def test_a_name_among_the_candidates_is_no_choice() -> None:
+def test_a_name_among_the_candidates_is_not_the_choice() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
     document = shared_gates.expanded({"gates": {"use": {"nvfp4-moe": "MARLIN"}}})
-    verdict = gates.log_verdict(document["gates"]["log"][0], [line])
+    verdict = log_gate.judge_entry(document["gates"]["log"][0], [line])
     assert verdict.ok is False
     assert "VLLM_CUTLASS" in str(verdict)
 
@@ -68,5 +68,5 @@ def test_a_wrong_use_is_refused(used: dict[str, Any], part: str, tmp_path: Any) 
 def test_a_number_is_a_bound() -> None:
     document = shared_gates.expanded({"gates": {"use": {"kv-tokens": 200000}}})
     gate = document["gates"]["log"][0]
-    assert gates.log_verdict(gate, ["GPU KV cache size: 146,240 tokens"]).ok is False
-    assert gates.log_verdict(gate, ["GPU KV cache size: 714,768 tokens"]).ok is True
+    assert log_gate.judge_entry(gate, ["GPU KV cache size: 146,240 tokens"]).ok is False
+    assert log_gate.judge_entry(gate, ["GPU KV cache size: 714,768 tokens"]).ok is True

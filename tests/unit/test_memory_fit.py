@@ -1,4 +1,4 @@
-"""The memory that is foreseen against what engines were seen to take, and what does not fit."""
+"""Predicted memory against measured memory, and loads that do not fit."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from vllm_spark.core import paths
 from vllm_spark.core.units import GIB
 from vllm_spark.recipe import architecture, loader
 from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, roofline
+from vllm_spark.sizing.measured_memory import CacheRow, LoadedRow, ReservedRow
 
 TOTAL = reference_spark.MEMORY["total"]
+MEASURED = measured_memory.measurements()
 
 
 def of(name: str, **changes: Any) -> dict[str, Any]:
-    """A recipe's document, with changes to its blocks."""
+    """Return the document of a recipe with changes to its blocks."""
     document = copy.deepcopy(dict(loader.load(name).document))
     for block, change in changes.items():
         document[block] = {**document[block], **change}
@@ -29,14 +31,14 @@ def identity(entry: Mapping[str, Any]) -> str:
     return str(entry["id"])
 
 
-@pytest.mark.parametrize("entry", measured_memory.of("loaded"), ids=identity)
-def test_weights_take_what_was_seen(entry: Mapping[str, Any]) -> None:
-    held = measured_memory.model(entry).held_bytes(entry.get("tensor_parallel", 1))
-    assert sum(held.values()) / GIB == pytest.approx(entry["seen"], rel=0.01)
+@pytest.mark.parametrize("entry", MEASURED["loaded"], ids=identity)
+def test_predicted_weights_match_the_measured_ones(entry: LoadedRow) -> None:
+    sizes = measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1))
+    assert sum(sizes.values()) / GIB == pytest.approx(entry["measured"], rel=0.01)
 
 
-@pytest.mark.parametrize("entry", measured_memory.of("cache"), ids=identity)
-def test_the_cache_holds_what_the_engine_logged(entry: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("entry", MEASURED["cache"], ids=identity)
+def test_predicted_cache_matches_the_engine_log(entry: CacheRow) -> None:
     cache = kv_cache.of(
         architecture.load(entry["architecture"]), roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1)
     )
@@ -48,44 +50,44 @@ def test_the_cache_holds_what_the_engine_logged(entry: Mapping[str, Any]) -> Non
         assert cache.requests(room, context, batched) == pytest.approx(entry["requests"], abs=0.01)
 
 
-@pytest.mark.parametrize("entry", [e for group in ("loaded", "cache") for e in measured_memory.of(group)], ids=identity)
-def test_what_is_said_to_be_in_a_log_is_there(entry: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("entry", [*MEASURED["loaded"], *MEASURED["cache"]], ids=identity)
+def test_a_measurement_is_in_its_log(entry: Mapping[str, Any]) -> None:
     file = paths.ROOT / entry["source"]
     if not file.is_file():
         assert not entry["source"].startswith("tests/"), "a source that is a file must exist"
         return
-    wanted = r"Model loading took ([\d.]+) GiB" if "seen" in entry else r"Available KV cache memory: ([\d.]+) GiB"
-    assert float(entry.get("seen", entry.get("room"))) in {float(n) for n in re.findall(wanted, file.read_text())}
+    pattern = r"Model loading took ([\d.]+) GiB" if "measured" in entry else r"Available KV cache memory: ([\d.]+) GiB"
+    assert float(entry.get("measured", entry.get("room"))) in {float(n) for n in re.findall(pattern, file.read_text())}
 
 
-@pytest.mark.parametrize("entry", measured_memory.of("reserved"), ids=identity)
-def test_the_share_of_the_whole_is_what_an_engine_takes(entry: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("entry", MEASURED["reserved"], ids=identity)
+def test_the_engine_takes_its_share_of_the_total(entry: ReservedRow) -> None:
     reserved = entry["utilization"] * TOTAL / GIB
     if "cache" in entry:
         rest = reserved - entry["weights"] - entry["cache"]
         assert rest == pytest.approx(memory.WORKSPACE_BYTES / GIB, abs=0.25)
     else:
-        # A worker has no API server; a desktop comes on top where the report counts the whole box.
-        assert -3 <= entry["seen"] - reserved <= 8
+        # A worker has no API server; a desktop adds to it if the report counts the whole host.
+        assert -3 <= entry["measured"] - reserved <= 8
 
 
-# field report -> recipe that is it, GiB of cache that it saw
+# recipe of a field report, its utilization, and the GiB of cache in the report
 REPORTED = [
     ("gemma-4-31b-nvfp4-fp8kv", 0.85, 66.95),
     ("gemma-4-26b-a4b-nvfp4-patched", 0.85, 81.8),
 ]
 
 
-@pytest.mark.parametrize(("name", "utilization", "seen"), REPORTED)
-def test_a_report_s_cache_is_foreseen(name: str, utilization: float, seen: float) -> None:
+@pytest.mark.parametrize(("name", "utilization", "cache"), REPORTED)
+def test_the_cache_of_a_report_is_predicted(name: str, utilization: float, cache: float) -> None:
     document = of(name, memory={"utilization": utilization})
     model = memory.model_of(document)
     assert model is not None
-    found = memory.fit(document, model, reference_spark.MEMORY, document["args"]["max-model-len"])
-    assert found.room / GIB == pytest.approx(seen, abs=1.0)
+    fit = memory.fit(document, model, reference_spark.MEMORY, document["args"]["max-model-len"])
+    assert fit.room / GIB == pytest.approx(cache, abs=1.0)
 
 
-def test_quantising_at_load_needs_the_files_width_first() -> None:
+def test_quantising_at_load_needs_the_size_of_the_files() -> None:
     document = of("gemma-4-31b-fp8", memory={"utilization": 0.2})
     assert memory.loading_peak_bytes(document) == document["model"]["size_bytes"]
     assert memory.needed_bytes(document, TOTAL) == document["model"]["size_bytes"]
@@ -95,7 +97,7 @@ def test_quantising_at_load_needs_the_files_width_first() -> None:
     assert memory.loading_peak_bytes(of("gemma-4-26b-a4b-nvfp4")) == 0
 
 
-# args, layout -> bytes of a number in the cache
+# args, width of the experts, bytes of a number in the cache
 CACHES = [
     ({"kv-cache-dtype": "fp8"}, "bf16", 1.0),
     ({"kv-cache-dtype": "fp8_e4m3"}, "bf16", 1.0),
@@ -115,7 +117,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
     document = of("gemma-4-26b-a4b-nvfp4", memory={"kv_cache_bytes": 10 * GIB})
     model = memory.model_of(document)
     assert model is not None
-    weights = sum(model.held_bytes(1).values())
+    weights = sum(model.loaded_bytes(1).values())
     assert memory.reserved_bytes(document, TOTAL) == weights + memory.WORKSPACE_BYTES + 10 * GIB
     assert memory.fit(document, model, reference_spark.MEMORY, 1024).room == 10 * GIB
 
@@ -123,7 +125,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
 def test_vision_is_left_out_where_the_engine_leaves_it_out() -> None:
     with_vision = of("gemma-4-26b-a4b-nvfp4", args={"language-model-only": False})
     sizes = [
-        sum(m.held_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
+        sum(m.loaded_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
     ]
     assert sizes[0] - sizes[1] == 2 * architecture.load("gemma-4-26b-a4b").vision
 
@@ -133,7 +135,7 @@ def test_a_drafter_without_an_architecture_takes_its_files_size() -> None:
     document["drafter"] = {"repository": "owner/drafter", "speculative_tokens": 8, "size_bytes": 3_000_000_000}
     model = memory.model_of(document)
     assert model is not None
-    assert model.held_bytes(2)["drafter"] == 1_500_000_000
+    assert model.loaded_bytes(2)["drafter"] == 1_500_000_000
 
 
 def test_a_linear_layer_keeps_a_state_and_no_tokens() -> None:

@@ -39,4 +39,4 @@ def test_an_id_has_one_runbook() -> None:
 
 def test_runbooks_have_their_sections() -> None:
     sections = {file.stem: re.findall(r"^## (.+)$", file.read_text(), re.MULTILINE) for file in RUNBOOKS}
-    assert {name: found for name, found in sections.items() if found != SECTIONS} == {}
+    assert {name: titles for name, titles in sections.items() if titles != SECTIONS} == {}

@@ -1,4 +1,4 @@
-"""The direct link of a pair: what the inventory may ask, what a box allows, the file, and what the pings mean."""
+"""The direct link of a pair: faults of the inventory and of a host, the netplan file, and the results of the pings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = dict[str, Any]
 
 
 def fabrics() -> dict[str, Any]:
-    """vllm_fabric of a good pair."""
+    """Return vllm_fabric of a pair without faults."""
     return {
         f"spark{n}": {
             "peer": f"spark{3 - n}",
@@ -34,8 +34,8 @@ def netdev(name: str, *addresses: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "addresses": found, "mtu": 1500, "carrier": True, "wireless": False, **more}
 
 
-def box() -> tuple[dict[str, Any], dict[str, Any]]:
-    """(fabric facts, netplan facts) of spark1 as DGX OS leaves it."""
+def host_facts() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (fabric facts, netplan facts) of spark1 after an installation of DGX OS."""
     others = [netdev("enP7s7", "10.0.0.5/24"), netdev("wlP9s9", wireless=True), netdev("docker0", "172.17.0.1/16")]
     twins = [netdev(ONE), netdev(TWO)]
     hcas = [{"netdev": name} for name in (ONE, TWO, "enp1s0f0np0", "enP2p1s0f0np0")]
@@ -48,9 +48,9 @@ def file(name: str, *netdevs: str, **more: Any) -> dict[str, Any]:
 
 
 def put(document: Any, path: str, value: Any) -> None:
-    """Set what a dotted path names; None takes it away."""
-    *way, last = path.split("/")
-    for step in way:
+    """Set the value at a path; None removes it."""
+    *parents, last = path.split("/")
+    for step in parents:
         document = document[step]
     if value is None:
         del document[last]
@@ -58,13 +58,13 @@ def put(document: Any, path: str, value: Any) -> None:
         document[last] = value
 
 
-def said(error: pytest.ExceptionInfo[RefusedError]) -> str:
+def messages(error: pytest.ExceptionInfo[RefusedError]) -> str:
     text = str(error.value)
     assert all(" Fix: " in line and " — expected: " in line for line in text.splitlines())
     return text
 
 
-# What is changed in the good pair (path to value), and what must be said.
+# A change to the good pair (path to value), and parts of the expected messages.
 INVENTORY: list[tuple[Change, list[str]]] = [
     ({"spark1/adresses": {}}, ["spark1 has vllm_fabric with peer, addresses, adresses"]),
     ({"spark1/peer": None}, ["spark1 has vllm_fabric with addresses"]),
@@ -78,14 +78,14 @@ INVENTORY: list[tuple[Change, list[str]]] = [
     ({"spark1/addresses/enp1s0f0np0": "192.168.179.1/24"}, ["the two netdevs of one socket"]),
     ({"spark1/addresses": []}, ["addresses for []"]),
     ({"spark1/addresses": {"a b": "192.168.177.1/24", TWO: "192.168.178.1/24"}}, ["names a b"]),
-    ({f"spark1/addresses/{ONE}": "192.168.177.300/24"}, ["192.168.177.300/24 is no IPv4 address"]),
-    ({f"spark1/addresses/{ONE}": "fd00::1/64"}, ["fd00::1/64 is no IPv4 address"]),
+    ({f"spark1/addresses/{ONE}": "192.168.177.300/24"}, ["192.168.177.300/24 is not an IPv4 address"]),
+    ({f"spark1/addresses/{ONE}": "fd00::1/64"}, ["fd00::1/64 is not an IPv4 address"]),
     ({f"spark1/addresses/{ONE}": "192.168.177.11"}, ["192.168.177.11 has no prefix"]),
     ({f"spark1/addresses/{ONE}": "192.168.177.0/24"}, ["is the network address of 192.168.177.0/24"]),
     ({f"spark1/addresses/{ONE}": "192.168.177.255/24"}, ["is the broadcast address of 192.168.177.0/24"]),
     ({f"spark1/addresses/{ONE}": "192.168.177.11/32"}, ["has no room for the peer"]),
-    ({f"spark1/addresses/{ONE}": "169.254.3.4/16"}, ["cannot be a host's of its own"]),
-    ({f"spark1/addresses/{ONE}": "127.0.0.2/8"}, ["cannot be a host's of its own"]),
+    ({f"spark1/addresses/{ONE}": "169.254.3.4/16"}, ["cannot be the address of a host"]),
+    ({f"spark1/addresses/{ONE}": "127.0.0.2/8"}, ["cannot be the address of a host"]),
     ({f"spark1/addresses/{TWO}": "192.168.177.12/24"}, [f"{TWO} 192.168.177.12/24 in one subnet"]),
     ({f"spark1/addresses/{TWO}": "192.168.0.9/16"}, ["in one subnet"]),
     ({"spark1/mtu": "9000"}, ["spark1 has mtu '9000'"]),
@@ -106,13 +106,13 @@ INVENTORY: list[tuple[Change, list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "says"), INVENTORY, ids=[says[0] for _, says in INVENTORY])
-def test_an_inventory_that_cannot_be_is_refused(change: Change, says: list[str]) -> None:
-    asked = fabrics()
+def test_a_faulty_inventory_is_refused(change: Change, says: list[str]) -> None:
+    inventory = fabrics()
     for path, value in change.items():
-        put(asked, path, value)
+        put(inventory, path, value)
     with pytest.raises(RefusedError) as refused:
-        netplan.pair("spark1", asked, SPARKS, SPARKS)
-    assert [part for part in says if part not in said(refused)] == []
+        netplan.pair("spark1", inventory, SPARKS, SPARKS)
+    assert [part for part in says if part not in messages(refused)] == []
 
 
 def test_half_a_pair_is_refused() -> None:
@@ -120,7 +120,7 @@ def test_half_a_pair_is_refused() -> None:
         netplan.pair("spark1", fabrics(), SPARKS, ["spark1"])
 
 
-BOXES: list[tuple[Change, Change, list[str]]] = [
+HOSTS: list[tuple[Change, Change, list[str]]] = [
     ({}, {"netplan": ""}, ["spark1 has no netplan"]),
     ({"netdevs": [netdev(ONE)]}, {}, [f"{TWO} is not on spark1, which has {ONE}", "ibdev2netdev"]),
     ({"netdevs": [], "error": "ip: not found"}, {}, ["which has no netdev (ip: not found)"]),
@@ -142,16 +142,16 @@ BOXES: list[tuple[Change, Change, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fabric", "told", "says"), BOXES, ids=[says[0] for *_, says in BOXES])
-def test_a_box_that_does_not_allow_it_refuses(fabric: Change, told: Change, says: list[str]) -> None:
-    has, tells = box()
+@pytest.mark.parametrize(("fabric", "changes", "says"), HOSTS, ids=[says[0] for *_, says in HOSTS])
+def test_a_host_that_cannot_take_the_link_is_refused(fabric: Change, changes: Change, says: list[str]) -> None:
+    fabric_facts, netplan_facts = host_facts()
     ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
     with pytest.raises(RefusedError) as refused:
-        netplan.plan(ends, has | fabric, tells | told, replace=False)
-    assert [part for part in says if part not in said(refused)] == []
+        netplan.plan(ends, fabric_facts | fabric, netplan_facts | changes, replace=False)
+    assert [part for part in says if part not in messages(refused)] == []
 
 
-# Files that nobody may move for the owner: what else they say would be lost.
+# Files that must not be moved: the rest of their configuration would be lost.
 KEEP: list[tuple[dict[str, Any], str]] = [
     (file("00-all", ONE, "enP7s7"), "and also enP7s7"),
     (file("00-all", ONE, more=["renderer"]), "and also renderer"),
@@ -161,26 +161,26 @@ KEEP: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("other", "says"), KEEP, ids=[says for _, says in KEEP])
-def test_a_file_that_says_more_is_not_moved(other: dict[str, Any], says: str) -> None:
-    has, tells = box()
+def test_a_file_with_other_configuration_is_not_moved(other: dict[str, Any], says: str) -> None:
+    fabric_facts, netplan_facts = host_facts()
     ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
     with pytest.raises(RefusedError) as refused:
-        netplan.plan(ends, has, tells | {"files": [other]}, replace=True)
-    assert says in said(refused)
-    assert "vllm_fabric_replace" not in said(refused)
+        netplan.plan(ends, fabric_facts, netplan_facts | {"files": [other]}, replace=True)
+    assert says in messages(refused)
+    assert "vllm_fabric_replace" not in messages(refused)
 
 
-def planned(fabric: Change | None = None, told: Change | None = None, *, replace: bool = False) -> netplan.LinkPlan:
-    has, tells = box()
+def planned(fabric: Change | None = None, changes: Change | None = None, *, replace: bool = False) -> netplan.LinkPlan:
+    fabric_facts, netplan_facts = host_facts()
     ends = netplan.pair("spark1", fabrics(), SPARKS, SPARKS)
-    return netplan.plan(ends, has | (fabric or {}), tells | (told or {}), replace=replace)
+    return netplan.plan(ends, fabric_facts | (fabric or {}), netplan_facts | (changes or {}), replace=replace)
 
 
 def test_the_file() -> None:
-    made = planned()
-    assert made.path == "/etc/netplan/60-vllm-spark-fabric.yaml"
+    plan = planned()
+    assert plan.path == "/etc/netplan/60-vllm-spark-fabric.yaml"
     link = {"mtu": 9000, "dhcp4": False, "dhcp6": False, "link-local": [], "optional": True}
-    assert yaml.safe_load(made.content) == {
+    assert yaml.safe_load(plan.content) == {
         "network": {
             "version": 2,
             "ethernets": {
@@ -189,16 +189,16 @@ def test_the_file() -> None:
             },
         }
     }
-    assert made.known_as == "spark2,192.168.177.12,192.168.178.12"
-    assert made.move == ()
+    assert plan.known_as == "spark2,192.168.177.12,192.168.178.12"
+    assert plan.move == ()
 
 
-def test_the_ends_may_be_named_otherwise_and_in_any_order() -> None:
-    asked = fabrics()
-    asked["spark2"]["addresses"] = {"enP2p1s0f0np0": "192.168.178.12/24", "enp1s0f0np0": "192.168.177.12/24"}
-    has, tells = box()
-    made = netplan.plan(netplan.pair("spark1", asked, SPARKS, SPARKS), has, tells, replace=False)
-    assert [(ping["netdev"], ping["peer"], ping["size"]) for ping in made.pings] == [
+def test_the_ends_can_have_other_names_in_any_order() -> None:
+    inventory = fabrics()
+    inventory["spark2"]["addresses"] = {"enP2p1s0f0np0": "192.168.178.12/24", "enp1s0f0np0": "192.168.177.12/24"}
+    fabric_facts, netplan_facts = host_facts()
+    plan = netplan.plan(netplan.pair("spark1", inventory, SPARKS, SPARKS), fabric_facts, netplan_facts, replace=False)
+    assert [(ping["netdev"], ping["peer"], ping["size"]) for ping in plan.pings] == [
         (ONE, "192.168.177.12", 8972),
         (ONE, "192.168.177.12", 56),
         (TWO, "192.168.178.12", 8972),
@@ -206,14 +206,14 @@ def test_the_ends_may_be_named_otherwise_and_in_any_order() -> None:
     ]
 
 
-def test_our_own_file_and_others_are_no_conflict() -> None:
+def test_the_own_file_and_files_of_other_netdevs_do_not_conflict() -> None:
     own = file("60-vllm-spark-fabric", ONE, TWO)
-    assert planned(told={"files": [own, file("90-NM-1", "enP7s7")]}, replace=True).move == ()
+    assert planned(changes={"files": [own, file("90-NM-1", "enP7s7")]}, replace=True).move == ()
 
 
 def test_a_replaced_file_is_moved() -> None:
     old = file("40-cx7", ONE, TWO, "enp1s0f0np0", "enP2p1s0f0np0")
-    assert planned(told={"files": [old]}, replace=True).move == ("/etc/netplan/40-cx7.yaml",)
+    assert planned(changes={"files": [old]}, replace=True).move == ("/etc/netplan/40-cx7.yaml",)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_a_replaced_file_is_moved() -> None:
         ([netdev(ONE, "192.168.177.11/24", mtu=9000), netdev(TWO, "192.168.178.11/24", mtu=9000)], True),
         ([netdev(ONE, "192.168.177.11/24", mtu=9000), netdev(TWO, "192.168.178.11/24")], False),
         ([netdev(ONE, "192.168.177.11/16", mtu=9000), netdev(TWO, "192.168.178.11/24", mtu=9000)], False),
-        # Without a cable there is no address to wait for, and every run would be a change.
+        # Without a cable there is no address to wait for; otherwise every run would be a change.
         ([netdev(ONE, carrier=False), netdev(TWO, carrier=False)], True),
     ],
 )
-def test_what_is_live_is_not_applied_again(twins: list[dict[str, Any]], live: bool) -> None:
+def test_a_live_link_is_not_applied_again(twins: list[dict[str, Any]], live: bool) -> None:
     assert planned({"netdevs": twins}).live is live
 
 
@@ -237,9 +237,9 @@ TOO_LONG = f"ping: local error: message too long, mtu=1500\n{NOTHING}"
 
 
 def judged(*answers: tuple[int, str], carrier: bool = True) -> tuple[list[str], list[str]]:
-    made = planned()
-    pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(made.pings, answers, strict=True)]
-    lines, refusals = netplan.judge_pings(made.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
+    plan = planned()
+    pings = [ping | {"rc": rc, "output": text} for ping, (rc, text) in zip(plan.pings, answers, strict=True)]
+    lines, refusals = netplan.judge_pings(plan.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
     return lines, [str(refusal) for refusal in refusals]
 
 
@@ -260,10 +260,10 @@ def test_one_subnet_carries_only_small_packets_and_the_other_nothing() -> None:
     assert f"{TWO} has no cable" in refusals[1]
 
 
-def test_a_lost_way_says_what_the_box_does_now() -> None:
+def test_the_refusal_of_a_lost_host_says_what_the_host_does() -> None:
     text = str(netplan.lost_refusal("spark1", 60, "timed out"))
     assert "spark1 does not answer over a new connection since netplan was applied (timed out)" in text
-    assert "puts its old files back by itself, 60 s after" in text
+    assert "restores its old files by itself, 60 s after" in text
 
 
 PRESENT = {
@@ -293,6 +293,6 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize(("text", "netdevs", "more"), DEFINITIONS)
-def test_what_a_netplan_file_configures(text: str, netdevs: list[str], more: list[str]) -> None:
+def test_the_netdevs_of_a_netplan_file(text: str, netdevs: list[str], more: list[str]) -> None:
     present = copy.deepcopy(PRESENT)
     assert spark_netplan.definitions(yaml.safe_load(text), present) == (netdevs, more)

@@ -1,4 +1,4 @@
-"""Progress of a start, over real logs and over the lines that they lack."""
+"""Progress of a start, over real logs and over lines that these logs do not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(name: str) -> list[str]:
 
 
 def walk(lines: list[str]) -> list[StartupProgress]:
-    """Every change of a start, one line at a time."""
+    """Return every change of the progress, one line at a time."""
     steps = [BEGIN]
     for line in lines:
         step = advance(steps[-1], [line])
@@ -53,8 +53,8 @@ def test_phases_in_order(log: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("log", sorted(LOGS.rglob("*.log")), ids=lambda path: path.name)
 def test_phases_never_go_back(log: Path) -> None:
     order = list(Phase)
-    seen = [order.index(step.phase) for step in walk(read(str(log.relative_to(LOGS))))]
-    assert seen == sorted(seen)
+    positions = [order.index(step.phase) for step in walk(read(str(log.relative_to(LOGS))))]
+    assert positions == sorted(positions)
 
 
 def test_all_lines_at_once_as_one_by_one() -> None:
@@ -112,7 +112,7 @@ def test_all_lines_at_once_as_one_by_one() -> None:
             StartupProgress(Phase.STARTING, None, "vLLM 0.20.2, worker"),
         ),
         ("latest: Pulling from vllm/vllm-openai", BEGIN),
-        # A prompt in the log of requests is not the engine speaking.
+        # A prompt in the log of requests is not a line of the engine.
         ("INFO 05-08 10:00:00 [logger.py:1] Received: prompt: 'Application startup complete.'", BEGIN),
     ],
 )
@@ -120,7 +120,7 @@ def test_one_line(line: str, expected: StartupProgress) -> None:
     assert advance(BEGIN, [line]) == expected
 
 
-def test_serving_stays_but_a_fresh_start_begins_anew() -> None:
+def test_only_a_new_process_leaves_the_phase_serving() -> None:
     serving = StartupProgress(Phase.SERVING)
     late = "INFO 05-08 10:00:00 [gpu_model_runner.py:1] Graph capturing finished in 15 secs, took 0.09 GiB"
     banner = read("26b-a4b-nvfp4-marlin.serve.log")[2]
@@ -128,7 +128,7 @@ def test_serving_stays_but_a_fresh_start_begins_anew() -> None:
     assert advance(serving, [late, banner]) == StartupProgress(Phase.STARTING, None, "vLLM 0.20.2")
 
 
-def test_drafter_is_named_while_its_weights_load() -> None:
+def test_the_detail_names_the_drafter_while_it_loads() -> None:
     lines = read("made/0.33-cached.serve.log")
     assert StartupProgress(Phase.LOADING_WEIGHTS, 62) in walk(lines)
     assert StartupProgress(Phase.LOADING_WEIGHTS, 100, "drafter") in walk(lines)

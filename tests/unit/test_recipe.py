@@ -1,4 +1,4 @@
-"""Recipes: every fault is named with file, path, value and what was expected, all of them at once."""
+"""Recipes: a refusal reports every fault at once, each with file, path, value and expectation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOOD = yaml.safe_load((DATA / "recipes" / "everything.yml").read_text())
 
 
 def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    """A change to a recipe: `memory.utilization` = value, or the key gone where value is None."""
+    """Return a function that sets a key of a recipe, e.g. `memory.utilization`, or deletes it if the value is None."""
 
     def change(document: dict[str, Any]) -> None:
         *folders, key = place.split(".")
@@ -33,7 +33,7 @@ def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-# what is changed, and what the one message must say
+# name -> (change of a good recipe, a part of the only message)
 FAULTS = {
     "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected: only args, corrections, drafter"),
     "wrong type": (put("args.max-model-len", None), ""),
@@ -67,7 +67,7 @@ FAULTS = {
     ),
     "utilization": (
         put("memory.utilization", 1.2),
-        "memory.utilization: 1.2 — expected: 1.2 is greater than the maximum",
+        "memory.utilization: 1.2 — expected: at most 0.95",
     ),
     "tp without nodes": (
         put("topology.tensor_parallel", 2),
@@ -104,7 +104,7 @@ FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected:
 
 
 def write(folder: Path, document: Any) -> Path:
-    """A recipe file named broken.yml, with the files that its mounts name beside it."""
+    """Write broken.yml with the files that its mounts name, and return its path."""
     (folder / "files").mkdir()
     (folder / "files" / "template.jinja").write_text((DATA / "recipes" / "files" / "template.jinja").read_text())
     file = folder / "broken.yml"
@@ -113,33 +113,33 @@ def write(folder: Path, document: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_one_fault_is_named(name: str, tmp_path: Path) -> None:
+def test_a_fault_gives_one_refusal(name: str, tmp_path: Path) -> None:
     change, expected = FAULTS[name]
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     change(document)
     with pytest.raises(RefusedError) as refused:
         loader.read(write(tmp_path, document))
-    said = str(refused.value)
-    assert "broken.yml: " in said
-    assert expected in said
-    assert " Fix: " in said
-    assert len(refused.value.refusals) == 1, said
+    message = str(refused.value)
+    assert "broken.yml: " in message
+    assert expected in message
+    assert " Fix: " in message
+    assert len(refused.value.refusals) == 1, message
 
 
-def test_all_faults_at_once(tmp_path: Path) -> None:
+def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD) | {"name": "Broken Name", "schema_version": 2}
     document["model"]["revision"] = "main"
     document["env"]["N"] = 1
     with pytest.raises(RefusedError) as refused:
         loader.read(write(tmp_path, document))
-    said = [str(refusal) for refusal in refused.value.refusals]
-    assert [line.split(": ")[1] for line in said] == ["env.N", "model.revision", "name", "schema_version"]
+    messages = [str(refusal) for refusal in refused.value.refusals]
+    assert [line.split(": ")[1] for line in messages] == ["env.N", "model.revision", "name", "schema_version"]
 
 
 @pytest.mark.parametrize(
     "text", ["a: [unclosed", "just text", "- a list", ""], ids=["syntax", "scalar", "list", "empty"]
 )
-def test_a_file_that_is_no_recipe(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recipe_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"broken\.yml"):
         loader.read(write(tmp_path, text))
 
@@ -147,11 +147,11 @@ def test_a_file_that_is_no_recipe(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", loader.names([paths.RECIPES, paths.ROOT / "sandbox" / "recipes"]).values(), ids=lambda f: f.stem
 )
-def test_every_recipe_of_the_repository_is_good(file: Path) -> None:
+def test_every_recipe_of_the_repository_loads(file: Path) -> None:
     assert loader.read(file).name == file.stem
 
 
-def test_a_comment_is_no_change(tmp_path: Path) -> None:
+def test_a_comment_does_not_change_the_hash(tmp_path: Path) -> None:
     source = (DATA / "recipes" / "everything.yml").read_text()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -160,7 +160,7 @@ def test_a_comment_is_no_change(tmp_path: Path) -> None:
     assert first.sha256 == second.sha256
 
 
-def test_templates_in_a_recipe_stay_text(tmp_path: Path) -> None:
+def test_templates_in_a_recipe_are_not_rendered(tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     document["env"]["TEXT"] = "{{ vllm_secrets }}"
     assert loader.read(write(tmp_path, document)).document["env"]["TEXT"] == "{{ vllm_secrets }}"

@@ -1,4 +1,4 @@
-"""The pages of docs/reference are those that the toolkit's data make."""
+"""The generated pages of docs/reference match the toolkit's data."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ def test_no_page_is_stale() -> None:
     assert main.main(["docs", "--check"]) == 0
 
 
-def test_a_stale_page_is_named_and_written_again(
+def test_a_stale_page_is_refused_and_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pages, "FOLDER", tmp_path / "reference")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    reference = tmp_path / "docs" / "reference"
     assert main.main(["docs", "--check"]) == 1
-    assert "docs/reference/prediction.md is not what the toolkit's data say" in capsys.readouterr().err
-    assert not (tmp_path / "reference").exists()
+    assert "docs/reference/prediction.md is out of date" in capsys.readouterr().err
+    assert not reference.exists()
     assert main.main(["docs"]) == 0
-    assert {file.name for file in (tmp_path / "reference").iterdir()} == set(pages.PAGES)
+    assert {file.name for file in reference.iterdir()} == set(pages.PAGES)
     assert main.main(["docs", "--check"]) == 0
-    (tmp_path / "reference" / "prediction.md").write_text("by hand")
+    (reference / "prediction.md").write_text("by hand")
     assert main.main(["docs", "--check"]) == 1
 
 
-def test_the_page_claims_no_more_than_the_rows_held_back_show() -> None:
+def test_the_claim_is_the_share_of_the_held_back_rows() -> None:
     text = prediction.text()
-    found = reported_speeds.summary([row.error() for row in reported_speeds.rows("held_back")])
-    assert found.inside < found.rows, "a claim of everything needs another sentence"
-    assert f"{found.inside} of {found.rows} inside 15 %" in text
+    summary = reported_speeds.summary([row.error() for row in reported_speeds.rows("held_back")])
+    assert summary.inside < summary.rows, "a claim of everything needs another sentence"
+    assert f"{summary.inside} of {summary.rows} inside 15 %" in text
     claimed = [int(share) for share in re.findall(r"(\d+)% inside 15 %", " ".join(text.split()))]
-    assert claimed == [round(found.share_inside * 100)]
+    assert claimed == [round(summary.share_inside * 100)]
     for row in [*reported_speeds.rows("seeds"), *reported_speeds.rows("held_back")]:
         assert f"| {row.id} |" in text

@@ -1,4 +1,4 @@
-"""The prediction of speed against every reported row, and what it must not claim."""
+"""Predicted speed against every reported row, and the limits of its claims."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ DRAFTER = architecture.load("gemma-4-26b-a4b-assistant")
 FP8 = roofline.widths({"attention": "fp8", "mlp": "fp8", "experts": "fp8", "head": "bf16"})
 
 
-def test_the_rows_are_thirty_and_each_is_once() -> None:
+def test_there_are_thirty_seeds_and_every_id_is_unique() -> None:
     assert len(SEEDS) == 30
     ids = [row.id for row in [*SEEDS, *HELD_BACK]]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize("row", SEEDS, ids=lambda row: row.id)
-def test_a_row_of_the_seeds_is_within_15_percent_and_nearer_than_the_napkin(row: Row) -> None:
+def test_a_seed_is_within_15_percent_and_better_than_the_naive_prediction(row: Row) -> None:
     assert abs(row.error()) <= reported_speeds.INSIDE
     assert abs(row.error()) < abs(row.naive_error())
 
 
-def test_the_mean_error_is_5_percent_at_most_and_the_napkin_s_far_above() -> None:
+def test_the_mean_error_is_at_most_5_percent_and_far_below_the_naive_one() -> None:
     assert reported_speeds.summary([row.error() for row in SEEDS]).mean <= 0.05
     assert reported_speeds.summary([row.naive_error() for row in SEEDS]).mean > 1
 
 
-def test_four_drafted_tokens_are_best_as_measured() -> None:
+def test_four_drafted_tokens_are_fastest_as_measured() -> None:
     sweep = [row for row in SEEDS if row.source == SWEEP]
     assert len(sweep) == 5
     fastest = max(sweep, key=lambda row: row.step().tokens_per_s)
@@ -46,19 +46,19 @@ def test_four_drafted_tokens_are_best_as_measured() -> None:
     assert fastest is max(sweep, key=lambda row: row.measured)
 
 
-def test_what_is_reported_above_full_acceptance_is_disputed() -> None:
+def test_speeds_above_full_acceptance_are_disputed() -> None:
     for row in reported_speeds.rows("disputed"):
         assert row.load.drafter is not None
         assert row.load.drafter.acceptance == 1
         assert row.measured > row.step().tokens_per_s
-    honest = [row for row in [*SEEDS, *HELD_BACK] if row.load.drafter]
-    for row in honest:
+    plausible = [row for row in [*SEEDS, *HELD_BACK] if row.load.drafter]
+    for row in plausible:
         assert row.load.drafter is not None
         full = replace(row, load=replace(row.load, drafter=replace(row.load.drafter, acceptance=1.0)))
         assert row.measured < full.step().tokens_per_s, row.id
 
 
-# Variants without one term, each of which must be worse on the seeds.
+# Variants without one term. Each must have a larger error on the seeds.
 WITHOUT = {
     "the bandwidth of the data sheet": {"bandwidth": 273e9},
     "overhead of layers and steps": {"layer_dense_s": 0.0, "layer_experts_s": 0.0, "step_s": 0.0},
@@ -81,12 +81,12 @@ PUBLISHED = [("gemma-4-31b", 30.7, 30.7), ("gemma-4-26b-a4b", 25.2, 3.8), ("qwen
 
 @pytest.mark.parametrize(("name", "billions", "active"), PUBLISHED)
 def test_weights_follow_from_the_dimensions(name: str, billions: float, active: float) -> None:
-    found = architecture.load(name)
-    assert sum(found.filed().values()) - found.vision == pytest.approx(billions * 1e9, rel=0.005)
-    assert found.active == pytest.approx(active * 1e9, rel=0.02)
+    model = architecture.load(name)
+    assert sum(model.stored_weights().values()) - model.vision == pytest.approx(billions * 1e9, rel=0.005)
+    assert model.active == pytest.approx(active * 1e9, rel=0.02)
 
 
-# name of a model or drafter, bytes per weight, GB on disk as its repository has it
+# model or drafter, width of attention, MLP and experts, GB of its repository
 ON_DISK = [
     ("gemma-4-31b", "bf16", "bf16", "bf16", 62.58),
     ("gemma-4-31b", "bf16", "nvfp4", "bf16", 32.633),
@@ -101,13 +101,13 @@ ON_DISK = [
 @pytest.mark.parametrize(("name", "attention", "mlp", "experts", "gigabytes"), ON_DISK)
 def test_files_are_as_large_as_published(name: str, attention: str, mlp: str, experts: str, gigabytes: float) -> None:
     layout = roofline.widths({"attention": attention, "mlp": mlp, "experts": experts})
-    filed = architecture.load(name).filed()
-    made = sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items())
-    assert made == pytest.approx(gigabytes * 1e9, rel=0.011)
+    filed = architecture.load(name).stored_weights()
+    size = sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items())
+    assert size == pytest.approx(gigabytes * 1e9, rel=0.011)
 
 
 @pytest.mark.parametrize(("context", "gigabytes"), [(512, 0.231), (1024, 0.461), (16384, 1.09), (131072, 5.8)])
-def test_the_cache_grows_with_the_full_layers_alone_once_the_window_is_full(context: int, gigabytes: float) -> None:
+def test_beyond_the_window_only_full_layers_add_to_the_cache(context: int, gigabytes: float) -> None:
     assert roofline.cache_bytes(DENSE, context, 1.0) == pytest.approx(gigabytes * 1e9, rel=0.01)
 
 
@@ -122,12 +122,12 @@ INTERVALS = [
 
 @pytest.mark.parametrize(("load", "spread"), INTERVALS)
 def test_the_interval_is_wider_for_two_sparks_and_for_a_drafter(load: Load, spread: float) -> None:
-    found = roofline.predict(MIXTURE, FP8, load, accepted=[0.7])
-    assert found.low == pytest.approx(found.slow.tokens_per_s * (1 - spread))
-    assert found.high == pytest.approx(found.fast.tokens_per_s * (1 + spread))
+    prediction = roofline.predict(MIXTURE, FP8, load, accepted=[0.7])
+    assert prediction.low == pytest.approx(prediction.slow.tokens_per_s * (1 - spread))
+    assert prediction.high == pytest.approx(prediction.fast.tokens_per_s * (1 + spread))
 
 
-def test_without_a_measured_acceptance_it_is_a_band() -> None:
+def test_without_a_measured_acceptance_there_are_two_speeds() -> None:
     load = Load(context=256, drafter=Drafter(DRAFTER, 4, 0.0))
     band = roofline.predict(MIXTURE, FP8, load)
     assert band.accepted == (0.50, 0.76)
@@ -146,7 +146,7 @@ def test_the_bound_is_the_longest_term() -> None:
     assert roofline.step(small, FP8, Load()).bound().startswith("overhead of ")
 
 
-def test_a_site_s_constants_replace_the_known_ones_only() -> None:
+def test_constants_of_a_site_replace_only_those_with_their_name() -> None:
     fast_link = roofline.constants_of({"all_reduce_s": 35e-6})
     pair = Load(context=2112, tensor_parallel=2, kv_width=1.0)
     gain = roofline.step(DENSE, FP8, pair).total_s - roofline.step(DENSE, FP8, pair, fast_link).total_s

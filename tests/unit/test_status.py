@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import spark_status
+from deployed_spark import deployed_facts
 from recorded_boxes import HOSTS
-from spark_that_agrees import agreeing
 from stand_in import Reply, serving
 from test_cases import boxes_of, merge, resolved
 
@@ -31,7 +31,7 @@ def spec(resolve: Callable[..., Spec]) -> Spec:
 
 @pytest.fixture
 def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
-    return agreeing(spec, facts)
+    return deployed_facts(spec, facts)
 
 
 def shown(**hosts: HostResult) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) ->
     specs = resolved(pair, "spark1")
     boxes = boxes_of(pair, specs, facts, tmp_path)
     ranked = ranks.join(specs, boxes)
-    boxes = {host: agreeing(ranked[host], copy.deepcopy(boxes[host])) for host in HOSTS}
+    boxes = {host: deployed_facts(ranked[host], copy.deepcopy(boxes[host])) for host in HOSTS}
     boxes["spark1"]["states"] = {"pair": {"state": "serving", "why": "", "last_end": "spark2 is lost"}}
     waits = {"state": "waiting", "why": "for spark1", "last_end": "its container ended with status 137"}
     merge(boxes["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})

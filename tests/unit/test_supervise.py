@@ -1,6 +1,6 @@
-"""The supervisor of a rank: what two of them say to each other over a real connection, and what they make of silence.
+"""The supervisor of a rank: the messages of two supervisors over a real connection, and the end of a silent one.
 
-That a pair starts, ends and comes back as one is molecule/faults' to show, with real containers.
+molecule/faults tests with real containers that a pair starts, ends and restarts as one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def rank(number: int = 0, port: int = 0, peer: str = "127.0.0.1", **fields: Any) -> Rank:
-    given = {"name": "demo", "launch": "1f", "image": "i", "address": "127.0.0.1", "peer_host": "other", "api": ""}
-    return Rank(**{**given, "rank": number, "peer": peer, "port": port, "first": "", "command": ("true",), **fields})
+    defaults = {"name": "demo", "launch": "1f", "image": "i", "address": "127.0.0.1", "peer_host": "other", "api": ""}
+    return Rank(**{**defaults, "rank": number, "peer": peer, "port": port, "first": "", "command": ("true",), **fields})
 
 
 def connected(talk: Talk) -> Any:
-    """Run `talk` with both ends of a real connection."""
+    """Return the result of `talk` with both ends of a real connection."""
 
     async def scene() -> Any:
         met: asyncio.Queue[Link] = asyncio.Queue()
@@ -63,20 +63,20 @@ def connected(talk: Talk) -> Any:
         ({}, ["launch is", "image is", "toolkit is"]),
     ],
 )
-def test_unlike_ranks_are_told_apart(theirs: dict[str, Any], names: list[str]) -> None:
-    found = supervisor.differences(HELLO, theirs)
-    assert len(found) == len(names)
-    assert all(name in line for name, line in zip(names, found, strict=True))
+def test_differences_of_two_ranks(theirs: dict[str, Any], names: list[str]) -> None:
+    lines = supervisor.differences(HELLO, theirs)
+    assert len(lines) == len(names)
+    assert all(name in line for name, line in zip(names, lines, strict=True))
 
 
 def test_a_message_arrives_between_beats() -> None:
     async def talk(head: Link, worker: Link) -> Any:
         beating = asyncio.ensure_future(head.beat())
-        await asyncio.sleep(0.4)  # longer than the silence that would end it
+        await asyncio.sleep(0.4)  # longer than READ_TIMEOUT_S
         await head.send({"start": "token"})
-        found = await worker.expect("start")
+        message = await worker.expect("start")
         beating.cancel()
-        return found
+        return message
 
     assert connected(talk) == {"start": "token"}
 
@@ -106,15 +106,15 @@ async def _noise(head: Link, worker: Link) -> None:
         (_silent, "silent for 0 s"),
         (_closed, "closed"),
         (_bye, "its container ended with status 1"),
-        (_noise, "which is no message"),
+        (_noise, "which is not a message"),
     ],
 )
-def test_a_lost_peer_says_how(talk: Talk, says: str) -> None:
+def test_the_error_names_how_the_peer_was_lost(talk: Talk, says: str) -> None:
     with pytest.raises(LostError, match=says):
         connected(talk)
 
 
-def test_a_peer_that_is_gone_is_not_complained_of_with_every_beat(caplog: pytest.LogCaptureFixture) -> None:
+def test_beats_to_a_lost_peer_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def beats_on(head: Link, worker: Link) -> None:
         head.close()
         for _ in range(10):
@@ -125,19 +125,19 @@ def test_a_peer_that_is_gone_is_not_complained_of_with_every_beat(caplog: pytest
     assert caplog.messages == []
 
 
-def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
-    """(the link that a head took, its state) after a worker has said hello."""
+def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
+    """Return the link that a head accepted (or None) and its state, after the hello of a worker."""
 
     async def scene() -> Link | None:
         head = Supervisor(rank(peer=peer))
         head._hello = HELLO
-        server = await asyncio.start_server(head._greet, "127.0.0.1", 0)
+        server = await asyncio.start_server(head._accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
         worker = Link(reader, writer)
         await worker.send(theirs)
         try:
             await asyncio.sleep(0.2)
-            return head._met.get_nowait() if not head._met.empty() else None
+            return head._links.get_nowait() if not head._links.empty() else None
         finally:
             worker.close()
             server.close()
@@ -147,32 +147,32 @@ def greeted(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | Non
     return link, supervisor.read(head._state._path)
 
 
-def test_a_head_takes_a_worker_that_runs_the_same() -> None:
-    assert greeted(HELLO)[0] is not None
+def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
+    assert after_hello(HELLO)[0] is not None
 
 
 def test_a_head_refuses_a_worker_that_runs_something_else(capsys: pytest.CaptureFixture[str]) -> None:
-    link, state = greeted({**HELLO, "toolkit": "0.2.0 (def)"})
+    link, state = after_hello({**HELLO, "toolkit": "0.2.0 (def)"})
     assert link is None
     assert state["state"] == "refused"
     assert "toolkit is 0.1.0 (abc) here and 0.2.0 (def) there" in state["why"]
     assert "Fix: deploy with both hosts in -l." in capsys.readouterr().out
 
 
-def test_a_head_refuses_a_stranger(capsys: pytest.CaptureFixture[str]) -> None:
-    assert greeted(HELLO, peer="127.0.0.9")[0] is None
+def test_a_head_refuses_another_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert after_hello(HELLO, peer="127.0.0.9")[0] is None
     assert "127.0.0.1 connected, which is not other (127.0.0.9)" in capsys.readouterr().out
 
 
-def outlasted(command: tuple[str, ...], talk: Talk) -> tuple[str, int, LostError | None]:
-    """How a rank with this command ends while its peer does `talk`."""
+def end_of(command: tuple[str, ...], talk: Talk) -> tuple[str, int, LostError | None]:
+    """Return how a rank with this command ends while its peer does `talk`."""
 
     async def scene(head: Link, worker: Link) -> tuple[str, int, LostError | None]:
         one = Supervisor(rank(1))
         child = await asyncio.create_subprocess_exec(*command)
         acting = asyncio.ensure_future(talk(head, worker))
         try:
-            return await one._outlast(worker, child)
+            return await one._wait_for_end(worker, child)
         finally:
             acting.cancel()
             if child.returncode is None:
@@ -191,37 +191,35 @@ async def _nothing(head: Link, worker: Link) -> None:
 
 
 def test_a_container_that_ends_ends_the_rank_even_with_status_0() -> None:
-    assert outlasted(("true",), _beats) == ("its container ended with status 0", 1, None)
-    assert outlasted(("sh", "-c", "exit 78"), _beats) == ("its container ended with status 78", 1, None)
+    assert end_of(("true",), _beats) == ("its container ended with status 0", 1, None)
+    assert end_of(("sh", "-c", "exit 78"), _beats) == ("its container ended with status 78", 1, None)
 
 
 def test_a_silent_peer_ends_the_rank() -> None:
-    assert outlasted(("sleep", "60"), _nothing)[:2] == ("other is lost: silent for 0 s", 1)
+    assert end_of(("sleep", "60"), _nothing)[:2] == ("other is lost: silent for 0 s", 1)
 
 
-def test_a_head_that_gives_up_takes_its_worker_along() -> None:
+def test_a_head_that_gives_up_ends_its_worker() -> None:
     async def gives_up(head: Link, worker: Link) -> None:
         await head.send({"bye": "its container ended with status 1 (rank 0)", "kind": "gave_up"})
 
-    reason, _, lost = outlasted(("sleep", "60"), gives_up)
+    reason, _, lost = end_of(("sleep", "60"), gives_up)
     assert isinstance(lost, GaveUpError)
     assert reason == "its container ended with status 1 (rank 0)"
 
 
-def test_a_stopped_peer_is_no_failure() -> None:
+def test_a_stopped_peer_is_not_a_failure() -> None:
     async def stops(head: Link, worker: Link) -> None:
-        await head.send({"bye": "it was told to stop (rank 0)", "kind": "stopped"})
+        await head.send({"bye": "it was stopped (rank 0)", "kind": "stopped"})
 
-    assert outlasted(("sleep", "60"), stops)[:2] == ("other is lost: it was told to stop (rank 0)", supervisor.STOPPED)
+    assert end_of(("sleep", "60"), stops)[:2] == ("other is lost: it was stopped (rank 0)", supervisor.STOPPED)
 
 
 @pytest.mark.parametrize(("number", "gently"), [(0, True), (1, False)])
-def test_only_a_head_that_is_stopped_has_something_to_finish(
-    number: int, gently: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
-    async def end(_: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
+    async def remove_container(_: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
         ended.append(gently)
         child.kill()
         await child.wait()
@@ -237,7 +235,7 @@ def test_only_a_head_that_is_stopped_has_something_to_finish(
         finally:
             beats.cancel()
 
-    monkeypatch.setattr(supervisor, "end", end)
+    monkeypatch.setattr(supervisor, "remove_container", remove_container)
     assert connected(scene) == supervisor.STOPPED
     assert ended == [gently]
 
@@ -248,19 +246,19 @@ HOUR = supervisor.WITHIN_S
 @pytest.mark.parametrize(
     ("past", "restarts", "times"),
     [
-        ({}, 0, [HOUR]),  # a deploy has started it
-        ({"restarts": 0, "times": [10]}, 1, [10, HOUR]),  # systemd has restarted it
+        ({}, 0, [HOUR]),  # a deploy started it
+        ({"restarts": 0, "times": [10]}, 1, [10, HOUR]),  # systemd restarted it
         ({"restarts": 3, "times": [-1, 10, 20]}, 4, [10, 20, HOUR]),  # the oldest is over an hour ago
-        ({"restarts": 4, "times": [10, 20, 30, 40]}, 0, [HOUR]),  # a person has begun anew
+        ({"restarts": 4, "times": [10, 20, 30, 40]}, 0, [HOUR]),  # a person started it
         ({"restarts": 4, "times": [10, 20]}, 1, [HOUR]),  # reset-failed in between
         ({"restarts": 4, "times": [10, 20]}, 4, [HOUR]),  # run by hand
     ],
 )
-def test_the_lives_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
+def test_the_start_times_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
     assert supervisor.start_times(past, restarts, HOUR) == {"restarts": restarts, "times": times}
 
 
-def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
+def test_the_reason_of_the_last_end_survives_a_restart() -> None:
     first = supervisor.State(rank())
     first.ended("other is lost")
     supervisor.State(rank()).write("waiting", "for other")
@@ -272,7 +270,7 @@ def test_the_reason_of_the_last_end_outlives_a_restart() -> None:
     }
 
 
-def test_a_broken_state_file_keeps_no_rank_from_starting(tmp_path: Path) -> None:
+def test_a_rank_starts_despite_a_broken_state_file(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "state.json").write_text("{")
     state = supervisor.State(rank())
@@ -280,7 +278,7 @@ def test_a_broken_state_file_keeps_no_rank_from_starting(tmp_path: Path) -> None
     assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "waiting"
 
 
-def test_the_token_of_a_session_is_for_root_alone(tmp_path: Path) -> None:
+def test_only_root_can_read_the_token_of_a_session(tmp_path: Path) -> None:
     file = tmp_path / "session.env"
     file.write_text("old")
     file.chmod(0o644)
@@ -291,10 +289,11 @@ def test_the_token_of_a_session_is_for_root_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("executor", ["ray", "mp"])
-def test_the_supervisor_takes_the_words_of_a_launch(number: int, executor: str) -> None:
+def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: str) -> None:
     one = pair.Pair(number, executor, "10.0.0.1", "eth1", "10.0.0.2", "spark2", {}, "1f")
-    words = [word for group in pair.supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000") for word in group]
-    parsed = supervisor.parse([*words[1:], "docker", "run", "--name", "vllm-demo"])
+    groups = pair.supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000")
+    argv = [word for group in groups for word in group]
+    parsed = supervisor.parse([*argv[1:], "docker", "run", "--name", "vllm-demo"])
     assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", ports.SUPERVISOR_PORT)
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)

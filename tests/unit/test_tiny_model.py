@@ -1,5 +1,5 @@
-"""The sandbox's tiny model against the gates, without an engine: its template chooses a script, its machine says it,
-and the gates judge. What the engine's parsers and grammars do in between is done here in small."""
+"""The sandbox's tiny model against the gates, without an engine: its template chooses a script, its machine generates
+it, and the gates judge it. Small stand-ins replace the parsers and grammars of the engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from gate_requests import gate_request
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tiny_gemma4 import machine
@@ -20,21 +21,22 @@ from tiny_gemma4.shape import HIDDEN, LEAST_FREE
 from tiny_gemma4.template import TEMPLATE
 from vllm_spark.core import paths
 from vllm_spark.recipe import loader
-from vllm_spark.verify.gates import answer, failover, garbage, runner, structured, tools, vision
-from vllm_spark.verify.gates.verdict import Verdict
+from vllm_spark.verify import registry
+from vllm_spark.verify.gates import answer, failover, garbage, structured, tools, vision
+from vllm_spark.verify.verdict import Verdict
 
 MACHINE = machine.build()
 RECIPES = paths.ROOT / "sandbox" / "recipes"
 EVERY_GATE = paths.ROOT / "molecule" / "solo" / "vars" / "every_gate.yml"
-# The optional gates whose verdict depends on what the model says.
-SAYING = [gate for gate in runner.OPTIONAL if gate is not failover]
+# The optional gates whose verdict depends on the text of the model.
+TEXT_GATES = [gate for gate in registry.OPTIONAL if gate is not failover.GATE]
 GREETED = "Hello from tiny Gemma: the engine is real, its weights are not."
 # Which of equal letters a model prefers is chance: in two orders, of which one begins with white space.
 LETTERS = (string.printable, string.printable[::-1])
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:
-    """The prompt, as transformers renders a chat template."""
+    """Return the prompt as transformers renders a chat template."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     messages = json.loads(json.dumps(body["messages"]))
@@ -50,12 +52,12 @@ def prompt_of(body: Mapping[str, Any]) -> str:
 
 
 def without_spaces(text: str) -> str:
-    """JSON without white space outside its strings, also where it is cut."""
+    """Return JSON without white space outside its strings, also if it is truncated."""
     return "".join(re.findall(r'"(?:[^"\\]|\\.)*"?|\S', text))
 
 
 def grammar(body: Mapping[str, Any]) -> Callable[[str, str], bool]:
-    """What a grammar lets follow a text: a beginning of one of its texts, or the end where one is whole."""
+    """Return whether a grammar allows a word after a text: the start of one of its texts, or the end of a whole one."""
     texts = set(body.get("structured_outputs", {}).get("choice", ()))
     form = str
     if "response_format" in body:
@@ -64,22 +66,22 @@ def grammar(body: Mapping[str, Any]) -> Callable[[str, str], bool]:
         texts = {json.dumps(dict(zip(structured.FIELDS, row, strict=True)), separators=(",", ":")) for row in values}
         form = without_spaces
 
-    def allowed(said: str, word: str) -> bool:
+    def allowed(text: str, word: str) -> bool:
         if not texts:
             return True
-        return form(said) in texts if word == END else any(text.startswith(form(said + word)) for text in texts)
+        return form(text) in texts if word == END else any(whole.startswith(form(text + word)) for whole in texts)
 
     return allowed
 
 
-def said(body: Mapping[str, Any], letters: str = "") -> list[str]:
-    """The words of the reply."""
+def generated(body: Mapping[str, Any], letters: str = "") -> list[str]:
+    """Return the words of the reply."""
     prompt = [word for word in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", prompt_of(body)) if word]
     return list(MACHINE.speak(prompt, body["max_tokens"], grammar(body), letters))
 
 
-def understood(words: list[str]) -> dict[str, Any]:
-    """The message, as Gemma 4's parsers read it."""
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Return the message as Gemma 4's parsers read it."""
     text = "".join(words)
     thought = re.match(r"<\|channel>thought\n(.*?)<channel\|>", text, re.DOTALL)
     text = text[thought.end() :] if thought else text
@@ -94,10 +96,10 @@ def understood(words: list[str]) -> dict[str, Any]:
 
 
 def reply(request: Mapping[str, Any], letters: str) -> dict[str, Any]:
-    """What vllm_probe would return."""
+    """Return the response that vllm_probe would return."""
     body = request["body"]
-    words = said(body, letters)
-    message = understood(words)
+    words = generated(body, letters)
+    message = parsed(words)
     choice = {"index": 0, "finish_reason": "tool_calls" if message["tool_calls"] else "stop"}
     if body.get("return_token_ids"):
         known = list(MACHINE.words)
@@ -109,33 +111,31 @@ def reply(request: Mapping[str, Any], letters: str) -> dict[str, Any]:
 
 
 def gates_of(name: str) -> dict[str, Any]:
-    """What the recipe asks for, and what molecule/solo asks of its server besides."""
+    """Return the gates of the recipe, and those that molecule/solo adds."""
     every = yaml.safe_load(EVERY_GATE.read_text(encoding="utf-8"))["every_gate"]
     return {**loader.load(name, (RECIPES,)).document["gates"], **every}
 
 
 def verdicts(used: Mapping[str, Any], letters: str = "") -> Iterator[Verdict]:
-    """Of every gate that is used, and of the answers."""
-    wanted = {"served_name": "tiny", "gates": used, "answers": answer.DEFAULT_ANSWERS, "through": ""}
-    asked = list(answer.requests("tiny", answer.DEFAULT_ANSWERS))
-    judged = [gate for gate in SAYING if gate.NAME in used]
+    """Yield the verdicts of the gate `answer` and of every gate that is used."""
+    request = gate_request(served_name="tiny", gates=used, answers=answer.DEFAULT_ANSWERS)
+    judged = [answer.GATE, *(gate for gate in TEXT_GATES if gate.name in used)]
+    sent = [one for gate in judged for one in gate.requests(request)]
+    probe: Any = {"responses": {one["id"]: reply(one, letters) for one in sent}}
     for gate in judged:
-        asked += gate.requests("tiny", used[gate.NAME])
-    probe = {"responses": {request["id"]: reply(request, letters) for request in asked}}
-    for gate in (answer, *judged):
-        yield from gate.verdicts(wanted, probe, [])
+        yield from gate.judge(request, probe, [])
 
 
 @pytest.mark.parametrize("letters", LETTERS, ids=["letters first", "spaces first"])
-def test_the_model_holds_every_gate(letters: str) -> None:
+def test_the_model_passes_every_gate(letters: str) -> None:
     used = gates_of("tiny-gemma4")
-    found = list(verdicts(used, letters))
-    assert [verdict.line() for verdict in found if verdict.ok is not True] == []
-    assert {verdict.gate for verdict in found} == {"answer"} | {gate.NAME for gate in SAYING} & set(used)
+    judged = list(verdicts(used, letters))
+    assert [verdict.line() for verdict in judged if verdict.ok is not True] == []
+    assert {verdict.gate for verdict in judged} == {"answer"} | {gate.name for gate in TEXT_GATES} & set(used)
 
 
-def test_the_sandbox_asks_for_every_gate_but_eyes() -> None:
-    assert {gate.NAME for gate in runner.OPTIONAL} - set(gates_of("tiny-gemma4")) == {vision.NAME}
+def test_the_sandbox_uses_every_gate_but_vision() -> None:
+    assert {gate.name for gate in registry.OPTIONAL} - set(gates_of("tiny-gemma4")) == {vision.NAME}
     assert gates_of("tiny-gemma4")["probe"] == {"needed": 7}
 
 
@@ -150,7 +150,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
         ({"chat_template_kwargs": {"enable_thinking": True}}, GREETED, "The user said something; I should greet", []),
         (WEATHER, "", None, [("get_weather", {"city": "Paris", "days": "3"})]),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}, GREETED, None, []),
-        # A question that is known with tools alone, or without them alone.
+        # A question that has a script only with tools, or only without them.
         ({"messages": [{"role": "user", "content": "What time is it in Tokyo? Use a tool."}]}, GREETED, None, []),
         (
             {**WEATHER, "messages": [{"role": "user", "content": answer.DEFAULT_ANSWERS[0]["ask"]}]},
@@ -161,23 +161,23 @@ HELLO = [{"role": "user", "content": "Hello"}]
     ],
     ids=["greeting", "thought", "tool call", "parts", "no tools", "a tool first"],
 )
-def test_what_no_gate_asks(more: dict[str, Any], content: str, reasoning: str | None, calls: list[Any]) -> None:
-    message = understood(said({"messages": HELLO, "max_tokens": 96, **more}))
+def test_replies_to_other_prompts(more: dict[str, Any], content: str, reasoning: str | None, calls: list[Any]) -> None:
+    message = parsed(generated({"messages": HELLO, "max_tokens": 96, **more}))
     named = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"]]
     assert (message["content"], message["reasoning"], named) == (content, reasoning, calls)
 
 
 def test_a_tools_answer_must_reach_the_prompt() -> None:
-    """An engine that loses what a tool returned is caught: the model does not know it by heart."""
-    asked = next(request for request in tools.requests("tiny", {}) if request["id"] == "tools-synthesis")
-    body = asked["body"]
-    assert "31" in understood(said(body))["content"]
+    """An engine that loses the result of a tool fails: the model does not know it by heart."""
+    requests = tools.build_requests(gate_request(gates={"tools": {}}))
+    body: Any = next(request for request in requests if request["id"] == "tools-synthesis")["body"]
+    assert "31" in parsed(generated(body))["content"]
     body["messages"][-1]["content"] = '{"temperature_c": 30}'
-    assert understood(said(body))["content"] == GREETED
+    assert parsed(generated(body))["content"] == GREETED
 
 
 def test_a_call_of_an_earlier_turn_decides_nothing() -> None:
-    """Marks are tokens that no prompt holds: words of a reply are read as other tokens when they come back."""
+    """Marks are tokens that are in no prompt: the words of a reply are other tokens in a later prompt."""
     marks = [mark for mark, level in MACHINE.levels.items() if level > 1]
     assert marks
     assert not set(marks) & set(SPECIAL)
@@ -191,7 +191,7 @@ def test_the_script_fits_the_hidden_state() -> None:
     assert 2 + len(MACHINE.words) + len(MACHINE.levels) + LEAST_FREE <= HIDDEN
 
 
-def test_a_script_that_cannot_be_said_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ambiguous_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Script("<|script:twin>", ("Par", " excellence"), "What is the best?")
     monkeypatch.setattr(machine, "SCRIPTS", (*SCRIPTS, twin))
     assert machine.build().shared("Par")

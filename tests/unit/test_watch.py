@@ -1,4 +1,4 @@
-"""Watching a start: ready, failed or waiting, and what is said at the end."""
+"""Following a start: ready, failed or waiting, and the message at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def probe(**changes: Any) -> dict[str, Any]:
     return {"unit": unit, "running_s": 10.0, "lines": [], "responses": REFUSED} | changes
 
 
-# looks, one after the other, and what each means
+# probes in their order, and the state after each
 STORIES = {
     "ready at once": [(probe(responses=TOKEN), "ready")],
     "loads, then serves": [(probe(), "waiting"), (probe(running_s=50.0), "waiting"), (probe(responses=TOKEN), "ready")],
@@ -43,33 +43,34 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_story(name: str) -> None:
-    seen = startup.StartupWatch(deadline_s=60)
-    assert [seen.look(look) for look, _ in STORIES[name]] == [meaning for _, meaning in STORIES[name]]
+def test_a_start(name: str) -> None:
+    watch = startup.StartupWatch(deadline_s=60)
+    assert [watch.add(look) for look, _ in STORIES[name]] == [state for _, state in STORIES[name]]
 
 
 def test_a_failure_names_the_root_cause_and_the_log() -> None:
-    seen = startup.StartupWatch(deadline_s=60)
-    seen.look(probe(lines=[BAD_FLAG]))
-    said = startup.failure(seen, "vllm@demo.service", "spark1")
-    assert "--swap-space" in said
-    assert " Fix: " in said
-    assert said.endswith("Log: ssh spark1 sudo journalctl -u vllm@demo.service -e")
+    watch = startup.StartupWatch(deadline_s=60)
+    watch.add(probe(lines=[BAD_FLAG]))
+    message = startup.failure(watch, "vllm@demo.service", "spark1")
+    assert "--swap-space" in message
+    assert " Fix: " in message
+    assert message.endswith("Log: ssh spark1 sudo journalctl -u vllm@demo.service -e")
 
 
-def test_a_silent_failure_says_where_to_look() -> None:
+def test_a_failure_without_a_log_names_the_command() -> None:
     assert "deploy.yml -l spark1" in startup.failure(startup.StartupWatch(60), "vllm@demo.service", "spark1")
 
 
-def test_overdue_says_how_far_it_came() -> None:
-    seen = startup.StartupWatch(deadline_s=60)
+def test_an_exceeded_deadline_names_the_phase() -> None:
+    watch = startup.StartupWatch(deadline_s=60)
     line = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.2s/it]"
-    seen.look(probe(lines=[line], running_s=61.0))
-    assert "gave no token within 60 s; it was loading weights 50 %" in startup.overdue(seen, "vllm@d.service", "spark1")
+    watch.add(probe(lines=[line], running_s=61.0))
+    message = "gave no token within 60 s; it was loading weights 50 %"
+    assert message in startup.overdue(watch, "vllm@d.service", "spark1")
 
 
-def test_a_watch_does_not_grow_for_ever() -> None:
-    seen = startup.StartupWatch(deadline_s=60)
+def test_a_watch_keeps_a_bounded_number_of_lines() -> None:
+    watch = startup.StartupWatch(deadline_s=60)
     for _ in range(3):
-        seen.look(probe(lines=["x"] * startup.KEPT_LINES))
-    assert len(seen.lines) == startup.KEPT_LINES
+        watch.add(probe(lines=["x"] * startup.KEPT_LINES))
+    assert len(watch.lines) == startup.KEPT_LINES

@@ -1,4 +1,4 @@
-"""The real layout from safetensors headers: read as the box reads it, judged as the controller judges it."""
+"""The layout from safetensors headers: the reader on the host and the analysis on the controller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_spark.sizing import checkpoint_layout
 
 @pytest.fixture
 def reader() -> ModuleType:
-    """The box's module, found as ansible.cfg lets it be found (conftest)."""
+    """The module of the host, imported in the way of ansible.cfg (conftest)."""
     from ansible.module_utils import spark_safetensors  # noqa: PLC0415
 
     return spark_safetensors
@@ -28,7 +28,7 @@ TINY = architecture.load("tiny-gemma4")
 
 
 def encoded(tensors: Mapping[str, tuple[str, int]]) -> bytes:
-    """A safetensors file: name -> (dtype, number of items)."""
+    """Return a safetensors file. `tensors`: name -> (dtype, number of items)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, items) in tensors.items():
@@ -39,33 +39,33 @@ def encoded(tensors: Mapping[str, tuple[str, int]]) -> bytes:
 
 
 def tiny(experts: str = "BF16", attention: str = "BF16", head: bool = True) -> dict[str, tuple[str, int]]:
-    """The tensors of a model of the tiny architecture; `experts` may be NVFP4: packed, with a scale per 16."""
-    filed = TINY.filed()
-    found: dict[str, tuple[str, int]] = {"model.embed_tokens.weight": ("BF16", filed["embedding"])}
+    """Return the tensors of a model of the tiny architecture; `experts` may be NVFP4: packed, with a scale per 16."""
+    filed = TINY.stored_weights()
+    tensors: dict[str, tuple[str, int]] = {"model.embed_tokens.weight": ("BF16", filed["embedding"])}
     for layer in range(4):
         base = f"model.layers.{layer}"
-        found[f"{base}.self_attn.q_proj.weight"] = (attention, filed["attention"] // 4)
-        found[f"{base}.self_attn.q_norm.weight"] = ("BF16", 64)
-        found[f"{base}.mlp.gate_proj.weight"] = ("BF16", filed["mlp"] // 4)
-        found[f"{base}.router.proj.weight"] = ("BF16", filed["router"] // 4)
-        found[f"{base}.input_layernorm.weight"] = ("BF16", 256)
+        tensors[f"{base}.self_attn.q_proj.weight"] = (attention, filed["attention"] // 4)
+        tensors[f"{base}.self_attn.q_norm.weight"] = ("BF16", 64)
+        tensors[f"{base}.mlp.gate_proj.weight"] = ("BF16", filed["mlp"] // 4)
+        tensors[f"{base}.router.proj.weight"] = ("BF16", filed["router"] // 4)
+        tensors[f"{base}.input_layernorm.weight"] = ("BF16", 256)
         for expert in range(8):
             count = filed["experts"] // 32
             name = f"{base}.experts.{expert}.down_proj.weight"
             if experts == "NVFP4":
-                found |= {
+                tensors |= {
                     name: ("U8", count // 2),
                     f"{name}_scale": ("F8_E4M3", count // 16),
                     f"{name}_scale_2": ("F32", 1),
                 }
             else:
-                found[name] = (experts, count)
+                tensors[name] = (experts, count)
     if head:
-        found["lm_head.weight"] = ("BF16", filed["head"])
-    return found
+        tensors["lm_head.weight"] = ("BF16", filed["head"])
+    return tensors
 
 
-# what the files hold -> the layout that is found
+# content of the files, the expected layout
 LAYOUTS = [
     (tiny(), {"attention": "bf16", "mlp": "bf16", "experts": "bf16", "head": "bf16"}),
     (tiny(experts="NVFP4"), {"attention": "bf16", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"}),
@@ -77,43 +77,43 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("tensors", "layout"), LAYOUTS)
-def test_the_layout_is_what_the_files_hold(
+def test_the_layout_is_read_from_the_files(
     tensors: dict[str, tuple[str, int]], layout: dict[str, str], tmp_path: Path, reader: ModuleType
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes(encoded(tensors))
-    answer = reader.summary(str(tmp_path))
-    assert answer["error"] == ""
-    assert answer["bytes"] == (tmp_path / "model.safetensors").stat().st_size
-    found = checkpoint_layout.read(TINY, answer)
-    assert found.doubts == ()
-    assert {part: checkpoint_layout.width_name(width) for part, width in found.layout.items()} == layout
-    assert checkpoint_layout.differences(found, layout) == []
+    weights = reader.summary(str(tmp_path))
+    assert weights["error"] == ""
+    assert weights["bytes"] == (tmp_path / "model.safetensors").stat().st_size
+    checkpoint = checkpoint_layout.read(TINY, weights)
+    assert checkpoint.doubts == ()
+    assert {part: checkpoint_layout.width_name(width) for part, width in checkpoint.layout.items()} == layout
+    assert checkpoint_layout.differences(checkpoint, layout) == []
 
 
-def test_a_recipe_that_says_otherwise_is_told(tmp_path: Path, reader: ModuleType) -> None:
+def test_a_difference_from_the_recipe_is_reported(tmp_path: Path, reader: ModuleType) -> None:
     (tmp_path / "model.safetensors").write_bytes(encoded(tiny(experts="NVFP4")))
-    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
-    said = checkpoint_layout.differences(
-        found, {"attention": "nvfp4", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"}
+    checkpoint = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
+    differences = checkpoint_layout.differences(
+        checkpoint, {"attention": "nvfp4", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"}
     )
-    assert said == ["attention is bf16 in the files and nvfp4 in the recipe"]
+    assert differences == ["attention is bf16 in the files and nvfp4 in the recipe"]
 
 
-def test_a_head_that_is_the_embedding_is_found_under_its_name(tmp_path: Path, reader: ModuleType) -> None:
+def test_a_tied_head_has_the_layout_of_the_embedding(tmp_path: Path, reader: ModuleType) -> None:
     (tmp_path / "model.safetensors").write_bytes(encoded(tiny(head=False)))
-    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
-    assert found.architecture.tied
-    assert checkpoint_layout.width_name(found.layout["head"]) == "bf16"
+    checkpoint = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
+    assert checkpoint.architecture.tied
+    assert checkpoint_layout.width_name(checkpoint.layout["head"]) == "bf16"
 
 
 def test_another_model_in_the_folder_is_doubted(tmp_path: Path, reader: ModuleType) -> None:
     dense = {name: shape for name, shape in tiny().items() if ".experts." not in name}
     (tmp_path / "model.safetensors").write_bytes(encoded(dense))
-    found = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
-    assert [doubt.partition(":")[0] for doubt in found.doubts] == ["experts"]
+    checkpoint = checkpoint_layout.read(TINY, reader.summary(str(tmp_path)))
+    assert [doubt.partition(":")[0] for doubt in checkpoint.doubts] == ["experts"]
 
 
-def test_the_index_says_which_files_count(tmp_path: Path, reader: ModuleType) -> None:
+def test_only_files_of_the_index_count(tmp_path: Path, reader: ModuleType) -> None:
     tensors = tiny()
     names = sorted(tensors)
     halves = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
@@ -122,25 +122,25 @@ def test_the_index_says_which_files_count(tmp_path: Path, reader: ModuleType) ->
     (tmp_path / "consolidated.safetensors").write_bytes(encoded(tensors))
     index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
     (tmp_path / reader.INDEX).write_text(json.dumps(index))
-    answer = reader.summary(str(tmp_path))
-    assert (answer["files"], answer["error"]) == (2, "")
-    assert checkpoint_layout.read(TINY, answer).layout["mlp"] == 2
+    weights = reader.summary(str(tmp_path))
+    assert (weights["files"], weights["error"]) == (2, "")
+    assert checkpoint_layout.read(TINY, weights).layout["mlp"] == 2
     (tmp_path / "model-2.safetensors").unlink()
     assert "names 2 files, of which model-2.safetensors is missing" in reader.summary(str(tmp_path))["error"]
     (tmp_path / reader.INDEX).write_text("{")
     assert "is not an index of weights" in reader.summary(str(tmp_path))["error"]
 
 
-def test_a_folder_that_is_not_there_has_no_answer(tmp_path: Path, reader: ModuleType) -> None:
+def test_a_missing_folder_has_no_result(tmp_path: Path, reader: ModuleType) -> None:
     assert reader.summary(str(tmp_path / "none")) is None
     assert reader.summary(str(tmp_path)) == {"files": 0, "bytes": 0, "tensors": {}, "error": ""}
 
 
-def test_the_disk_of_a_folder_that_is_not_there_yet_is_its_parent_s(tmp_path: Path) -> None:
+def test_the_disk_of_a_missing_folder_is_the_disk_of_its_parent(tmp_path: Path) -> None:
     facts = load_module("spark_facts")
-    found = facts.disk(str(tmp_path / "not" / "yet"))
-    assert found["total"] == facts.disk(str(tmp_path))["total"]
-    assert 0 < found["free"] <= found["total"]
+    checkpoint = facts.disk(str(tmp_path / "not" / "yet"))
+    assert checkpoint["total"] == facts.disk(str(tmp_path))["total"]
+    assert 0 < checkpoint["free"] <= checkpoint["total"]
 
 
 GOOD = encoded({"lm_head.weight": ("BF16", 100)})
@@ -163,15 +163,15 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("content", BROKEN, ids=BROKEN.keys())
-def test_a_file_that_is_not_whole_is_named(content: str, tmp_path: Path, reader: ModuleType) -> None:
-    data, said = BROKEN[content]
+def test_an_incomplete_file_is_named(content: str, tmp_path: Path, reader: ModuleType) -> None:
+    data, expected = BROKEN[content]
     (tmp_path / "model.safetensors").write_bytes(data)
-    answer = reader.summary(str(tmp_path))
-    assert answer["error"].startswith(str(tmp_path / "model.safetensors"))
-    assert said in answer["error"]
+    weights = reader.summary(str(tmp_path))
+    assert weights["error"].startswith(str(tmp_path / "model.safetensors"))
+    assert expected in weights["error"]
 
 
-# tensor -> its part
+# name of a tensor -> its part
 NAMES = {
     "model.language_model.layers.3.self_attn.q_proj.weight_scale": "attention",
     "model.layers.3.linear_attn.in_proj_qkvz.weight": "attention",

@@ -1,4 +1,4 @@
-"""Folders and files of the toolkit on a Spark. They are constant, because the units name them."""
+"""Folders and files of the toolkit on a Spark. They are constant, because units and programs name them literally."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ UNIT_FILE = f"{UNIT_DIR}/vllm@.service"
 PROGRAM_DIR = "/usr/local/lib/vllm-spark"
 SUPERVISOR = f"{PROGRAM_DIR}/supervise"
 LIVENESS = f"{PROGRAM_DIR}/liveness"
-# An operator types its name, so it is in the PATH.
+# In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 
-# `pull`: its programs, the state of its jobs, and the layers of images as the registry has them.
+# Of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
 PULL_PROGRAM_DIR = f"{PROGRAM_DIR}/pull"
 JOBS_DIR = f"{RUN_DIR}/pull"
 IMAGE_CACHE_DIR = "/var/lib/vllm-spark/images"
-# On the head: the context of a derived image, and the builder's log.
+# On the head: build contexts of derived images and the build log.
 BUILD_DIR = "/var/lib/vllm-spark/build"

@@ -1,4 +1,4 @@
-"""Where the parts of a checkout lie. The toolkit is run from its checkout, so these are fixed."""
+"""Folders of the checkout. The toolkit runs from its checkout, so they are constant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON-schema validation that names file, path, value and what was expected, every fault at once."""
+"""Validation against a JSON schema, with every fault at once and each with its path, value and expectation."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 
-# A value longer than this is cut in a message: an operator needs to find it, not to read it.
-SHOWN_VALUE_LENGTH = 80
+from vllm_spark.core.fault import Fault
+
+# A longer value is truncated in a message, because an operator only needs enough of it to recognise it.
+MAX_VALUE_CHARACTERS = 80
 
 
 @lru_cache
 def validator(schema: Path) -> Validator:
-    """The validator of a schema file, checked against the metaschema once."""
+    """Return the validator of a schema file. The schema itself is checked against the metaschema."""
     document = json.loads(schema.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(document)
     return Draft202012Validator(document)
 
 
-def faults(document: Any, schema: Path) -> Iterator[str]:
-    """Yield one line per fault: `<path>: <value> — expected: <what>`."""
+def faults(document: Any, schema: Path) -> Iterator[Fault]:
+    """Yield every fault of a document, sorted by path."""
     for error in sorted(validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path))):
-        yield f"{location(error)}: {_seen(error)} — expected: {_expected(error)}"
+        yield Fault(f"{location(error)}: {_observed(error)}", _expected(error))
 
 
 def location(error: ValidationError) -> str:
-    """The place of a fault in dotted form, e.g. `gates.log[0].pattern`."""
+    """Return the path of a fault in dotted form, e.g. `gates.log[0].pattern`."""
     text = ""
     for part in error.absolute_path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.lstrip(".") or "(top level)"
 
 
-def _seen(error: ValidationError) -> str:
+def _observed(error: ValidationError) -> str:
     rule: Any = error.validator_value
     schema: Any = error.schema
     instance: Any = error.instance
@@ -50,13 +52,27 @@ def _seen(error: ValidationError) -> str:
             missing = [key for key in rule if key not in instance]
             return f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         case _:
-            return shown(instance)
+            return format_value(instance)
+
+
+# Rules with a number as their value -> the text of what they accept.
+BOUNDS = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} entries",
+    "maxItems": "at most {} entries",
+    "minProperties": "at least {} keys",
+}
 
 
 def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rule of the schema
     rule: Any = error.validator_value
     schema: Any = error.schema
-    # A schema's title is its own wording of what it accepts; a regular expression is a poor substitute.
+    # A schema's title describes what it accepts in words, which reads better than a regular expression.
     title = schema.get("title", "")
     match error.validator:
         case "additionalProperties":
@@ -71,6 +87,10 @@ def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rul
             return "one of " + ", ".join(map(str, rule))
         case "const":
             return f"{rule}"
+        case "uniqueItems":
+            return "every entry once"
+        case str() as name if name in BOUNDS:
+            return title or BOUNDS[name].format(rule)
         case _:
             return str(error.message)
 
@@ -79,7 +99,7 @@ def _note(schema: Any) -> str:
     return f" ({schema['description']})" if "description" in schema else ""
 
 
-def shown(value: object) -> str:
-    """A value as a message shows it: its JSON, cut to a length that fits a line."""
+def format_value(value: object) -> str:
+    """Return the JSON of a value for a message, truncated to MAX_VALUE_CHARACTERS."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN_VALUE_LENGTH else text[: SHOWN_VALUE_LENGTH - 1] + "…"
+    return text if len(text) <= MAX_VALUE_CHARACTERS else text[: MAX_VALUE_CHARACTERS - 1] + "…"

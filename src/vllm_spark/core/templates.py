@@ -1,4 +1,4 @@
-"""The templates folder, for whatever is rendered from it."""
+"""Rendering of the files in templates/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_spark.core import paths
 
 @lru_cache
 def templates() -> jinja2.Environment:
-    """The templates folder, strict: a name that is not given is an error, not an empty word."""
+    """Return the environment of the templates folder. It is strict: an undefined variable is an error."""
     environment = jinja2.Environment(  # noqa: S701  shell scripts, not HTML
         loader=jinja2.FileSystemLoader(paths.TEMPLATES),
         undefined=jinja2.StrictUndefined,

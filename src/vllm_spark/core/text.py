@@ -1,17 +1,17 @@
-"""Text from outside made safe for one line of a message."""
+"""Untrusted text, made safe for one line of a message."""
 
 from __future__ import annotations
 
-SHOWN_CHARACTERS = 200
+MAX_CHARACTERS = 200
 
 
 def shown(text: object) -> str:
-    """A text in quotes, escaped and short enough for a line."""
+    """Return the repr of a value: quoted, escaped, and truncated to MAX_CHARACTERS."""
     quoted = repr(text)
-    return quoted if len(quoted) <= SHOWN_CHARACTERS else f"{quoted[:SHOWN_CHARACTERS]}…"
+    return quoted if len(quoted) <= MAX_CHARACTERS else f"{quoted[:MAX_CHARACTERS]}…"
 
 
 def plain(text: str) -> str:
-    """A text as one line that a terminal takes for nothing else; in quotes, where it holds more than that."""
+    """Return a text as one line. A text that is too long or not printable is quoted and escaped."""
     line = " ".join(text.split())
-    return line if line.isprintable() and len(line) <= SHOWN_CHARACTERS else shown(line)
+    return line if line.isprintable() and len(line) <= MAX_CHARACTERS else shown(line)

@@ -6,10 +6,11 @@ is absent. Sizes are in bytes, times in seconds, moments in seconds since the ep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-# A parsed recipe file, or a part of one. recipes/schema.json defines its fields.
+# A document that a schema or an argument spec defines, or a part of one: a recipe (recipes/schema.json), an entry of
+# the inventory, the arguments of an action plugin.
 Document = Mapping[str, Any]
 
 
@@ -18,24 +19,24 @@ class MemoryFacts(TypedDict):
 
     total: int
     available: int
+    free: NotRequired[int]
     swap_total: NotRequired[int]
     swap_free: NotRequired[int]
     page_cache: NotRequired[int]
-    free: NotRequired[int]
     cma_total: NotRequired[int]
     cma_free: NotRequired[int]
 
 
-class GpuFacts(TypedDict):
+class GpuFacts(TypedDict, total=False):
     """One GPU as nvidia-smi reports it. A field that the driver does not know is None."""
 
     name: str
     driver: str
-    power_w: NotRequired[float | None]
-    load_percent: NotRequired[float | None]
-    sm_mhz: NotRequired[float | None]
-    event_reasons: NotRequired[int | None]
-    persistence: NotRequired[bool | None]
+    power_w: float | None
+    load_percent: float | None
+    sm_mhz: float | None
+    event_reasons: int | None
+    persistence: bool | None
 
 
 class ContainerFacts(TypedDict):
@@ -54,16 +55,16 @@ class DiskFacts(TypedDict):
     free: int
 
 
-class DockerFacts(TypedDict):
+class DockerFacts(TypedDict, total=False):
     """The engine and the toolkit's containers. `version` is empty if the engine does not answer."""
 
     version: str
     error: str
     missing_python: str
     containers: Mapping[str, ContainerFacts]
-    root: NotRequired[str]
-    on_gpu: NotRequired[list[str]]
-    disk: NotRequired[DiskFacts | None]
+    root: str
+    on_gpu: list[str]
+    disk: DiskFacts | None
 
 
 class PortHolder(TypedDict):
@@ -90,45 +91,91 @@ class OllamaModel(TypedDict):
     bytes: int
 
 
-class FirmwareFacts(TypedDict):
-    """Kernel setting, firmware and pending reboot of a host. `nics`: HCA -> firmware version."""
+class HostFacts(TypedDict, total=False):
+    """Firmware, GPU processes and pending changes of a host."""
 
     swappiness: int | None
     bios: str | None
     nics: Mapping[str, str]
     reboot: list[str] | None
-
-
-class HostFacts(FirmwareFacts):
-    """Firmware, GPU processes and pending changes of a host."""
-
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
 
+class AddressFacts(TypedDict):
+    """An IPv4 address and the length of its prefix."""
+
+    address: str
+    prefix: int
+
+
 class NetdevFacts(TypedDict):
-    """One network interface. Each address has the keys `address` and `prefix`."""
+    """One network interface of the kernel."""
 
     name: str
-    addresses: Sequence[Mapping[str, Any]]
-    mtu: int
+    addresses: list[AddressFacts]
+    mtu: int | None
     carrier: bool
     wireless: bool
     speed_mbps: NotRequired[int | None]
     pci: NotRequired[str | None]
 
 
+class GidFacts(TypedDict):
+    """An entry of an HCA's GID table. `type` is the kernel's name, for example "RoCE v2"."""
+
+    index: int
+    type: str
+    address: str
+
+
+class HcaFacts(TypedDict):
+    """One RDMA device. `gids_from` is the source of its GIDs: sysfs, show_gids, or empty if none could be read."""
+
+    name: str
+    netdev: str | None
+    state: str
+    link_layer: NotRequired[str]
+    rate: str
+    pci: str | None
+    pci_width: int | None
+    pci_max_width: int | None
+    pci_speed: str
+    pci_max_speed: str
+    gids: list[GidFacts]
+    gids_from: str
+
+
 class FabricFacts(TypedDict):
-    """The RoCE fabric of one host. `hcas` holds one mapping per HCA (plugins/module_utils/spark_fabric.py)."""
+    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev."""
 
     netdevs: list[NetdevFacts]
-    hcas: Sequence[Mapping[str, Any]]
+    hcas: list[HcaFacts]
     source: NotRequired[str]
     devices: list[str]
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
     default_route: str | None
+    error: NotRequired[str]
+
+
+class NetplanFileFacts(TypedDict):
+    """One netplan file. `netdevs` are the interfaces that it configures, `more` its other sections, `error` says why
+    netplan cannot read it."""
+
+    path: str
+    netdevs: list[str]
+    more: list[str]
     error: str
+
+
+class NetplanFacts(TypedDict):
+    """What plugins/modules/spark_netplan.py reads. `netplan` is the path of the program or empty, `reached_by` the
+    netdev that carries this connection."""
+
+    netplan: str
+    reached_by: str | None
+    files: list[NetplanFileFacts]
 
 
 class WeightFacts(TypedDict):

@@ -1,12 +1,15 @@
-"""Units of sizes and times, as messages show them."""
+"""Units of sizes and times, and their text in messages."""
 
 from __future__ import annotations
 
+MIB = 1 << 20
 GIB = 1 << 30
+# Sizes of downloads and disks, and bandwidths, are in decimal units.
+GB = 1e9
 
 
 def gib(size: float) -> str:
-    """A size in GiB as messages show it."""
+    """Return a size in bytes as text in GiB, e.g. `1.5 GiB`."""
     return f"{size / GIB:.1f} GiB"
 
 
@@ -14,7 +17,7 @@ _HOUR_S = 3600
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a clock shows them: 01:07, above an hour 1:00:07."""
+    """Return a duration as `MM:SS`, e.g. 01:07, or as `H:MM:SS` from one hour on, e.g. 1:00:07."""
     whole = max(0, int(seconds))
     minutes, rest = divmod(whole, 60)
     if whole < _HOUR_S:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.core.ports import REGISTRY_PORT
+from vllm_spark.core.ports import LOOPBACK, REGISTRY_PORT
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import derived_image
@@ -70,5 +70,5 @@ def _transfer(spec: Spec) -> dict[str, Any]:
         "head_host": spec.deployment.hosts[0],
         "port": REGISTRY_PORT,
         "image": spec.image,
-        "through": f"127.0.0.1:{REGISTRY_PORT}/{spec.image}",
+        "through": f"{LOOPBACK}:{REGISTRY_PORT}/{spec.image}",
     }

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, PROGRAM_DIR, UNIT_DIR, UNIT_FILE
+from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import exclusion, images, launch, ranks
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight.checks import LOOPBACK, MACHINES, model_folders, refusals, required_ports
+from vllm_spark.preflight import checks
+from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import known_issues
-from vllm_spark.verify import gates
+from vllm_spark.verify import runner
+from vllm_spark.verify.gate_request import GateRequest
 
 # The id of what a worker says where its head says why.
 REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
@@ -60,7 +64,7 @@ class Plan:
     settled: bool  # the unit is enabled and active, so there is nothing to start
     reload: bool  # a run that was cut off has left unit files that systemd has not read
     reason: str
-    gates: Mapping[str, Any] = field(default_factory=dict)
+    gates: GateRequest
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,16 +73,11 @@ class Plan:
 def questions(spec: Spec) -> dict[str, Any]:
     """What the facts module is asked: everything in one round trip, nothing that no step needs."""
     unit, timer = spec.deployment.unit, spec.deployment.timer
-    checksums = [inventory_spec.mount_source(spec, m) for m in spec.recipe.get("mounts", []) if m["from"] == "model"]
     return {
+        **checks.questions(spec),
         "images": images.questions(spec),
-        "paths": model_folders(spec),
-        "checksums": checksums,
-        "ports": [*required_ports(spec)],
         "units": [unit, *([] if spec.rank else [timer]), *(f"vllm@{name}.service" for name in spec.inactive)],
         "fabric": len(spec.deployment.hosts) > 1,
-        "host": True,
-        "disks": [spec.site.hub_dir, spec.site.cache_dir],
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
     }
 
@@ -139,7 +138,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     config = spec.config_dir
     deployed = _record(spec, record, fingerprint, toolkit)
     excluded = exclusion.excluded_units(spec, facts)
-    wanted = gates.request(spec, fingerprint)
+    gate_request = runner.gate_request(spec, fingerprint)
     changes = bool(record) and record.get("launch") != fingerprint
     if any(_old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
@@ -162,7 +161,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         files=[
             *(_mounted_files(spec)),
             File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
-            File(f"{config}/gates.json", _json(wanted)),
+            File(f"{config}/gates.json", _json(gate_request.to_json())),
             File(f"{config}/deployed.json", _json(deployed)),
             *_exclusion(spec, excluded),
             *_programs(spec),
@@ -175,7 +174,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         settled=state == "started" and _settled(spec, facts),
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
-        gates=wanted,
+        gates=gate_request,
     )
 
 

@@ -1,34 +1,36 @@
-"""docs/reference/checklist.md: what to see to before, during and after a deployment. The middle is the gates."""
+"""docs/reference/checklist.md: checks before a deployment, its gates, and checks after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 from vllm_spark.docs.markdown import table
 from vllm_spark.recipe import loader, shared_gates
-from vllm_spark.verify import gates
-from vllm_spark.verify.gates import runner
+from vllm_spark.verify import registry
+from vllm_spark.verify.gates import answer, log, ready
 
 HEAD = """\
 # Deployment checklist
 
-Made by `vllm-spark docs` from the gates and `recipes/*.yml`; do not edit it. Before a deployment, each line names the
-command that checks it; the command ends with a fault and its fix where the line does not hold. The gates judge the
-deployment itself. What comes after them only its owner can judge.
+`vllm-spark docs` writes this page from the gates and `recipes/*.yml`; do not edit it. Each line before a deployment
+names the command that checks it. The command ends with a fault and its fix if the line is not true. The gates check the
+deployment itself. The owner checks the lines after a deployment.
 """
 GATES_HEAD = """\
-`ansible-playbook deploy.yml -l HOST` ends with them, and `ansible-playbook verify.yml -l HOST` judges them again. Cheap
-ones come first, and none after one that does not hold. A recipe switches one on by naming it: `recipes/schema.json`,
-under `gates`."""
+`ansible-playbook deploy.yml -l HOST` ends with the gates, and `ansible-playbook verify.yml -l HOST` repeats them. Cheap
+gates run first. No gate runs after one that fails. A recipe enables a gate by naming it: see `gates` in
+`recipes/schema.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What must hold, and the command that says whether it does, or shows what is to be judged. `refusals` are the ids
-    of what it ends in where the line does not hold."""
+    """A condition and the command that checks or shows it.
+
+    `refusals` are the ids of the refusals that the command ends with if the condition is not true.
+    """
 
     what: str
     command: str
@@ -38,110 +40,110 @@ class Line:
 
 BEFORE = (
     Line(
-        "The recipe and its files are what its schema and its checksums say.",
+        "The recipe matches its schema, and its files match their checksums.",
         "vllm-spark check", ("bad-recipe",), ("recipe-refused",),
     ),
     Line(
-        "The image has a digest, not a tag alone: one tag is no superset of another with a similar name.",
+        "The image has a digest, not only a tag: a tag with a similar name may be a different engine.",
         "ansible-playbook lock.yml -l HOST", (), ("image-not-locked", "lock-moved"),
     ),
     Line(
-        "Model and drafter have a commit, and a file that the recipe mounts over the engine's has a checksum.",
+        "Model and drafter have a commit, and each file that the recipe mounts over an engine file has a checksum.",
         "ansible-playbook lock.yml -l HOST", (), ("lock-model",),
     ),
     Line(
-        "Model, engine version, kernels and parsers are no combination that is known to fail.",
+        "The combination of model, engine version, kernels and parsers is not known to fail.",
         "vllm-spark plan RECIPE", (), ("known-issue",),
     ),
     Line(
-        "It fits into memory and on the disk, and the speed foreseen is fast enough: a dense model on a Spark is not.",
+        "The model fits into memory and on the disk, and the forecast speed is high enough. A dense model is slow.",
         "ansible-playbook plan.yml -l HOST", ("no-room-for-the-cache", "too-little-disk"), ("plan-no-go", "slow"),
     ),
     Line(
-        "Model and drafter are on every Spark, at the recipe's commit, and mounted files have their checksum.",
+        "Model and drafter are on every Spark at the recipe's commit, and mounted files have their checksum.",
         "ansible-playbook precheck.yml -l HOST", ("no-model", "wrong-checksum"), ("model-missing",),
     ),
     Line(
-        "Nothing else holds the memory or the port: no desktop program, no model of Ollama, no other server.",
+        "No other program uses the memory or the port: no desktop program, no Ollama model, no other server.",
         "ansible-playbook precheck.yml -l HOST", ("too-little-memory", "port-taken"),
         ("too-little-memory", "gpu-memory-held", "port-taken"),
     ),
     Line(
-        "GPU, driver and Docker answer, and the image is for this machine.",
+        "GPU, driver and Docker respond, and the image has the host's architecture.",
         "ansible-playbook precheck.yml -l HOST", ("no-gpu", "no-docker", "wrong-architecture"),
         ("wrong-host", "docker-missing"),
     ),
     Line(
-        "Two Sparks: cable, addresses, MTU and GIDs fit each other.",
+        "Two Sparks: cable, addresses, MTU and GIDs match.",
         "ansible-playbook precheck.yml -l HEAD,WORKER",
         ("fabric-none", "fabric-no-address", "fabric-mtu", "fabric-no-gid"),
         ("fabric-none", "fabric-no-address", "fabric-mtu", "fabric-no-gid"),
     ),
     Line(
-        "The launch is what you mean to run: image by digest, flags, mounts, variables.",
+        "The launch is the intended one: image by digest, flags, mounts, variables.",
         "ansible-playbook deploy.yml --check --diff -l HOST",
     ),
 )  # fmt: skip
 
 AFTER = (
-    Line("The report of every host is kept, with the recipe's commit.", "vllm-spark report"),
+    Line("A report of every host is stored, with the recipe's commit.", "vllm-spark report"),
     Line(
-        "Speed is inside the interval foreseen, and the same over several runs.", "vllm-spark plan RECIPE", (),
+        "The speed is inside the forecast interval, and equal over several runs.", "vllm-spark plan RECIPE", (),
         ("slow", "gpu-clocks", "drafter"),
     ),
     Line(
-        "Behind a router: it asks no other model when this one refuses.", "ansible-playbook verify.yml -l HOST", (),
-        ("silent-failover",),
+        "A router in front does not send requests to another model when this one refuses.",
+        "ansible-playbook verify.yml -l HOST", (), ("silent-failover",),
     ),
-    Line("Whoever reaches the port is meant to, or the server has a key.", "ansible-playbook precheck.yml -l HOST"),
-    Line("After a reboot it serves by itself.", "ansible-playbook status.yml -l HOST", (), ("engine-failed-to-start",)),
+    Line("Only intended clients reach the port, or the server has a key.", "ansible-playbook precheck.yml -l HOST"),
     Line(
-        "The log of the start holds no finding.",
+        "The deployment serves again after a reboot.", "ansible-playbook status.yml -l HOST", (),
+        ("engine-failed-to-start",),
+    ),
+    Line(
+        "The log of the start has no finding.",
         "ssh HOST sudo journalctl -u vllm@NAME -o cat -b | vllm-spark doctor -",
     ),
 )  # fmt: skip
 
 
 def text() -> str:
-    """The page."""
+    """Return the page."""
     recipes = {name: loader.load(name).document["gates"] for name in sorted(loader.names([paths.RECIPES]))}
     parts = [
         HEAD.rstrip(),
         "## Before",
-        "\n".join(map(_box, BEFORE)),
+        "\n".join(map(_list_item, BEFORE)),
         "## The gates",
         GATES_HEAD,
-        table(("gate", "proves", "judged where"), _gate_rows()),
+        table(("gate", "proves", "runs for"), _gate_rows()),
         "### By recipe",
-        "What every deployment has is left out. Ready: until the first token, at the most.",
-        table(("recipe", "ready", "lines of the log", "other gates"), _recipe_rows(recipes)),
-        "### Lines of the log",
-        table(("id", "on a miss"), ((f"`{name}`", gate["why"]) for name, gate in shared_gates.load().items())),
+        "The gates of every deployment are left out. The column ready is the deadline of the first token.",
+        table(("recipe", "ready", "log lines", "other gates"), _recipe_rows(recipes)),
+        "### Log lines",
+        table(
+            ("id", "reason of the check"), ((f"`{name}`", gate["why"]) for name, gate in shared_gates.load().items())
+        ),
         "## After",
-        "\n".join(map(_box, AFTER)),
+        "\n".join(map(_list_item, AFTER)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _box(line: Line) -> str:
-    read = ", ".join(f"[{name}](../runbooks/{name}.md)" for name in line.runbooks)
-    return f"- [ ] {line.what}\n      `{line.command}`" + (f" — {read}" if read else "")
+def _list_item(line: Line) -> str:
+    runbooks = ", ".join(f"[{name}](../runbooks/{name}.md)" for name in line.runbooks)
+    return f"- [ ] {line.what}\n      `{line.command}`" + (f" — {runbooks}" if runbooks else "")
 
 
 def _gate_rows() -> Iterator[tuple[str, str, str]]:
-    by_name = {gate.NAME for gate in runner.OPTIONAL}
-    elsewhere = {
-        gates.LOG: "where the recipe names lines",
-        gates.FABRIC: "two Sparks, where the recipe names a network",
-    }
-    for name, proves in gates.PROVES.items():
-        where = "where the recipe names it" if name in by_name else elsewhere.get(name, "every deployment")
-        yield f"`{name}`", proves, where
+    for gate in registry.GATES:
+        yield f"`{gate.name}`", gate.proves, gate.judged_where
 
 
-def _recipe_rows(recipes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+def _recipe_rows(recipes: Mapping[str, Document]) -> Iterator[tuple[str, str, str, str]]:
+    own_column = {ready.NAME, log.NAME, answer.NAME}
     for name, used in recipes.items():
-        others = [gate for gate in gates.PROVES if gate in used and gate not in {gates.READY, gates.LOG, gates.ANSWER}]
+        others = [gate.name for gate in registry.GATES if gate.name in used and gate.name not in own_column]
         yield (
             f"[{name}](recipes.md#{name.replace('.', '')})",
             f"{used['ready']['deadline_s']} s",
@@ -150,9 +152,9 @@ def _recipe_rows(recipes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str
         )
 
 
-def _log_gate(gate: Mapping[str, Any]) -> str:
+def _log_gate(gate: Document) -> str:
     if "equals" in gate:
         return f"{gate['id']} is {gate['equals']}"
     if "at_least" in gate:
         return f"{gate['id']} at least {gate['at_least']:,}"
-    return gate["id"] if gate.get("expect") != "absent" else f"{gate['id']} (absent)"
+    return str(gate["id"]) if gate.get("expect") != "absent" else f"{gate['id']} (absent)"

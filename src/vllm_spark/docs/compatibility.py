@@ -1,70 +1,60 @@
-"""docs/reference/compatibility.md: the known issues, as an operator looks them up."""
+"""docs/reference/compatibility.md: the known issues as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllm_spark.docs.markdown import table
 from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.known_issues import Conditions, KnownIssue
 
 HEAD = """\
 # Known issues
 
-Made by `vllm-spark docs` from `recipes/compatibility.yml`; do not edit it. A recipe that has one of the first table is
-refused with its text; `-e accept_known_issue=ID` goes on all the same and `deployed.json` records it. Those of the
-second table are shown. #N is an issue or pull request of vllm-project/vllm.
+`vllm-spark docs` writes this page from `recipes/compatibility.yml`; do not edit it. The toolkit refuses a recipe that
+has an issue of the first table. `-e accept_known_issue=ID` accepts the issue, and `deployed.json` records that. Issues
+of the second table are shown as a warning. #N is an issue or pull request of vllm-project/vllm.
 """
+COLUMNS = ("id", "issue", "condition", "symptom", "alternative", "source")
 
 
 def text() -> str:
-    """The page."""
-    issues = known_issues.load()
-    parts = [HEAD]
-    for level, title in (("refuse", "Refused"), ("warn", "Shown")):
-        rows = [_row(issue) for issue in issues if issue.level == level]
-        parts.append(
-            "\n".join(
-                [
-                    f"## {title}",
-                    "",
-                    "| id | what | when | shows as | instead | source |",
-                    "|---|---|---|---|---|---|",
-                    *rows,
-                ]
-            )
-        )
+    """Return the page."""
+    parts = [HEAD.rstrip()]
+    for level, title in (("refuse", "Refused"), ("warn", "Warned about")):
+        rows = (_row(issue) for issue in known_issues.load() if issue.level == level)
+        parts.append(f"## {title}\n\n{table(COLUMNS, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _row(issue: KnownIssue) -> str:
-    unless = "; ".join(f"not if {_words(set_)}" for set_ in issue.unless)
-    when = "; ".join(part for part in (_words(issue.when), unless) if part)
-    cells = [issue.id, issue.what, when, issue.error or "nothing", issue.instead, issue.source]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _row(issue: KnownIssue) -> tuple[str, ...]:
+    unless = "; ".join(f"not if {_condition(conditions)}" for conditions in issue.unless)
+    condition = "; ".join(part for part in (_condition(issue.when), unless) if part)
+    return (issue.id, issue.what, condition, issue.error or "no message", issue.instead, issue.source)
 
 
-def _words(conditions: Conditions) -> str:
-    return ", ".join(word for name, wanted in conditions.items() for word in _said(name, wanted))
+def _condition(conditions: Conditions) -> str:
+    return ", ".join(part for name, value in conditions.items() for part in _condition_parts(name, value))
 
 
-def _said(name: str, wanted: Any) -> Iterator[str]:
+def _condition_parts(name: str, value: Any) -> Iterator[str]:
     if name == "engine":
-        yield _versions(wanted)
+        yield _versions(value)
     elif name in {"args", "env"}:
-        for setting, rule in wanted.items():
-            shown = f"{'--' if name == 'args' else ''}{setting}"
-            yield f"{shown} {rule['is']}" if "is" in rule else f"{shown} {'set' if rule['set'] else 'not set'}"
+        for setting, rule in value.items():
+            flag = f"{'--' if name == 'args' else ''}{setting}"
+            yield f"{flag} {rule['is']}" if "is" in rule else f"{flag} {'set' if rule['set'] else 'not set'}"
     elif name == "nodes":
-        yield f"{wanted} Spark{'s' if wanted > 1 else ''}"
+        yield f"{value} Spark{'s' if value > 1 else ''}"
     elif name == "drafter":
-        yield "a drafter" if wanted == "any" else "the MTP drafter"
+        yield "a drafter" if value == "any" else "the MTP drafter"
     else:
-        yield f"{name.replace('_', ' ')} `{wanted}`"
+        yield f"{name.replace('_', ' ')} `{value}`"
 
 
-def _versions(wanted: Mapping[str, str]) -> str:
-    since = f"vLLM {wanted['since']} and later" if "since" in wanted else "vLLM"
-    below = f" before {wanted['below']}" if "below" in wanted else ""
-    builds = f", or builds `{wanted['or_builds']}`" if "or_builds" in wanted else ""
+def _versions(versions: Mapping[str, str]) -> str:
+    since = f"vLLM {versions['since']} and later" if "since" in versions else "vLLM"
+    below = f" before {versions['below']}" if "below" in versions else ""
+    builds = f", or builds `{versions['or_builds']}`" if "or_builds" in versions else ""
     return f"{since}{below}{builds}"

@@ -1,16 +1,16 @@
-"""What the generated pages are written in."""
+"""Markdown of the generated pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table, without a line break at its end."""
-    named = list(heads)
-    return "\n".join([row(named), "|" + "---|" * len(named), *map(row, rows)])
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table without a line break at its end."""
+    titles = list(columns)
+    return "\n".join([row(titles), "|" + "---|" * len(titles), *map(row, rows)])
 
 
 def row(cells: Iterable[str]) -> str:
-    """One row; a bar inside a cell does not end it."""
+    """Return one row. A bar inside a cell is escaped."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

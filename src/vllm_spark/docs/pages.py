@@ -1,59 +1,51 @@
-"""docs/reference: pages that are made from data of the toolkit, and the check that none is stale."""
+"""Generated files: the pages of docs/reference and the gates in recipes/schema.json."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, RefusedError, register
-from vllm_spark.docs import checklist, compatibility, findings, prediction
-from vllm_spark.sizing import catalogue
+from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema, recipes
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
-FOLDER = paths.ROOT / "docs" / "reference"
+ROOT = paths.ROOT
 
-# File in docs/reference -> what makes its text.
+# File in docs/reference -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
     "checklist.md": checklist.text,
     "compatibility.md": compatibility.text,
     "findings.md": findings.text,
     "prediction.md": prediction.text,
-    "recipes.md": catalogue.page,
+    "recipes.md": recipes.text,
 }
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    docs = commands.add_parser("docs", help="write the pages of docs/reference that are made from data")
-    docs.add_argument(
-        "--check", action="store_true", help="write nothing; fail where a page is not what would be written"
-    )
+def outdated() -> dict[str, str]:
+    """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
+    texts = {f"docs/reference/{name}": page() for name, page in PAGES.items()}
+    texts["recipes/schema.json"] = recipe_schema.text()
+    return {name: text for name, text in texts.items() if read(name) != text}
 
 
-def run(asked: argparse.Namespace) -> int:
-    """Write the pages, or check them. Raises RefusedError with every stale page."""
-    made = {name: page() for name, page in PAGES.items()}
-    old = {name: text for name, text in made.items() if written(name) != text}
-    if asked.check and old:
-        raise RefusedError(_stale(name) for name in old)
-    for name, text in old.items():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / name).write_text(text, encoding="utf-8")
-        print(f"docs/reference/{name}")
-    return 0
-
-
-def written(name: str) -> str | None:
-    """The page as it is in the checkout."""
-    file = FOLDER / name
+def read(name: str) -> str | None:
+    """Return a generated file as the checkout has it, or None if it is missing."""
+    file = ROOT / name
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
-def _stale(name: str) -> Refusal:
+def write(name: str, text: str) -> None:
+    """Write a generated file."""
+    file = ROOT / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def stale_refusal(name: str) -> Refusal:
+    """Return the refusal of a page that is out of date."""
     return STALE_PAGE(
-        what=f"docs/reference/{name} is not what the toolkit's data say",
-        expected="the page as `vllm-spark docs` writes it",
+        what=f"{name} is out of date",
+        expected="the file that `vllm-spark docs` writes from the toolkit's data",
         fix="vllm-spark docs.",
     )

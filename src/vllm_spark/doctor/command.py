@@ -1,4 +1,4 @@
-"""`vllm-spark doctor`: what logs of the engine, Ray, NCCL, the kernel and Docker say, root cause first."""
+"""`vllm-spark doctor`: findings in logs of the engine, Ray, NCCL, the kernel and Docker, root cause first."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vllm_spark.doctor.log_lines import blocks
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
-BUNDLE_SUFFIX = ".tar.gz"  # of what `collect` writes
-LOG_SUFFIX = ".log"  # of what is judged in it
+BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
+LOG_SUFFIX = ".log"  # of the logs in it
 FOUND = 1
 UNREADABLE = 2
 
@@ -41,39 +41,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="files, or bundles of collect; - is standard input, the default",
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=run)
 
 
-def run(call: argparse.Namespace) -> int:
-    """Print the findings. Exit status 0 without any, 1 with one, 2 for a log that cannot be read."""
+def run(args: argparse.Namespace) -> int:
+    """Print the findings. Returns the exit status: 0 without findings, 1 with findings, 2 for an unreadable log."""
     try:
-        logs = [log for name in call.logs for log in _logs(name)]
+        logs = [log for name in args.logs for log in _logs(name)]
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
         fix = "name another file, or read it with sudo and pipe it in: sudo cat FILE | vllm-spark doctor -."
-        print(
-            str(
-                LOG_UNREADABLE(
-                    what=what,
-                    expected="a log that can be read",
-                    fix=fix,
-                )
-            ),
-            file=sys.stderr,
-        )
+        print(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), file=sys.stderr)
         return UNREADABLE
     judgement = diagnosis.judge(logs)
-    print(json.dumps(to_json(judgement, logs), indent=2) if call.json else "\n".join(lines(judgement, logs)))
+    print(json.dumps(to_json(judgement, logs), indent=2) if args.json else "\n".join(lines(judgement, logs)))
     return FOUND if judgement.findings or judgement.unrecognised else 0
 
 
 def read(name: str) -> Log:
-    """Judge one log. Raises OSError where it cannot be read."""
+    """Diagnose one log. Raises OSError if it cannot be read."""
     with _opened(name) as stream:
         return judged("standard input" if name == STANDARD_INPUT else name, stream)
 
 
 def judged(name: str, stream: BinaryIO) -> Log:
-    """Judge a log whose bytes are at hand; `name` is what a finding calls it."""
+    """Diagnose a log from a stream. Findings carry `name` as its file."""
     log = Log(name)
     for block in blocks(stream):
         log.read(block)
@@ -81,8 +73,7 @@ def judged(name: str, stream: BinaryIO) -> Log:
 
 
 def read_bundle(name: str) -> list[Log]:
-    """Judge the logs of what `collect` wrote, one after the other as they lie in it. Raises OSError where it cannot be
-    read."""
+    """Diagnose the logs of a bundle of `collect`, in the order of the archive. Raises OSError if it cannot be read."""
     logs = []
     try:
         with tarfile.open(name, "r|gz") as archive:
@@ -91,12 +82,12 @@ def read_bundle(name: str) -> list[Log]:
                 if stream:
                     logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise OSError(errno.EINVAL, f"no whole bundle ({error})", name) from error
+        raise OSError(errno.EINVAL, f"not a complete bundle ({error})", name) from error
     return logs
 
 
 def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
-    """The findings as an operator reads them."""
+    """Yield the findings as lines for the operator."""
     read_lines = sum(log.lines for log in logs)
     amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
     if not judgement.findings and not judgement.unrecognised:
@@ -104,18 +95,18 @@ def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         return
     for place, finding in enumerate(judgement.findings, 1):
         yield f"{place}. {finding.cause}"
-        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.seen(finding)}"
+        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.log_line(finding)}"
         yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
     if judgement.unrecognised:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
-            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.seen(finding)}"
+            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.log_line(finding)}"
         yield f"   Fix: {diagnosis.GENERIC_FIX} See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}"
     yield f"read {amount}"
 
 
 def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:
-    """The same for programs: `findings` and `unrecognised` in their order, and the lines read of each log."""
+    """Return the same as JSON: `findings` and `unrecognised` in their order, and the number of lines of each log."""
     return {
         "findings": [asdict(finding) for finding in judgement.findings],
         "unrecognised": [asdict(finding) for finding in judgement.unrecognised],

@@ -1,12 +1,12 @@
-"""The doctor's judgement: the root cause of a failed start, and every finding of whole logs.
+"""Diagnosis of logs: the root cause of a failed start, and every finding of whole logs.
 
-The last line of a failed start is nearly always "Engine core initialization failed. See root cause
-above". So known causes are looked for first (signatures.py, in order of priority), and for an
-unknown one the innermost exception of the first traceback that is not such a wrapper is taken.
+The last line of a failed start is nearly always "Engine core initialization failed. See root cause above". So known
+causes are searched first (signatures.py, in order of priority). The root cause of an unknown failure is the innermost
+exception of the first traceback that is not such a wrapper.
 
-A log is judged block by block. A block that holds none of the fixed texts of the signatures, and nothing
-that looks like an error, is not taken apart at all: that is nearly every block of a large log.
-Everything here is pure but for reading the packaged signatures.yml once.
+A log is read block by block. A block without any fixed text of the signatures and without anything that looks like an
+error is not parsed; that is nearly every block of a large log. Everything here is pure, except that the packaged
+signatures.yml is read once.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 _LOGGED = "the engine logged an error that no signature knows"
 _SERVING = "Application startup complete."
 _FATAL = frozenset({"ERROR", "CRITICAL"})
-# A block without any of these holds no error that could be told without a signature. The last two are raylet's levels.
+# Without a signature, only a block with one of these can hold an error. The last two are raylet's levels.
 _MARKS = (MARK, "ERROR", "CRITICAL", "error: ", "docker: ", "Error response", _NCCL_WARNING, _SERVING, " E ", " F ")
-_OVERLAP = 40  # lines of the block before that are looked at again: a pattern may span lines
+_OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
-_CAUSES = 5  # findings of one signature with different values; more are counted with the first
-_KINDS = 200  # of unknown error lines kept of one log
-_SHOWN = 5  # of them told
-_SEEN_LIMIT = 300  # characters of the log line in a message: some vLLM errors list every choice there is
+_CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
+_KINDS = 200  # of unknown error lines that are kept of one log
+_REPORTED = 5  # of the unknown errors
+_LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
 
 
-_Key = tuple[str, tuple[str | None, ...]]  # of a signature, and the values that its pattern took
+_Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the doctor says of a log. `fix` carries no "Fix:"; `runbook` is a file of docs/runbooks; `number` is
-    that of the first line, 0 if none was kept, and `count` how often it was seen."""
+    """One finding in a log. `fix` is without "Fix:"; `runbook` is a file of docs/runbooks; `number` is that of the
+    first matching line, 0 if unknown; `count` is the number of matches."""
 
     signature: str
     cause: str
@@ -76,13 +76,13 @@ class Judgement:
 
 @dataclass(slots=True)
 class Log:
-    """One log (of a start: one systemd invocation), judged block by block from its beginning."""
+    """One log, diagnosed block by block from its beginning. The log of a start is one systemd invocation."""
 
     file: str = ""
     lines: int = 0
-    _found: dict[_Key, Finding] = field(default_factory=dict)
-    _errors: dict[str, Finding | None] = field(default_factory=dict)  # by kind; None for a harmless one
-    _counts: Counter[_Key | str] = field(default_factory=Counter)  # of both
+    _findings: dict[_Key, Finding] = field(default_factory=dict)
+    _errors: dict[str, Finding | None] = field(default_factory=dict)  # by kind; None for a harmless line
+    _counts: Counter[_Key | str] = field(default_factory=Counter)  # of findings and errors
     _last: dict[str, int] = field(default_factory=dict)
     _overlap: list[str] = field(default_factory=list)
     _known: set[int] = field(default_factory=set)
@@ -92,10 +92,10 @@ class Log:
     _serving: bool = False
 
     def read(self, text: str) -> None:
-        """Take in the next block of whole lines."""
+        """Read the next block of whole lines."""
         whole = "\n".join([*self._overlap, text])
         kinds = _kinds(whole)
-        expected = [sign for sign, texts in _sought() if any(fixed in kinds for fixed in texts)]
+        expected = [sign for sign, texts in _literals() if any(text_ in kinds for text_ in texts)]
         if expected or self._tracebacks.busy or any(mark in kinds for mark in _MARKS):
             lines = [*self._overlap, *text.removesuffix("\n").split("\n")]
             first = self.lines - len(self._overlap) + 1
@@ -107,23 +107,23 @@ class Log:
         self._overlap = [*self._overlap, *(line[:LINE_CHARACTERS] for line in last)][-_OVERLAP:]
 
     def findings(self) -> list[Finding]:
-        """What signatures say of it, root cause first."""
+        """Return the findings of the signatures, root cause first."""
         kept: list[Finding] = []
         for signature in signatures():
-            keys = [key for key in self._found if key[0] == signature.id]
+            keys = [key for key in self._findings if key[0] == signature.id]
             enough = sum(self._counts[key] for key in keys) >= signature.at_least
             if enough and (not signature.at_end or self._last.get(signature.id, 0) > self.lines - _SPAN):
-                kept += [replace(self._found[key], count=self._counts[key]) for key in keys]
+                kept += [replace(self._findings[key], count=self._counts[key]) for key in keys]
         return kept
 
     def exception(self) -> Finding | None:
-        """The innermost exception of the first traceback that no signature explains."""
+        """Return the innermost exception of the first traceback that no signature explains."""
         chains = self._tracebacks.chains()
         root = next((chain.root for chain in chains if chain.root and not chain.known), None)
         return self._exception(root.line, root.number) if root else None
 
     def unknown_cause(self) -> Finding | None:
-        """Say why the start failed, whatever the signatures say."""
+        """Return the cause of a failed start without regard to signatures, or None if nothing failed."""
         chains = self._tracebacks.chains()
         if root := next((chain.root for chain in chains if chain.root), None):
             return self._exception(root.line, root.number)
@@ -132,24 +132,24 @@ class Log:
         if self._last_error:
             return self._logged(*self._last_error)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
-            return self._unrecognised("a process of the engine ended without saying why", wrapper, 0)
+            return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
         return None
 
     def unrecognised(self) -> list[Finding]:
-        """Every kind of error that no signature explains: exceptions, what refused the command, then error lines."""
-        found = [
+        """Return a finding per kind of error that no signature explains: exceptions, refused commands, error lines."""
+        exceptions = [
             replace(self._exception(chain.root.line, chain.root.number), count=chain.count)
             for chain in self._tracebacks.chains()
             if chain.root and not chain.known and not _is_harmless(chain.root.line)
         ]
         errors = [replace(error, count=self._counts[kind]) for kind, error in self._errors.items() if error]
-        return [*found, *errors]
+        return [*exceptions, *errors]
 
     def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
-        """Judge a block whose first line has the number `first`; those up to self.lines were judged before."""
+        """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
         self._known = {number for number in self._known if number >= first}
-        # Lines of one process are put together: two ranks that fail at once interleave their tracebacks,
-        # and a signature may span lines.
+        # The lines of one process are joined: two ranks that fail at once interleave their tracebacks, and a
+        # signature can span lines.
         order = sorted(range(len(entries)), key=lambda index: entries[index].process)
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
@@ -163,25 +163,25 @@ class Log:
                 self._read_error(number, entry)
 
     def _match(self, signature: Signature, match: re.Match[str], numbers: Sequence[int]) -> None:
-        # A line tells one thing: what an earlier signature explained is no second finding.
+        # A line has one cause: a line that an earlier signature explains is not a second finding.
         if max(numbers) <= self.lines or numbers[0] in self._known:
             return
         self._known.update(numbers)
         self._last[signature.id] = max(numbers)
         key: _Key = (signature.id, match.groups() or ((match[0],) if "{0}" in signature.cause else ()))
-        if key not in self._found:
-            same = [other for other in self._found if other[0] == signature.id]
+        if key not in self._findings:
+            same = [other for other in self._findings if other[0] == signature.id]
             key = key if len(same) < _CAUSES else same[0]
         self._counts[key] += 1
-        # Within a block the processes come one after the other, not the lines.
-        if key not in self._found or numbers[0] < self._found[key].number:
-            self._found[key] = _finding(signature, match, self.file, numbers[0])
+        # A block is sorted by process, not by line.
+        if key not in self._findings or numbers[0] < self._findings[key].number:
+            self._findings[key] = _finding(signature, match, self.file, numbers[0])
 
     def _read_error(self, number: int, entry: LogEntry) -> None:
-        """Look at a line for an error, without signatures."""
+        """Search a line for an error, without signatures."""
         self._serving = self._serving or entry.text.startswith(_SERVING)
         if self._serving and entry.process.lower().startswith("apiserver"):
-            return  # what the API server says once it serves is about a request
+            return  # once it serves, the API server logs errors of requests
         text = entry.text.strip()
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
@@ -197,9 +197,9 @@ class Log:
             self._last_error = (text, number)
             self._count_error(kind, self._logged(text, number))
 
-    def _count_error(self, kind: str | None, found: Finding) -> None:
+    def _count_error(self, kind: str | None, finding: Finding) -> None:
         if kind is not None and (kind in self._errors or len(self._errors) < _KINDS):
-            self._errors.setdefault(kind, None if _is_harmless(found.line) else found)
+            self._errors.setdefault(kind, None if _is_harmless(finding.line) else finding)
             self._counts[kind] += 1
 
     def _logged(self, text: str, number: int) -> Finding:
@@ -214,9 +214,9 @@ class Log:
 
 
 def root_cause(lines: Sequence[str]) -> Finding | None:
-    """Say why the start that these lines tell of failed; None where nothing in them failed.
+    """Return the root cause of a failed start, or None if nothing in these lines failed.
 
-    `lines` are one start's (one systemd invocation), oldest first: an older failure in them would count.
+    `lines` are those of one start (one systemd invocation), oldest first. Lines of an older failure would count.
     """
     log = Log()
     if lines:
@@ -228,38 +228,38 @@ def root_cause(lines: Sequence[str]) -> Finding | None:
 
 
 def judge(logs: Iterable[Log]) -> Judgement:
-    """Put the findings of several logs together, root cause first, one entry for each log that shows it."""
+    """Return the findings of several logs, root cause first, with one entry per log that shows it."""
     logs = list(logs)
     order = {signature.id: place for place, signature in enumerate(signatures())}
-    found = sorted(
+    findings = sorted(
         (finding for log in logs for finding in log.findings()), key=lambda finding: order[finding.signature]
     )
-    return Judgement(tuple(found), tuple([finding for log in logs for finding in log.unrecognised()][:_SHOWN]))
+    return Judgement(tuple(findings), tuple([finding for log in logs for finding in log.unrecognised()][:_REPORTED]))
 
 
 def explain(finding: Finding) -> str:
-    """One message to an operator: cause, line seen, fix, runbook."""
-    return f"{finding.cause} — seen: {seen(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+    """Return one message to the operator: cause, matching line, fix, runbook."""
+    return f"{finding.cause} — seen: {log_line(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
 
 
-def seen(finding: Finding) -> str:
-    """The log line as it is shown."""
-    return finding.line if len(finding.line) <= _SEEN_LIMIT else finding.line[:_SEEN_LIMIT] + " …"
+def log_line(finding: Finding) -> str:
+    """Return the log line, cut to the length of a message."""
+    return finding.line if len(finding.line) <= _LINE_LIMIT else finding.line[:_LINE_LIMIT] + " …"
 
 
 def _kinds(text: str) -> str:
-    """Every kind of line once, without its digits. A large log says a few things over and over, and it takes longer
-    to look for a hundred texts in all of it than to find out which."""
+    """Return every kind of line once, without its digits. A large log repeats a few lines, and it takes longer to
+    search all of it for a hundred texts than to reduce it first."""
     return "\n".join(set(text.translate(NO_DIGITS).split("\n")))
 
 
 @cache
-def _sought() -> list[tuple[Signature, tuple[str, ...]]]:
+def _literals() -> list[tuple[Signature, tuple[str, ...]]]:
     return [(sign, tuple(fixed.translate(NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
 
 
 def _refusal(text: str) -> str:
-    """Say what refused to start it, if this line does."""
+    """Return what refused to start the engine according to this line, or an empty text."""
     if _USAGE_ERROR.match(text):
         return "the engine refused its command line"
     return "Docker did not start the container" if _DOCKER_ERROR.match(text) else ""
@@ -274,7 +274,7 @@ def _finding(signature: Signature, match: re.Match[str], file: str, number: int)
     names: dict[str, Any] = match.groupdict(default="")
     return Finding(
         signature=signature.id,
-        # A pattern's alternatives leave groups empty, and so gaps in the sentence.
+        # The groups of other alternatives are empty and leave gaps in the sentence.
         cause=" ".join(signature.cause.format(*values, **names).split()),
         line=_line_at(match.string, match.start()),
         fix=signature.fix.format(*values, **names),

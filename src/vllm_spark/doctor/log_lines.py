@@ -1,4 +1,4 @@
-"""Log lines: taken out of what journald, Docker, the kernel, Ray and vLLM put before them, and read in blocks."""
+"""Log lines without the prefixes of journald, Docker, the kernel, Ray and vLLM, read in blocks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 BLOCK_BYTES = 256 * 1024
-LINE_BYTES = 64 * 1024  # of a line that is longer than a block, its beginning
-LINE_CHARACTERS = 8 * 1024  # what is judged of a line: no pattern may run away on one that never ends
+LINE_BYTES = 64 * 1024  # kept of a line that is longer than a block
+LINE_CHARACTERS = 8 * 1024  # parsed of a line, so that no pattern runs away on an endless one
 
-# What stands before the engine's own line: journalctl, dmesg, `docker logs -t`, `docker compose logs`.
+# Prefixes of the engine's own line: journalctl, dmesg, `docker logs -t`, `docker compose logs`.
 _CARRIER = re.compile(
     r"""(?:
       [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?
@@ -23,11 +23,11 @@ _CARRIER = re.compile(
     )""",
     re.VERBOSE,
 )
-_JSON_FILE = '{"log":"'  # Docker's json-file driver, as it lies in /var/lib/docker/containers
+_JSON_FILE = '{"log":"'  # Docker's json-file driver, in /var/lib/docker/containers
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# "(EngineCore pid=686) (RayWorkerWrapper pid=228, ip=10.77.0.2) ": vLLM puts its own prefix before the
-# one that Ray put before a worker's line. One space only: what follows may be an indented frame.
+# "(EngineCore pid=686) (RayWorkerWrapper pid=228, ip=10.77.0.2) ": vLLM adds its own prefix before Ray's prefix of a
+# worker's line. The pattern takes one space only, because the rest can be an indented frame.
 _PROCESS = re.compile(r"\s*\((?P<process>[^()]{0,60}?\bpid=\d+|raylet|autoscaler)[^()]{0,80}\) ?")
 _RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on tracebacks and C++ warnings
 _LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC"
@@ -53,7 +53,7 @@ _RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One line of the log: which process wrote it, at which level ("" if it says neither), and the text."""
+    """One line of the log: its process and its level (each "" if unknown), and the text."""
 
     process: str
     level: str
@@ -61,7 +61,7 @@ class LogEntry:
 
 
 def parse(line: str) -> LogEntry:
-    """Take one line of the journal apart. A bar redrawn with carriage returns counts as last drawn."""
+    """Parse one line of the journal. Of a progress bar with carriage returns only the last state counts."""
     text = line.rstrip("\r\n")
     if "\r" in text:
         text = text.rpartition("\r")[2]
@@ -85,7 +85,7 @@ def parse(line: str) -> LogEntry:
 
 
 def clean(line: str) -> str:
-    """The message of a log line: no colours, process prefixes, level, date or source file."""
+    """Return the message of a log line without colours, process prefixes, level, date and source file."""
     return parse(line).text
 
 
@@ -97,7 +97,7 @@ def _from_json(text: str) -> str:
 
 
 def blocks(stream: BinaryIO) -> Iterator[str]:
-    """Read whole lines, some 256 KiB at a time, whatever the bytes: the memory used does not grow with the log."""
+    """Yield whole lines in blocks of about 256 KiB, so that memory use does not grow with the log."""
     rest = b""
     while data := stream.read(BLOCK_BYTES):
         data = rest + data

@@ -1,4 +1,4 @@
-"""Known causes: data/signatures.yml, and the fixed text by which a signature is looked for before its pattern is."""
+"""Known causes of signatures.yml, and the fixed texts that are searched before their patterns are tried."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import yaml
 
 SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
 # `cause` ends a start or a server by itself; `consequence` follows from another fault, often of another Spark;
-# `symptom` says no more than that another process failed or hangs, so that any exception tells more;
+# `symptom` says only that another process failed or hangs, so that any exception explains more;
 # with a `warning` the server runs, slowly, wrongly or not for long. Findings are listed in this order.
 SEVERITIES = ("cause", "consequence", "symptom", "warning")
 
 _LOOK_BEHIND = re.compile(r"\(\?<[!=][^()]*\)")
 _LITERAL = re.compile(r"\\([^\w\s])|([^\\.^$*+?{}\[\]|()])")
-# Docker's json-file log escapes these, so they are no part of what is looked for in it.
+# Docker's json-file log escapes these characters, so a fixed text ends before them.
 _ESCAPED = re.compile(r'["<>&\\].*')
 
 
@@ -35,18 +35,18 @@ class Signature:
     source: str
     example: str
     versions: str = ""
-    at_least: int = 1  # lines of one log; fewer are usual
-    at_end: bool = False  # counts only as (nearly) the last line of a log: what follows it is missing
+    at_least: int = 1  # lines of one log; fewer are normal
+    at_end: bool = False  # counts only near the end of a log: the next lines are missing
 
     @cached_property
     def literals(self) -> tuple[str, ...]:
-        """The fixed text that begins each alternative of the pattern; a log without any of them has no match."""
+        """The fixed text at the start of each alternative of the pattern. A log without any of them has no match."""
         return tuple(literal(alternative) for alternative in alternatives(self.pattern.pattern))
 
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """A line that looks like a fault and is none."""
+    """A line that looks like a fault and is harmless."""
 
     pattern: re.Pattern[str]
     why: str
@@ -55,8 +55,8 @@ class Harmless:
 
 
 def alternatives(pattern: str) -> list[str]:
-    """Split a regular expression at the | that stand in no group and no set."""
-    found = [""]
+    """Split a regular expression at each | outside of groups and sets."""
+    parts = [""]
     depth = 0
     in_set = False
     for part in re.findall(r"\\.|.", pattern, re.DOTALL):
@@ -64,14 +64,14 @@ def alternatives(pattern: str) -> list[str]:
         if not in_set:
             depth += (part == "(") - (part == ")")
         if part == "|" and not depth and not in_set:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += part
-    return found
+            parts[-1] += part
+    return parts
 
 
 def literal(alternative: str) -> str:
-    """Read the fixed text at the beginning of a regular expression, as far as it goes."""
+    """Return the fixed text at the start of a regular expression."""
     rest = _LOOK_BEHIND.sub("", alternative, count=1) if alternative.startswith("(?<") else alternative
     text = ""
     while match := _LITERAL.match(rest):
@@ -84,15 +84,15 @@ def literal(alternative: str) -> str:
 
 @cache
 def signatures() -> tuple[Signature, ...]:
-    """Load the known causes, those that explain others first. Raises TypeError, ValueError or re.error on a
+    """Load the known causes, sorted by severity. Raises TypeError, ValueError or re.error on a
     malformed file."""
-    found = [_signature(**entry) for entry in _file()["signatures"]]
-    return tuple(sorted(found, key=lambda signature: SEVERITIES.index(signature.severity)))
+    loaded = [_signature(**entry) for entry in _file()["signatures"]]
+    return tuple(sorted(loaded, key=lambda signature: SEVERITIES.index(signature.severity)))
 
 
 @cache
 def harmless() -> tuple[Harmless, ...]:
-    """Load what looks like a fault and is none."""
+    """Load the harmless lines."""
     return tuple(
         Harmless(re.compile(entry["pattern"]), entry["why"], entry["source"], entry["example"])
         for entry in _file()["harmless"]

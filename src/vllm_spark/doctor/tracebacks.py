@@ -1,6 +1,6 @@
 """Python's tracebacks in a log of several processes: each chain of exceptions, its cause first.
 
-Lines come one at a time and nothing but the chains is kept, those with the same cause once.
+Lines are read one at a time. Only the chains are kept, and chains with the same cause once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vllm_spark.doctor.log_lines import LogEntry
 
 NOT_FATAL = frozenset({"DEBUG", "INFO", "WARNING"})
 ORDERLY = re.compile(r"SystemExit|KeyboardInterrupt|CancelledError")
-# Exceptions that only say that another process or frame failed (v1/engine/utils.py and exceptions.py,
+# Exceptions that only report the failure of another process or frame (v1/engine/utils.py and exceptions.py,
 # v1/executor/multiproc_executor.py, Ray's wrapper of a remote exception), or an orderly exit.
 WRAPPER = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
@@ -33,7 +33,7 @@ _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 NO_DIGITS = str.maketrans("", "", "0123456789")
-_KINDS = 200  # kept of one log; a log of nothing but tracebacks must not fill the memory
+_KINDS = 200  # kept of one log; a log that consists of tracebacks must not fill the memory
 _STREAMS = 500
 
 
@@ -48,25 +48,25 @@ class Raised:
 
 @dataclass(slots=True)
 class Chain:
-    """Exceptions raised because of one another, the innermost first; `count` such chains were seen."""
+    """Exceptions raised because of one another, the innermost first; `count` is the number of such chains."""
 
     raised: list[Raised]
     count: int = 1
 
     @property
     def root(self) -> Raised | None:
-        """The innermost exception that says what failed; None where all only say that something did."""
+        """The innermost exception that is not a wrapper, or None if all are."""
         return next((raised for raised in self.raised if not WRAPPER.search(raised.line)), None)
 
     @property
     def known(self) -> bool:
-        """Does a signature explain it?"""
+        """True if a signature explains one of the exceptions."""
         return any(raised.known for raised in self.raised)
 
 
 @dataclass(slots=True)
 class _Stream:
-    """Where one process is in printing tracebacks."""
+    """The state of one process that prints tracebacks."""
 
     chain: Chain | None = None
     open: bool = False
@@ -84,13 +84,13 @@ class Tracebacks:
 
     @property
     def busy(self) -> bool:
-        """Is a traceback still being printed?"""
+        """True while a traceback is incomplete."""
         return any(stream.open or stream.tail for stream in self._streams.values())
 
     def read(self, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:
-        """Take the next line. Returns whether it belongs to a traceback; `known` is asked of an exception line."""
-        # A traceback through the logger carries its level on every line, a bare one none, so lines of
-        # other threads between them do not disturb. One logged as a warning has been dealt with.
+        """Read the next line. Returns True if it belongs to a traceback. `known` is called for an exception line."""
+        # A traceback through the logger has its level on every line, a bare one has none, so lines of other threads
+        # between them do no harm. A traceback that is logged as a warning has been handled.
         if entry.level in NOT_FATAL:
             return False
         key = (entry.process, entry.level)
@@ -101,14 +101,14 @@ class Tracebacks:
         return self._follow(self._streams[key], number, entry.text, known)
 
     def chains(self) -> list[Chain]:
-        """Every kind of chain, in the order in which they were first seen."""
+        """Return one chain per kind, in the order of their first lines."""
         for stream in self._streams.values():
             self._keep(stream.chain)
             stream.chain = None
         return sorted(self._kinds.values(), key=lambda chain: chain.raised[0].number)
 
     def lines(self) -> Iterator[str]:
-        """Every exception line, chain by chain."""
+        """Yield every exception line, chain by chain."""
         return (raised.line for chain in self.chains() for raised in chain.raised)
 
     def _keep(self, chain: Chain | None) -> None:
@@ -137,7 +137,7 @@ class Tracebacks:
         return True
 
     def _close(self, stream: _Stream, raised: Raised, known: Callable[[], bool]) -> None:
-        """Take the line that ends a traceback."""
+        """Read the line that ends a traceback."""
         if not _EXCEPTION.match(raised.line):
             return
         raised.known = known()
@@ -146,18 +146,18 @@ class Tracebacks:
         else:
             self._keep(stream.chain)
             stream.chain = Chain([raised])
-        # Ray prints the remote traceback within the message of its wrapper: the cause is still to come.
+        # Ray prints the remote traceback within the message of its wrapper, so the cause follows.
         stream.open = stream.linked = "RayTaskError" in raised.line
         stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else 0
 
 
 def alike(line: str) -> str:
-    """A line without its numbers: two that differ in nothing else tell the same."""
+    """Return a line without its numbers. Lines that differ only in numbers are of one kind."""
     return (_ADDRESS.sub("", line) if "0x" in line else line).translate(NO_DIGITS)
 
 
 def _complete(stream: _Stream, text: str) -> None:
-    """Add to a pydantic error the lines that say what is wrong: its first only counts the errors."""
+    """Add the detail lines to a pydantic error; its first line only counts the errors."""
     stream.tail -= 1
     detail, bracket, _ = text.strip().partition(" [type=")
     if detail.startswith("For further information") or stream.chain is None:

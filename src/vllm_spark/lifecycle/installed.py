@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark.core.ports import REGISTRY_PORT
-from vllm_spark.core.units import gib
+from vllm_spark.core.ports import LOOPBACK, REGISTRY_PORT
+from vllm_spark.core.units import GIB, MIB, gib
 
 InstalledState = Mapping[str, Any]
 Launch = Mapping[str, Any]
@@ -22,9 +22,8 @@ KEPT = ("current", "previous", "swapping")
 DERIVED_LABEL, BASE_LABEL = "vllm-spark.inputs", "vllm-spark.base"
 # The names that the toolkit itself gives: a derived image, and one on its way to the other Spark.
 DERIVED_NAME = "vllm-spark/"
-ON_ITS_WAY = f"127.0.0.1:{REGISTRY_PORT}/"
+ON_ITS_WAY = f"{LOOPBACK}:{REGISTRY_PORT}/"
 
-GIB, MIB = 1 << 30, 1 << 20
 
 # Steps that only tidy up after the others: nothing to tell an operator.
 QUIET = ("reload", "empty")

@@ -1,6 +1,6 @@
-"""Two ranks as one service: the ports they use, and the words that make them one cluster, by executor.
+"""Two ranks as one service: the ports, environment variables, flags and argv of each executor.
 
-Pure data. deploy/ranks.py makes a Pair from the facts of both hosts; deploy/launch.py writes it into the launch.
+Pure data. deploy/ranks.py builds a Pair from the facts of both hosts; deploy/launch.py writes it into the launch.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 
 from vllm_spark.core.host_layout import RUN_DIR, SUPERVISOR
 from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RAY_PORT, RAY_PORTS, SUPERVISOR_PORT
+from vllm_spark.core.units import GIB
 
-# Ray takes 30 % of memory for objects unless told; a tensor-parallel engine keeps none there.
-RAY_OBJECT_STORE_BYTES = 1 << 30
+# By default Ray reserves 30 % of memory for objects; a tensor-parallel engine stores none there.
+RAY_OBJECT_STORE_BYTES = GIB
 
 
-# Said at every start, some hundred lines before the engine serves: it is how the fabric gate knows what NCCL took.
+# NCCL logs this at every start, some hundred lines before the engine serves. The fabric gate reads from it which
+# network NCCL uses.
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one rank knows of its pair. Addresses are the fabric's; `launch` is the fingerprint of both ranks."""
+    """The pair from the view of one rank. Addresses are the fabric's; `launch` is the fingerprint of both ranks."""
 
     rank: int
     executor: str
@@ -39,7 +41,8 @@ class Pair:
 
 
 def environment(pair: Pair) -> dict[str, str]:
-    """The container's variables of one rank, but for the token of a Ray cluster, which is new with every start."""
+    """Return the container's variables of one rank. The token of a Ray cluster is not among them: each start has a new
+    one."""
     env = {**NCCL_LOG, **pair.env}
     if pair.executor == "mp":
         return {**env, "VLLM_PORT": str(ENGINE_PORT)}
@@ -47,13 +50,13 @@ def environment(pair: Pair) -> dict[str, str]:
         **env,
         "AUTOSCALER_METRIC_PORT": str(RAY_METRICS_PORT),
         "RAY_AUTH_MODE": "token",
-        # Else vLLM makes a cluster of its own beside this one, and waits half an hour for a second GPU.
+        # Otherwise vLLM starts its own cluster beside this one and waits half an hour for a second GPU.
         "RAY_ADDRESS": f"{pair.head}:{RAY_PORT}",
     }
 
 
 def flags(pair: Pair) -> dict[str, object]:
-    """The flags of `vllm serve` that make two of them one engine."""
+    """Return the flags of `vllm serve` that join the two ranks to one engine."""
     if pair.executor == "ray":
         return {"distributed-executor-backend": "ray"}
     return {
@@ -67,7 +70,7 @@ def flags(pair: Pair) -> dict[str, object]:
 
 
 def ray_argv(pair: Pair) -> Iterator[str]:
-    """`ray start` of one rank: no dashboard, known to Ray by its fabric address, every port a fixed one."""
+    """Yield the argv of `ray start` of one rank: no dashboard, the fabric address, fixed ports."""
     yield "start"
     if pair.rank:
         yield from (f"--address={pair.head}:{RAY_PORT}", "--block")
@@ -76,8 +79,8 @@ def ray_argv(pair: Pair) -> Iterator[str]:
     yield from (
         "--disable-usage-stats",
         f"--node-ip-address={pair.address}",
-        # Ray starts an idle worker for each CPU, each with a port of the range; when they run out, the engine waits for
-        # ever (seen with 32 CPUs). vLLM's ranks ask for a GPU and no CPU.
+        # Ray starts an idle worker for each CPU, each with a port of the range. If the ports run out, the engine waits
+        # forever (observed with 32 CPUs). vLLM's ranks request a GPU and no CPU.
         "--num-cpus=1",
         "--num-gpus=1",
         f"--object-store-memory={RAY_OBJECT_STORE_BYTES}",
@@ -87,7 +90,7 @@ def ray_argv(pair: Pair) -> Iterator[str]:
 
 
 def supervisor_argv(pair: Pair, name: str, image: str, api: str) -> Iterator[tuple[str, ...]]:
-    """The supervisor and its options, before the command that it runs. `api` is where the head answers, host:port."""
+    """Yield the supervisor and its options, before the command that it runs. `api` is host:port of the head's API."""
     yield (SUPERVISOR,)
     yield ("--name", name)
     yield ("--rank", str(pair.rank))
@@ -99,12 +102,12 @@ def supervisor_argv(pair: Pair, name: str, image: str, api: str) -> Iterator[tup
     yield ("--port", str(SUPERVISOR_PORT))
     if not pair.rank:
         yield ("--api", api)
-        # A Ray worker needs a head to join; the ranks of mp look for each other.
+        # A Ray worker needs a head to join; the ranks of mp find each other.
         if pair.executor == "ray":
             yield ("--first", f"{pair.address}:{RAY_PORT}")
     yield ("--",)
 
 
 def session_env(name: str) -> str:
-    """The env file that the supervisor writes at every start: the token of this Ray cluster."""
+    """Return the path of the env file that the supervisor writes at every start: the token of this Ray cluster."""
     return f"{RUN_DIR}/{name}/session.env"

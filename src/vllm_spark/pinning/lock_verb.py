@@ -1,26 +1,28 @@
-"""The verb `lock`: which recipes count, who is asked, and what an operator reads."""
+"""The verb `lock`: the recipes of a run, the resolution of their references, and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_spark.core import paths
+from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment
+from vllm_spark.pinning import resolution
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
+from vllm_spark.pinning.resolution import PinChange, PinSource, Resolution
 from vllm_spark.recipe import loader, lockfile
-from vllm_spark.recipe.lockfile import PinChange, Resolution
 
 NOTHING_TO_LOCK = register("nothing-to-lock", runbook="inventory-refused")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSources:
-    """Registries and hub as one source of answers."""
+    """Registries and the hub as one PinSource."""
 
     registry: Registry
     hub: Hub
@@ -38,7 +40,14 @@ class RemoteSources:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """What a run of `lock` was given."""
+    """The arguments of a run.
+
+    - `deployments`: `vllm_deployments` as it is, not yet checked
+    - `limit`: the hosts of the run
+    - `recipes`: names of recipes; if empty, those of every deployment within the limit
+    - `accepted`: keys of the lock file whose entries may move, or `all`
+    - `verify`: True to check digests that the recipes pin themselves
+    """
 
     deployments: object
     limit: tuple[str, ...]
@@ -50,78 +59,79 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True)
 class LockOutcome:
-    """The file before and after, and a line per entry."""
+    """The content of the lock file before and after, and a line per entry."""
 
     before: str
     after: str
-    lines: Sequence[str] = field(default_factory=tuple)
+    lines: tuple[str, ...] = ()
 
 
 def run(
-    wanted: LockRequest, file: Path, source: lockfile.PinSource, check: Callable[[Document], None], today: str
+    request: LockRequest, file: Path, source: PinSource, check: Callable[[Document], None], today: str
 ) -> LockOutcome:
-    """Resolve what the recipes leave open. `check` looks at a digest that a recipe pins itself. Nothing is written.
-    Raises RefusedError with every fault found."""
-    documents = _documents(wanted)
+    """Resolve the references that the recipes do not pin. The file is read and not written.
+
+    `check` checks the digest that a recipe pins itself. Raises RefusedError with every fault.
+    """
+    documents = _documents(request)
     old = lockfile.read(file)
     refusals: list[Refusal] = []
-    for document in documents if wanted.verify else ():
+    for document in documents if request.verify else ():
         try:
             check(document)
         except RefusedError as error:
             refusals += error.refusals
     try:
-        new, changes = lockfile.resolve(documents, old, source, wanted.accepted, today)
+        new, changes = resolution.resolve(documents, old, source, request.accepted, today)
     except RefusedError as error:
         raise RefusedError([*refusals, *error.refusals]) from error
     if refusals:
         raise RefusedError(refusals)
     before = file.read_text(encoding="utf-8") if file.is_file() else ""
-    # The same entries are no change, whoever wrote the file and in whatever form.
+    # With the same entries the file stays as it is, also if it has another format or comments.
     after = before if new == old else lockfile.text(new)
-    return LockOutcome(before, after, tuple(_lines(documents, changes, wanted.verify)))
+    return LockOutcome(before, after, tuple(_lines(documents, changes, request.verify)))
 
 
-def verified(registry: Registry) -> Callable[[Document], None]:
-    """A check that a recipe's own digest is in its registry and for its platform."""
+def digest_check(registry: Registry) -> Callable[[Document], None]:
+    """Return a check that the digest of a recipe is in its registry, for the recipe's platforms."""
 
     def check(document: Document) -> None:
         image = document["image"]
         if "digest" in image:
-            platforms = image.get("platforms", lockfile.DEFAULT_PLATFORMS)
-            registry.resolve(image["repository"], image["digest"], platforms)
+            registry.resolve(image["repository"], image["digest"], image.get("platforms", DEFAULT_PLATFORMS))
 
     return check
 
 
-def _documents(wanted: LockRequest) -> list[Document]:
-    """The recipes that count: those named, else those of every deployment that the limit touches, active or not."""
-    named = wanted.recipes or sorted(
-        {placed.recipe for placed in deployment.parse(wanted.deployments) if set(placed.hosts) & set(wanted.limit)}
+def _documents(request: LockRequest) -> list[Document]:
+    """Return the recipes that the request names, else those of every deployment within the limit, active or not."""
+    names = request.recipes or sorted(
+        {placed.recipe for placed in deployment.parse(request.deployments) if set(placed.hosts) & set(request.limit)}
     )
-    if not named:
-        raise RefusedError([_nothing(wanted.limit)])
+    if not names:
+        raise RefusedError([_nothing_to_lock(request.limit)])
     refusals: list[Refusal] = []
-    found: list[Document] = []
-    for name in named:
+    documents: list[Document] = []
+    for name in names:
         try:
-            found.append(loader.load(name, wanted.recipe_folders).document)
+            documents.append(loader.load(name, request.recipe_folders).document)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:
         raise RefusedError(refusals)
-    return found
+    return documents
 
 
-def _lines(documents: Iterable[Document], changes: Collection[PinChange], verify: bool) -> Iterator[str]:
+def _lines(documents: Iterable[Document], changes: Iterable[PinChange], verify: bool) -> Iterator[str]:
     for document in documents:
         if "digest" in document["image"]:
-            held = "as its registry has it" if verify else "not asked for (-e lock_verify=true asks)"
-            yield f"recipe {document['name']} pins image {lockfile.locked_name(document)} itself, {held}"
+            state = "and its registry has it" if verify else "not checked (-e lock_verify=true checks it)"
+            yield f"recipe {document['name']} pins image {lockfile.locked_name(document)} itself, {state}"
     yield from (change.line() for change in changes)
 
 
-def _nothing(limit: Collection[str]) -> Refusal:
+def _nothing_to_lock(limit: Collection[str]) -> Refusal:
     return NOTHING_TO_LOCK(
         what=f"no deployment names {', '.join(limit)}",
         expected="a recipe to lock",

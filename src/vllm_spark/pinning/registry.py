@@ -1,6 +1,6 @@
-"""A registry of images, asked over HTTP: what a tag means for a platform, without pulling anything.
+"""A client of image registries that resolves a tag to the digest for a platform. Nothing is pulled.
 
-The registry's API is the OCI distribution specification's; how it hands out tokens is Docker's
+The API is that of the OCI distribution specification. Tokens follow Docker's
 (distribution.github.io/distribution/spec/auth/token). Credentials are those of `docker login` on this machine.
 """
 
@@ -13,14 +13,14 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import requests
 from docker import auth as docker_auth  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
 
 from vllm_spark.core.refusal import RefusalKind, RefusedError, register
-from vllm_spark.recipe.lockfile import Resolution
+from vllm_spark.core.types import Document
+from vllm_spark.pinning.resolution import Resolution
 
 REGISTRY_DOWN = register("registry-down", runbook="image-registry")
 REGISTRY_LOGIN = register("registry-login", runbook="image-registry")
@@ -31,18 +31,18 @@ WRONG_PLATFORM = register("wrong-platform", runbook="image-platform")
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 
-# The whole of one answer, and of one step of it. A manifest has some kilobytes.
+# Timeouts of a whole response and of one read from the socket. A manifest has some kilobytes.
 DEADLINE_S = 30.0
-STEP_S = 10.0
+READ_TIMEOUT_S = 10.0
 MAX_BYTES = 4 << 20
 
-# Where a registry answers, for those that do not answer under their own name.
+# URLs of registries that do not answer under their own name.
 ADDRESSES = {"docker.io": "https://registry-1.docker.io"}
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """An image's name in parts: who has it, the repository there, and a tag or a digest."""
+class ImageName:
+    """The parts of an image's name: the registry's host, the repository there, and a tag or a digest."""
 
     host: str
     repository: str
@@ -53,7 +53,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _Response:
     status: int
     body: bytes
     headers: Mapping[str, str]
@@ -61,124 +61,141 @@ class _Reply:
 
 @dataclass(slots=True)
 class Registry:
-    """Every registry that the recipes name. `addresses` says where one answers for this machine, host -> URL, for
-    plain HTTP or another name than the Sparks know."""
+    """Client of every registry that the recipes name.
+
+    `addresses` overrides the URL of a registry for this machine: host -> URL. It is needed for plain HTTP, or if this
+    machine reaches the registry under another name than the Sparks do.
+    """
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     deadline_s: float = DEADLINE_S
     session: requests.Session = field(default_factory=requests.Session)
 
     def resolve(self, image: str, reference: str, platforms: Sequence[str]) -> Resolution:
-        """The digest of a tag, or of a digest, for the first of the platforms (`linux/arm64`) that it has. Raises
-        RefusedError."""
+        """Return the digest of a tag or digest for the first of the platforms (`linux/arm64`) that the image has.
+
+        Raises RefusedError.
+        """
         name = _name(image, reference)
-        reply = self._get(name, f"manifests/{reference}", (*INDEXES, *MANIFESTS))
-        manifest = _parsed(name, reply)
-        if manifest.get("mediaType", reply.headers.get("Content-Type", "")) in INDEXES or "manifests" in manifest:
-            found = {_platform(entry.get("platform", {})): entry["digest"] for entry in manifest["manifests"]}
+        response = self._get(name, f"manifests/{reference}", (*INDEXES, *MANIFESTS))
+        manifest = _parsed(name, response)
+        if manifest.get("mediaType", response.headers.get("Content-Type", "")) in INDEXES or "manifests" in manifest:
+            digests = {_platform(entry.get("platform", {})): entry["digest"] for entry in manifest["manifests"]}
         elif "config" in manifest:
             config = self._get(name, f"blobs/{manifest['config']['digest']}", ("*/*",))
-            found = {_platform(_parsed(name, config)): f"sha256:{hashlib.sha256(reply.body).hexdigest()}"}
+            digests = {_platform(_parsed(name, config)): f"sha256:{hashlib.sha256(response.body).hexdigest()}"}
         else:
-            raise _refused(REGISTRY_ANSWER, f"{name} is no image: {reply.body[:80]!r}", "an index or a manifest")
+            raise _refused(REGISTRY_ANSWER, f"{name} is not an image: {response.body[:80]!r}", "an index or a manifest")
         for platform in platforms:
-            if platform in found:
-                return Resolution(found[platform], name.host, platform)
-        shown = ", ".join(sorted(found)) or "no platform"
-        raise _refused(WRONG_PLATFORM, f"{name} is for {shown}", " or ".join(platforms))
+            if platform in digests:
+                return Resolution(digests[platform], name.host, platform)
+        available = ", ".join(sorted(digests)) or "no platform"
+        raise _refused(WRONG_PLATFORM, f"{name} is for {available}", " or ".join(platforms))
 
-    def _get(self, name: Name, path: str, accept: Sequence[str]) -> _Reply:
-        """One GET, with a token where the registry wants one. Raises RefusedError for anything but 200."""
+    def _get(self, name: ImageName, path: str, accept: Sequence[str]) -> _Response:
+        """Send a GET request, with a token if required. Raises RefusedError unless the status is 200."""
         base = self.addresses.get(name.host) or ADDRESSES.get(name.host, f"https://{name.host}")
         url = f"{base.rstrip('/')}/v2/{name.repository}/{path}"
         try:
             headers = {"Accept": ", ".join(accept)}
-            reply = self._fetch(url, headers)
-            if reply.status == http.HTTPStatus.UNAUTHORIZED:
-                headers["Authorization"] = self._authorization(name, reply.headers.get("WWW-Authenticate", ""))
-                reply = self._fetch(url, headers)
+            response = self._fetch(url, headers)
+            if response.status == http.HTTPStatus.UNAUTHORIZED:
+                headers["Authorization"] = self._authorization(name, response.headers.get("WWW-Authenticate", ""))
+                response = self._fetch(url, headers)
         except (requests.RequestException, ValueError, DockerException) as error:
             what = f"the registry of {name} does not answer at {base}: {_reason(error)}"
-            raise _refused(REGISTRY_DOWN, what, "an answer from this machine") from error
-        if reply.status != http.HTTPStatus.OK:
-            raise _refusal_of(name, reply)
-        return reply
+            raise _refused(REGISTRY_DOWN, what, "a registry that this machine can reach") from error
+        if response.status != http.HTTPStatus.OK:
+            raise _refusal_of(name, response)
+        return response
 
-    def _fetch(self, url: str, headers: Mapping[str, str], **more: Any) -> _Reply:
-        """A whole answer within the deadline: a socket's own timeout starts anew with every byte."""
-        until = time.monotonic() + self.deadline_s
-        step = min(STEP_S, self.deadline_s)
-        with self.session.get(url, headers=headers, timeout=step, stream=True, **more) as reply:
+    def _fetch(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        params: Mapping[str, str] | None = None,
+        auth: tuple[str, str] | None = None,
+    ) -> _Response:
+        """Return a whole response within the deadline. A socket's own timeout restarts with every byte.
+
+        Raises requests.Timeout if the response is late or longer than MAX_BYTES.
+        """
+        deadline = time.monotonic() + self.deadline_s
+        read_timeout = min(READ_TIMEOUT_S, self.deadline_s)
+        with self.session.get(
+            url, headers=headers, params=params, auth=auth, timeout=read_timeout, stream=True
+        ) as response:
             body = bytearray()
-            for part in reply.iter_content(1 << 16):
+            for part in response.iter_content(1 << 16):
                 body += part
-                if time.monotonic() > until or len(body) > MAX_BYTES:
-                    raise requests.Timeout(f"no whole answer of {url} within {self.deadline_s:.0f} s and {MAX_BYTES} B")
-            return _Reply(reply.status_code, bytes(body), reply.headers)
+                if time.monotonic() > deadline or len(body) > MAX_BYTES:
+                    limits = f"{self.deadline_s:.0f} s and {MAX_BYTES} B"
+                    raise requests.Timeout(f"no whole response of {url} within {limits}")
+            return _Response(response.status_code, bytes(body), response.headers)
 
-    def _authorization(self, name: Name, challenge: str) -> str:
-        """The header that answers a challenge: a token that the registry's own service gives, or the password."""
-        kind, _, parameters = challenge.partition(" ")
-        given = requests.utils.parse_dict_header(parameters)  # type: ignore[no-untyped-call]
+    def _authorization(self, name: ImageName, challenge: str) -> str:
+        """Return the Authorization header for a challenge: a token of the registry's token service, or the password."""
+        scheme, _, parameters = challenge.partition(" ")
+        values = requests.utils.parse_dict_header(parameters)  # type: ignore[no-untyped-call]
         login = docker_auth.load_config().resolve_authconfig(name.host) or {}
         password = (login["username"], login["password"]) if login.get("username") else None
-        if kind.lower() == "basic" and password:
+        if scheme.lower() == "basic" and password:
             return f"Basic {base64.b64encode(':'.join(password).encode()).decode()}"
-        if kind.lower() != "bearer" or "realm" not in given:
+        if scheme.lower() != "bearer" or "realm" not in values:
             return ""
-        asked = {
-            "service": given.get("service", ""),
-            "scope": given.get("scope", f"repository:{name.repository}:pull"),
+        params = {
+            "service": values.get("service", ""),
+            "scope": values.get("scope", f"repository:{name.repository}:pull"),
         }
-        reply = self._fetch(given["realm"], {}, params=asked, auth=password)
-        if reply.status != http.HTTPStatus.OK:
-            raise _refusal_of(name, reply)
-        answer = json.loads(reply.body)
+        response = self._fetch(values["realm"], {}, params=params, auth=password)
+        if response.status != http.HTTPStatus.OK:
+            raise _refusal_of(name, response)
+        answer = json.loads(response.body)
         return f"Bearer {answer.get('token') or answer.get('access_token')}"
 
 
-def _name(image: str, reference: str) -> Name:
+def _name(image: str, reference: str) -> ImageName:
     host, repository = docker_auth.resolve_repository_name(image)
-    # Docker's own names have one word; its registry keeps them in a folder.
-    return Name(
-        host, f"library/{repository}" if host == "docker.io" and "/" not in repository else repository, reference
-    )
+    # Docker's official images have names without a slash. Its registry has them below `library/`.
+    if host == "docker.io" and "/" not in repository:
+        repository = f"library/{repository}"
+    return ImageName(host, repository, reference)
 
 
-def _platform(described: Mapping[str, Any]) -> str:
-    """`linux/arm64`. The variant is left out: every arm64 that runs CUDA is v8."""
-    return f"{described.get('os', 'unknown')}/{described.get('architecture', 'unknown')}"
+def _platform(document: Document) -> str:
+    """Return e.g. `linux/arm64`. The variant is omitted, because every arm64 that runs CUDA is v8."""
+    return f"{document.get('os', 'unknown')}/{document.get('architecture', 'unknown')}"
 
 
-def _parsed(name: Name, reply: _Reply) -> Mapping[str, Any]:
+def _parsed(name: ImageName, response: _Response) -> Document:
     try:
-        parsed = json.loads(reply.body)
+        parsed = json.loads(response.body)
     except ValueError as error:
-        raise _refused(REGISTRY_ANSWER, f"{name} answers {reply.body[:80]!r}", "JSON") from error
+        raise _refused(REGISTRY_ANSWER, f"{name} answered {response.body[:80]!r}", "JSON") from error
     if not isinstance(parsed, Mapping):
-        raise _refused(REGISTRY_ANSWER, f"{name} answers {reply.body[:80]!r}", "an index or a manifest")
+        raise _refused(REGISTRY_ANSWER, f"{name} answered {response.body[:80]!r}", "an index or a manifest")
     return parsed
 
 
 def _reason(error: Exception) -> str:
-    """The innermost words: requests wraps them three times."""
+    """Return the text of the innermost error. requests wraps an error three times."""
     while error.args and isinstance(error.args[0], Exception):
         error = error.args[0]
     return " ".join(str(getattr(error, "reason", error)).split())
 
 
-def _refusal_of(name: Name, reply: _Reply) -> RefusedError:
-    if reply.status == http.HTTPStatus.NOT_FOUND:
-        return _refused(UNKNOWN_TAG, f"{name} is not in its registry (status 404)", "a tag or digest that it has")
-    if reply.status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
-        what = f"the registry of {name} wants a login, or does not have it (status {reply.status})"
+def _refusal_of(name: ImageName, response: _Response) -> RefusedError:
+    if response.status == http.HTTPStatus.NOT_FOUND:
+        return _refused(UNKNOWN_TAG, f"{name} is not in its registry (status 404)", "a tag or digest in the registry")
+    if response.status in {http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN}:
+        what = f"the registry of {name} requires a login, or does not have it (status {response.status})"
         return _refused(REGISTRY_LOGIN, what, "an image that this machine's `docker login` may read")
-    said = " ".join(reply.body[:200].decode(errors="replace").split())
-    return _refused(REGISTRY_DOWN, f"the registry of {name} answers status {reply.status}: {said}", "status 200")
+    text = " ".join(response.body[:200].decode(errors="replace").split())
+    return _refused(REGISTRY_DOWN, f"the registry of {name} answered status {response.status}: {text}", "status 200")
 
 
 _FIXES: Mapping[RefusalKind, str] = {
-    REGISTRY_DOWN: "ansible-playbook lock.yml again when it answers; vllm_registries says where one is reached.",
+    REGISTRY_DOWN: "ansible-playbook lock.yml again when it answers; vllm_registries sets its URL for this machine.",
     REGISTRY_LOGIN: "docker login REGISTRY on this machine, or correct image.repository of the recipe.",
     REGISTRY_ANSWER: "name an image in image.repository of the recipe.",
     UNKNOWN_TAG: "correct image.repository and image.tag (or image.digest) of the recipe.",

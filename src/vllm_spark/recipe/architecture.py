@@ -1,22 +1,22 @@
-"""What a model's weights are: recipes/architectures/NAME.yml, from which memory and speed are predicted.
+"""Architectures of models, from recipes/architectures/NAME.yml. Memory and speed are predicted from them.
 
-The files hold the dimensions of the model's config.json; how many weights each part has follows from them. Parts are
-those of a recipe's `layout` (attention, mlp, experts, head), and three whose width no recipe chooses: router, embedding
-and vision, which stay BF16.
+The files hold the dimensions of the model's config.json. The number of weights of each part follows from them. The
+parts are those of a recipe's `layout` (attention, mlp, experts, head) and three whose width a recipe cannot choose:
+router, embedding and vision, which stay BF16.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from vllm_spark.core import paths, schema
+from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
 
 BAD_ARCHITECTURE = register("bad-architecture", runbook="recipe-refused")
 
@@ -28,8 +28,13 @@ MLP_MATRICES = 3
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Layers of one kind. sliding: the cache ends at `window` tokens. full: it grows with the context. borrowed: it
-    reads the cache of the model that it drafts for. linear: a state of fixed size and no cache."""
+    """Attention layers of one kind.
+
+    - sliding: the cache is limited to `window` tokens
+    - full: the cache grows with the context
+    - borrowed: a drafter's layers that read the cache of its model
+    - linear: a state of fixed size and no cache
+    """
 
     kind: str
     layers: int
@@ -37,29 +42,29 @@ class Attention:
     kv_heads: int = 0
     head_size: int = 0
     window: int = 0
-    # The files hold no v_proj, because V is K; vLLM loads K's weights into both places and reads both.
+    # The files have no v_proj, because V equals K. vLLM loads K's weights into both places and reads both.
     values_are_keys: bool = False
     # q_proj has a second half, the output gate.
     gated: bool = False
-    # Of a linear layer, which has no such simple shape: its weights, and its state in bytes.
+    # Only for linear layers, whose shape the fields above cannot describe: weights per layer, and bytes of its state.
     parameters: int = 0
     state_bytes: int = 0
 
-    def loaded(self, hidden: int) -> int:
-        """Weights of one layer as the engine holds them."""
+    def loaded_weights(self, hidden: int) -> int:
+        """Return the weights of one layer in the engine's memory."""
         if self.kind == "linear":
             return self.parameters
         queries = hidden * self.heads * self.head_size * (3 if self.gated else 2)
         return queries + 2 * hidden * self.kv_heads * self.head_size
 
-    def copied(self, hidden: int) -> int:
-        """Those of them that the files do not hold."""
+    def copied_weights(self, hidden: int) -> int:
+        """Return the weights of one layer that the engine copies and the files do not contain."""
         return hidden * self.kv_heads * self.head_size if self.values_are_keys else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The mixture's experts, in `layers` layers: of `count` each token asks `per_token`."""
+    """The experts of `layers` layers: `count` per layer, of which each token uses `per_token`."""
 
     layers: int
     count: int
@@ -69,7 +74,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One model, or one drafter. Sizes are numbers of weights."""
+    """One model or one drafter. Sizes are numbers of weights."""
 
     name: str
     family: str
@@ -79,12 +84,12 @@ class Architecture:
     mlp_width: int
     experts: Experts | None
     vocabulary: int
-    # The output head is the input embedding, which exists once.
+    # The output head and the input embedding are one matrix.
     tied: bool
-    # Longest context the model is made for: the engine holds a table of angles for each position.
+    # The model's longest context. The engine has a table of rotary angles with an entry for each position.
     positions: int
     vision: int = 0
-    # Further weights that every pass reads: a drafter's projections from and to its model.
+    # More weights that every pass reads: a drafter's projections from and to its model.
     extra: int = 0
 
     @property
@@ -93,14 +98,14 @@ class Architecture:
 
     @property
     def expert(self) -> int:
-        """Weights of one expert of one layer."""
+        """The number of weights of one expert of one layer."""
         return MLP_MATRICES * self.hidden * self.experts.width if self.experts else 0
 
     def weights(self) -> dict[str, int]:
-        """Part -> weights that the engine holds, all experts among them."""
+        """Return part -> weights in the engine's memory, with all experts."""
         experts = self.experts
         return {
-            "attention": sum(group.layers * group.loaded(self.hidden) for group in self.attention) + self.extra,
+            "attention": sum(group.layers * group.loaded_weights(self.hidden) for group in self.attention) + self.extra,
             "mlp": self.mlp_layers * MLP_MATRICES * self.hidden * self.mlp_width,
             "experts": experts.layers * experts.count * self.expert if experts else 0,
             "router": experts.layers * experts.count * self.hidden if experts else 0,
@@ -109,56 +114,59 @@ class Architecture:
             "vision": self.vision,
         }
 
-    def filed(self) -> dict[str, int]:
-        """Part -> weights that the files hold."""
-        copied = sum(group.layers * group.copied(self.hidden) for group in self.attention)
+    def stored_weights(self) -> dict[str, int]:
+        """Return part -> weights in the files, which do not contain the engine's copies of K."""
+        copied = sum(group.layers * group.copied_weights(self.hidden) for group in self.attention)
         weights = self.weights()
         return weights | {"attention": weights["attention"] - copied}
 
     @property
     def active(self) -> int:
-        """Weights that one token reads, as the model's name counts them: without the copies of K."""
-        held, experts = self.filed(), self.experts
-        asked = experts.layers * experts.per_token * self.expert if experts else 0
-        return held["attention"] + held["mlp"] + asked + held["router"] + held["head"]
+        """The number of weights that one token reads, without the copies of K, as a model's name counts them."""
+        weights, experts = self.stored_weights(), self.experts
+        routed = experts.layers * experts.per_token * self.expert if experts else 0
+        return weights["attention"] + weights["mlp"] + routed + weights["router"] + weights["head"]
 
     def table_bytes(self) -> int:
-        """The tables of rotary angles, one per head size, BF16: 0.4 GB for Gemma 4, on every rank."""
+        """Return the bytes of the tables of rotary angles: one table per head size, BF16, on every rank.
+
+        For Gemma 4 they are 0.4 GB.
+        """
         return 2 * self.positions * sum({group.head_size for group in self.attention if group.kv_heads})
 
 
 def names() -> dict[str, Path]:
-    """Every architecture: name -> file."""
+    """Return every architecture: name -> file."""
     return {file.stem: file for file in sorted(FOLDER.glob("*.yml"))}
 
 
 def load(name: str) -> Architecture:
-    """Read an architecture by name. Raises RefusedError with every fault found."""
+    """Read an architecture by name. Raises RefusedError with every fault of it."""
     known = names()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         fix = f"name {close[0]!r}." if close else "correct model.architecture of the recipe."
-        raise RefusedError([_fault(f"unknown architecture {name}", f"one of {', '.join(known)}", fix)])
+        raise RefusedError(
+            [BAD_ARCHITECTURE(what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix)]
+        )
     return read(known[name])
 
 
 def read(file: Path) -> Architecture:
-    """Read and check one file. Raises RefusedError with every fault found."""
+    """Read and check one file. Raises RefusedError with every fault of it."""
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        what = f"{file.name}: {' '.join(str(error).split())}"
-        raise RefusedError([_fault(what, "YAML", f"correct {file}.")]) from error
+        raise RefusedError([_refusal(file, Fault(" ".join(str(error).split()), "YAML"))]) from error
     faults = list(schema.faults(document, FOLDER / "schema.json"))
     if not faults and document["name"] != file.stem:
-        faults = [f"name: {document['name']} — expected: {file.stem}, the file's stem"]
+        faults = [Fault(f"name: {document['name']}", f"{file.stem}, the file's stem")]
     if faults:
-        parted = [text.partition(" — expected: ") for text in faults]
-        raise RefusedError(_fault(f"{file.name}: {what}", expected, f"correct {file}.") for what, _, expected in parted)
-    return _built(document)
+        raise RefusedError(_refusal(file, fault) for fault in faults)
+    return _from_document(document)
 
 
-def _built(document: Mapping[str, Any]) -> Architecture:
+def _from_document(document: Document) -> Architecture:
     mlp = document.get("mlp", {"layers": 0, "width": 0})
     return Architecture(
         name=document["name"],
@@ -176,9 +184,5 @@ def _built(document: Mapping[str, Any]) -> Architecture:
     )
 
 
-def _fault(what: str, expected: str, fix: str) -> Refusal:
-    return BAD_ARCHITECTURE(
-        what=what,
-        expected=expected,
-        fix=fix,
-    )
+def _refusal(file: Path, fault: Fault) -> Refusal:
+    return BAD_ARCHITECTURE(what=f"{file.name}: {fault.what}", expected=fault.expected, fix=f"correct {file}.")

@@ -1,7 +1,7 @@
-"""Derived images: what a recipe adds to repository@digest, as a build context and a name. Pure.
+"""Derived images: the build context and the name of what a recipe adds to repository@digest. Pure functions.
 
-The name carries the hash of everything that decides what the image holds, so that an image of that name is the right
-one, and another input is another image.
+The name contains a hash of every input of the build. An image of that name is therefore the right one, and a change of
+an input changes the name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from vllm_spark.core.types import Document
 
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
-
 NAME_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedImage:
-    """One derived image. `files` is the build context but for the overlay, which is fetched: path -> content."""
+    """One derived image. `files` is the build context (path -> content) without the overlay, which is downloaded."""
 
     recipe: str
     base: str
@@ -35,7 +34,7 @@ class DerivedImage:
 
     @property
     def inputs(self) -> str:
-        """Hash of what decides the image's content: the context, and what is fetched into it."""
+        """Hash of every input of the build: the context's files and the overlay's URL, sha256 and folder."""
         hashed = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in self.files.items()}
         return hashlib.sha256(json.dumps([hashed, dict(self.overlay)], sort_keys=True).encode()).hexdigest()
 
@@ -45,54 +44,56 @@ class DerivedImage:
 
     @property
     def folder(self) -> str:
-        """The build context on the head."""
+        """The folder of the build context on the head."""
         return f"{BUILD_DIR}/{self.recipe}-{self.inputs[:NAME_DIGITS]}"
 
 
 def derived_image(document: Document, files: Mapping[str, str]) -> DerivedImage | None:
-    """The derived image of a pinned recipe, or None where it runs its image as it is. `files` holds the patches'
-    texts by path, as recipe.read gives them."""
-    wanted, patches = document["image"].get("derive", {}), document.get("patches", [])
-    if not wanted and not patches:
+    """Return the derived image of a pinned recipe, or None if the recipe runs its image unchanged.
+
+    `files` holds the texts of the patches: path -> content, as in Recipe.files.
+    """
+    derive, patches = document["image"].get("derive", {}), document.get("patches", [])
+    if not derive and not patches:
         return None
     base = f"{document['image']['repository']}@{document['image']['digest']}"
-    overlay = {key: wanted["overlay"][key] for key in ("url", "sha256", "folder")} if "overlay" in wanted else {}
-    # Numbered, because order counts and two folders may hold a file of one name.
-    named = {f"{number:02}-{patch['path'].rpartition('/')[2]}": patch for number, patch in enumerate(patches, 1)}
+    overlay = {key: derive["overlay"][key] for key in ("url", "sha256", "folder")} if "overlay" in derive else {}
+    # Numbered, because the order matters and files of two folders may have the same name.
+    numbered = {f"{number:02}-{patch['path'].rpartition('/')[2]}": patch for number, patch in enumerate(patches, 1)}
     context = {
         "Dockerfile": templates()
         .get_template("Dockerfile.j2")
-        .render(recipe=document["name"], base=base, pip=wanted.get("pip"), overlay=overlay, patches=list(named)),
+        .render(recipe=document["name"], base=base, pip=derive.get("pip"), overlay=overlay, patches=list(numbered)),
         "image_steps.py": (paths.NODE / "image_build.py").read_text(encoding="utf-8"),
-        **{f"patches/{name}": files[patch["path"]] for name, patch in named.items()},
+        **{f"patches/{name}": files[patch["path"]] for name, patch in numbered.items()},
     }
-    if "pip" in wanted:
-        context["pins.txt"] = "\n".join(wanted["pip"]) + "\n"
+    if "pip" in derive:
+        context["pins.txt"] = "\n".join(derive["pip"]) + "\n"
     return DerivedImage(document["name"], base, context, overlay)
 
 
 def command(image: DerivedImage, toolkit: str, pip_index: str = "") -> list[str]:
-    """The build. It takes the box's own network, because that is the one whose names and proxies are known to work."""
+    """Return the argv of the build. It uses the host's network, whose DNS and proxies are known to work."""
     labels = {"base": image.base, "inputs": image.inputs, "recipe": image.recipe, "toolkit": toolkit}
     arguments = {"PIP_INDEX_URL": pip_index} if pip_index and "pins.txt" in image.files else {}
     if arguments and urlsplit(pip_index).scheme == "http":
-        # pip takes nothing from a host over plain HTTP unless it is told that it may; the inventory has named it.
+        # pip rejects a host over plain HTTP unless the host is declared trusted. The inventory chose this host.
         arguments["PIP_TRUSTED_HOST"] = urlsplit(pip_index).hostname or ""
     return [
-        # Without BuildKit a step that fails would leave its container.
+        # Without BuildKit a failed step would leave its container behind.
         *("docker", "build", "--force-rm", "--network", "host", "--tag", image.image),
-        *(word for name, value in labels.items() for word in ("--label", f"vllm-spark.{name}={value}")),
-        *(word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")),
+        *(arg for name, value in labels.items() for arg in ("--label", f"vllm-spark.{name}={value}")),
+        *(arg for name, value in arguments.items() for arg in ("--build-arg", f"{name}={value}")),
         image.folder,
     ]
 
 
 def index_refusals(pip_index: str) -> Iterator[Refusal]:
-    """A build's arguments stay readable in the image's history."""
+    """Yield a refusal if the index URL has a login: build arguments stay readable in the image's history."""
     split = urlsplit(pip_index)
     if split.password or split.username:
         yield SECRET_IN_INDEX(
             what=f"vllm_pip_index holds a login for {split.hostname}",
-            expected="an index without one, because whoever has the image can read it",
-            fix="name an index without a password, or put the login into the box's own proxy.",
+            expected="an index without a login, because everyone who has the image can read it",
+            fix="set vllm_pip_index to an index without a password, or put the login into the host's own proxy.",
         )

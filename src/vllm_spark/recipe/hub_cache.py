@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from vllm_spark.core.types import Document
 
 HUB_IN_CONTAINER = "/hub"
 CACHE_IN_CONTAINER = "/cache"
 
 
 def hub_folder(repository: str) -> str:
-    """The folder that huggingface_hub gives a repository inside its cache."""
+    """Return the name of a repository's folder in a hub cache, as huggingface_hub builds it."""
     return "models--" + repository.replace("/", "--")
 
 
-def snapshot(root: str, source: Mapping[str, Any]) -> str:
-    """The folder of a model or drafter at its pinned commit, below a hub cache."""
+def snapshot(root: str, source: Document) -> str:
+    """Return the folder of a model or drafter at its pinned commit. `root` is the folder of the hub cache."""
     return f"{root}/{hub_folder(source['repository'])}/snapshots/{source['revision']}"

@@ -1,4 +1,4 @@
-"""Known issues: what an engine, an image and a model cannot do together, from recipes/compatibility.yml."""
+"""Known issues: combinations of engine, image and model that do not work, from recipes/compatibility.yml."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from typing import Any
 import yaml
 
 from vllm_spark.core import paths
+from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
 UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
 
 FILE = paths.RECIPES / "compatibility.yml"
 
-Conditions = Mapping[str, Any]
+# Condition name (a key of CONDITIONS) -> the value that it must have.
+Conditions = Document
 
 
 @dataclass(frozen=True, slots=True)
 class KnownIssue:
-    """One entry of the file."""
+    """One entry of the file. recipes/compatibility.yml explains the fields."""
 
     id: str
     level: str  # refuse or warn
@@ -39,56 +42,54 @@ class KnownIssue:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What the conditions are asked of: a recipe with its overrides, the names of the secrets, the API's address."""
+    """What conditions are evaluated on: a recipe with its overrides, the names of the secrets, the API's address."""
 
     recipe: Document
     secrets: Collection[str] = ()
-    bind: str = "0.0.0.0"  # noqa: S104  a deployment's default
+    bind: str = ALL_INTERFACES
 
 
 @lru_cache
 def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
-    """Read and check the file. Raises RefusedError with every fault found."""
-    from vllm_spark.core import schema  # noqa: PLC0415  jsonschema takes a tenth of a second to import
+    """Read and check the file. Raises RefusedError with every fault of it."""
+    from vllm_spark.core import schema  # noqa: PLC0415  importing jsonschema takes a tenth of a second
 
     document = yaml.safe_load(file.read_text(encoding="utf-8"))
     faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
     if faults:
         raise RefusedError(
-            BAD_COMPATIBILITY(
-                what=f"{file.name}: {fault}",
-                expected="known issues as recipes/compatibility.schema.json describes them",
-                fix=f"correct {file.name}.",
-            )
+            BAD_COMPATIBILITY(what=f"{file.name}: {fault.what}", expected=fault.expected, fix=f"correct {file.name}.")
             for fault in faults
         )
     return tuple(KnownIssue(**entry) for entry in document["issues"])
 
 
 def matching_issues(subject: Subject, issues: Sequence[KnownIssue] | None = None) -> list[KnownIssue]:
-    """The issues that this recipe has, in the file's order."""
+    """Return the issues that apply to a recipe, in the file's order. `issues` defaults to the file's."""
     return [issue for issue in (load() if issues is None else issues) if applies(issue, subject)]
 
 
 def applies(issue: KnownIssue, subject: Subject) -> bool:
-    """All of `when`, and no set of `unless`."""
+    """Return True if all conditions of `when` are true and no set of `unless` is."""
     return conditions_match(issue.when, subject) and not any(conditions_match(set_, subject) for set_ in issue.unless)
 
 
 def conditions_match(conditions: Conditions, subject: Subject) -> bool:
-    return all(CONDITIONS[name](wanted, subject) for name, wanted in conditions.items())
+    """Return True if every condition is true."""
+    return all(CONDITIONS[name](value, subject) for name, value in conditions.items())
 
 
 def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
-    """A refusal per issue that nobody has accepted, and one per accepted id that no issue has."""
+    """Yield a refusal per issue that applies and is not accepted, and one per accepted id that does not exist."""
     name, version = subject.recipe["name"], subject.recipe["engine"]["version"]
     for issue in matching_issues(subject):
         if issue.level == "refuse" and issue.id not in accepted:
-            shown = f', which shows as "{issue.error}"' if issue.error else ""
+            symptom = f', which shows as "{issue.error}"' if issue.error else ""
+            source = f"known issue {issue.id}, {issue.source}"
             yield register(issue.id, runbook="known-issue")(
-                what=f"recipe {name} with vLLM {version}: {issue.what}{shown} (known issue {issue.id}, {issue.source})",
-                expected="a combination that nobody has seen fail",
-                fix=f"{issue.instead}. To try it all the same: -e accept_known_issue={issue.id}.",
+                what=f"recipe {name} with vLLM {version}: {issue.what}{symptom} ({source})",
+                expected="a combination without a known issue",
+                fix=f"{issue.instead}. To deploy it anyway: -e accept_known_issue={issue.id}.",
             )
     known = [issue.id for issue in load()]
     for unknown in sorted(set(accepted) - set(known)):
@@ -100,61 +101,60 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
 
 
 def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
-    """What an operator should know of a deployment that is not refused."""
+    """Return the warnings that apply to a deployment, and the accepted issues, one line each."""
     issues = matching_issues(subject)
     warned = [f"{issue.what}: {issue.instead} ({issue.id})" for issue in issues if issue.level == "warn"]
     return warned + [f"accepted known issue {issue.id}: {issue.what}" for issue in issues if issue.id in accepted]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """(0, 20, 2) of 0.20.2rc1.dev49+g9b4e83934."""
+    """Return the first three numbers of a version, e.g. (0, 20, 2) for 0.20.2rc1.dev49+g9b4e83934."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _engine(wanted: Mapping[str, str], subject: Subject) -> bool:
+def _engine_matches(value: Mapping[str, str], subject: Subject) -> bool:
     version = subject.recipe["engine"]["version"]
-    if "or_builds" in wanted and re.search(wanted["or_builds"], version):
+    if "or_builds" in value and re.search(value["or_builds"], version):
         return True
-    since, below = _numbers(wanted.get("since", "0.0.0")), _numbers(wanted.get("below", "999.0.0"))
+    since, below = _numbers(value.get("since", "0.0.0")), _numbers(value.get("below", "999.0.0"))
     return since <= _numbers(version) < below
 
 
-def _drafter(wanted: str, subject: Subject) -> bool:
+def _drafter_matches(value: str, subject: Subject) -> bool:
     drafter = subject.recipe.get("drafter")
-    return drafter is not None and (wanted == "any" or drafter["repository"].endswith("-assistant"))
+    return drafter is not None and (value == "any" or drafter["repository"].endswith("-assistant"))
 
 
-def _settings(block: str) -> Callable[[Any, Subject], bool]:
-    def judge(wanted: Mapping[str, Mapping[str, Any]], subject: Subject) -> bool:
-        given = subject.recipe.get(block, {})
+def _settings_match(block: str) -> Callable[[Any, Subject], bool]:
+    """Return the condition for a block of settings: name -> {set: true or false} or {is: value}."""
+
+    def match(value: Mapping[str, Document], subject: Subject) -> bool:
+        settings = subject.recipe.get(block, {})
         return all(
-            (name in given) == rule["set"] if "set" in rule else given.get(name) == rule["is"]
-            for name, rule in wanted.items()
+            (name in settings) == rule["set"] if "set" in rule else settings.get(name) == rule["is"]
+            for name, rule in value.items()
         )
 
-    return judge
+    return match
 
 
-def _pins(subject: Subject) -> Sequence[str]:
-    return subject.recipe["image"].get("derive", {}).get("pip", [])  # type: ignore[no-any-return]
-
-
-def _image(document: Document) -> str:
-    return f"{document['image']['repository']}:{document['image']['tag']}"
+def _pip_matches(value: str, subject: Subject) -> bool:
+    pins = subject.recipe["image"].get("derive", {}).get("pip", [])
+    return any(re.search(value, pin) for pin in pins)
 
 
 CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
-    "engine": _engine,
-    "model": lambda wanted, subject: bool(re.search(wanted, subject.recipe["model"]["repository"])),
-    "image": lambda wanted, subject: bool(re.search(wanted, _image(subject.recipe))),
-    "drafter": _drafter,
-    "nodes": lambda wanted, subject: bool(subject.recipe["topology"]["nodes"] == wanted),
-    "executor": lambda wanted, subject: bool(subject.recipe["topology"]["executor"] == wanted),
-    "args": _settings("args"),
-    "env": _settings("env"),
-    "bind": lambda wanted, subject: bool(subject.bind == wanted),
-    "secret": lambda wanted, subject: wanted in subject.secrets,
-    "pip": lambda wanted, subject: any(re.search(wanted, pin) for pin in _pins(subject)),
-    "mount": lambda wanted, subject: any(re.search(wanted, m["target"]) for m in subject.recipe.get("mounts", [])),
-    "deadline_below": lambda wanted, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < wanted),
+    "engine": _engine_matches,
+    "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
+    "image": lambda value, subject: bool(re.search(value, locked_name(subject.recipe))),
+    "drafter": _drafter_matches,
+    "nodes": lambda value, subject: bool(subject.recipe["topology"]["nodes"] == value),
+    "executor": lambda value, subject: bool(subject.recipe["topology"]["executor"] == value),
+    "args": _settings_match("args"),
+    "env": _settings_match("env"),
+    "bind": lambda value, subject: subject.bind == value,
+    "secret": lambda value, subject: value in subject.secrets,
+    "pip": _pip_matches,
+    "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),
+    "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
 }

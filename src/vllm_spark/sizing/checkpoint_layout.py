@@ -1,6 +1,6 @@
-"""The layout that a model's files really have, from what plugins/module_utils/spark_safetensors.py read of them. Pure.
+"""The layout of a model's files, from the headers that plugins/module_utils/spark_safetensors.py reads. Pure.
 
-A repository's name says little of it: two checkpoints called NVFP4 differ by 70 % in what a step reads.
+The name of a repository is not enough: two checkpoints called NVFP4 differ by 70 % in the bytes that a step reads.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from vllm_spark.core.types import WeightFacts
+from vllm_spark.core.units import GB
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import roofline
 
-# Part of a tensor by its name; the first that matches. Scales and zeros belong to what they scale.
+# Part -> pattern of its tensor names. The first match counts. Scales and zeros belong to the weights that they scale.
 PARTS = {
     "drafter": re.compile(r"(^|\.)mtp\."),
     "vision": re.compile(r"(^|[._])(vision|visual|audio|multi_modal)"),
@@ -25,19 +26,22 @@ PARTS = {
     "embedding": re.compile(r"\.embed_tokens\."),
 }
 
-# Parts whose width a recipe's layout names.
-CHOSEN = ("attention", "mlp", "experts", "head")
+# Parts whose width is named in a recipe's layout.
+LAYOUT_PARTS = ("attention", "mlp", "experts", "head")
 
-# A width within this share of a known one is called by its name: norms and scales come on top of the weights.
-CLOSE = 0.06
+# A width within this share of a known one has its name. Norms and scales add to the weights.
+WIDTH_TOLERANCE = 0.06
 
-# What a part may take per weight, from 4 bits to 32, with some room.
+# Limits of the bytes per weight of a part: 4 to 32 bits, with a margin.
 NARROWEST, WIDEST = 0.45, 4.2
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """What the files of a model hold. `doubts` are parts that do not go with the architecture."""
+    """Content of a model's files: part -> bytes per weight, and the total size.
+
+    `doubts` are the parts that do not match the architecture.
+    """
 
     architecture: Architecture
     layout: Mapping[str, float]
@@ -46,43 +50,44 @@ class CheckpointLayout:
 
 
 def part_bytes(tensors: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Part -> bytes. Norms and what else belongs to no part are not among them."""
-    found: dict[str, int] = {}
+    """Return part -> bytes. Norms and other tensors that belong to no part are left out."""
+    sizes: dict[str, int] = {}
     for name, by_dtype in tensors.items():
         part = next((part for part, pattern in PARTS.items() if pattern.search(name)), None)
         if part:
-            found[part] = found.get(part, 0) + sum(by_dtype.values())
-    return found
+            sizes[part] = sizes.get(part, 0) + sum(by_dtype.values())
+    return sizes
 
 
-def read(architecture: Architecture, answer: Mapping[str, Any]) -> CheckpointLayout:
-    """The real layout of a model of this architecture, from facts.weights[folder], whose error is empty."""
-    sizes = part_bytes(answer["tensors"])
+def read(architecture: Architecture, weights: WeightFacts) -> CheckpointLayout:
+    """Return the layout of a model of this architecture. `weights` must have no error."""
+    sizes = part_bytes(weights["tensors"])
     if "head" not in sizes and "embedding" in sizes:
         sizes["head"] = sizes.pop("embedding")
         architecture = replace(architecture, tied=True)
     elif "head" in sizes and "embedding" in sizes:
         architecture = replace(architecture, tied=False)
-    filed = architecture.filed()
-    layout = {part: sizes[part] / filed[part] for part in CHOSEN if filed[part] and part in sizes}
+    filed = architecture.stored_weights()
+    layout = {part: sizes[part] / filed[part] for part in LAYOUT_PARTS if filed[part] and part in sizes}
     doubts = [
-        f"{part}: {sizes.get(part, 0) / 1e9:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
-        for part in CHOSEN
+        f"{part}: {sizes.get(part, 0) / GB:.2f} GB in the files for {filed[part] / 1e9:.2f} billion weights"
+        for part in LAYOUT_PARTS
         if bool(filed[part]) != (part in sizes) or not NARROWEST <= layout.get(part, NARROWEST) <= WIDEST
     ]
-    return CheckpointLayout(architecture, layout, answer["bytes"], tuple(doubts))
+    return CheckpointLayout(architecture, layout, weights["bytes"], tuple(doubts))
 
 
 def width_name(width: float) -> str:
-    """The name of a width, e.g. nvfp4; of a mixture its bytes per weight."""
+    """Return the name of a width, for example nvfp4, or the bytes per weight of a mixture."""
     name, known = min(roofline.WIDTHS.items(), key=lambda item: abs(item[1] - width))
-    return name if abs(known - width) <= CLOSE * known else f"{width:.2f} B"
+    return name if abs(known - width) <= WIDTH_TOLERANCE * known else f"{width:.2f} B"
 
 
-def differences(found: CheckpointLayout, named: Mapping[str, str]) -> list[str]:
-    """Where the files are not as a recipe's checkpoint (or layout) says."""
+def differences(checkpoint: CheckpointLayout, named: Mapping[str, str]) -> list[str]:
+    """Return a line for each part whose width differs from the one that the recipe names."""
     return [
-        f"{part} is {width_name(found.layout[part])} in the files and {name} in the recipe"
+        f"{part} is {width_name(checkpoint.layout[part])} in the files and {name} in the recipe"
         for part, name in named.items()
-        if part in found.layout and abs(found.layout[part] - roofline.WIDTHS[name]) > CLOSE * roofline.WIDTHS[name]
+        if part in checkpoint.layout
+        and abs(checkpoint.layout[part] - roofline.WIDTHS[name]) > WIDTH_TOLERANCE * roofline.WIDTHS[name]
     ]

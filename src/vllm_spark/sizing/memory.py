@@ -1,18 +1,17 @@
-"""Does it fit: what a start needs of the Spark's one pool of memory, against what is available now.
+"""Memory of a start: what a rank needs of the Spark's unified memory, against what is available now.
 
-The engine takes util x total as a whole and refuses to start below it (vLLM v1/worker/utils.py,
-request_memory), where "free" on a Spark is MemAvailable, so other processes of the host count.
+The engine reserves utilization x total at once and refuses to start if less is free (vLLM v1/worker/utils.py,
+request_memory). "Free" on a Spark is MemAvailable, so the memory of other processes on the host counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, roofline
@@ -20,28 +19,31 @@ from vllm_spark.sizing.roofline import Layout
 
 TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
 
-# Below this the box itself suffers: a desktop, sshd and the page cache of the weights need it.
+# The host itself needs this much: a desktop, sshd and the page cache of the weights.
 DEFAULT_FLOOR_BYTES = 8 * GIB
 
-# Activations, CUDA graphs and the rest that is neither weights nor cache. Field reports 001 and 002 left 5.9 GiB for it
-# at util 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
+# Allowance for activations, CUDA graphs and everything else that is neither weights nor cache. Field reports 001 and
+# 002 left 5.9 GiB for it at utilization 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
 WORKSPACE_BYTES = 6 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """What a recipe loads: the model and how each part is held, in bytes per weight, and its drafter."""
+    """What a recipe loads: the model, its drafter, and the bytes per weight of each part.
+
+    `kv_width` is in bytes per number of the cache. `drafter_bytes` is the size of a drafter without an architecture
+    file.
+    """
 
     architecture: Architecture
     layout: Layout
     kv_width: float
     vision: bool = True
     drafter: Architecture | None = None
-    # Of a drafter whose architecture nobody has described.
     drafter_bytes: int = 0
 
-    def held_bytes(self, tensor_parallel: int) -> dict[str, int]:
-        """Part -> bytes on each rank once it is loaded. The rotary tables are whole on every rank."""
+    def loaded_bytes(self, tensor_parallel: int) -> dict[str, int]:
+        """Return part -> bytes on each rank after loading. Every rank has the whole rotary tables."""
         sizes = {
             part: int(count * self.layout.get(part, roofline.UNQUANTISED) / tensor_parallel)
             for part, count in self.architecture.weights().items()
@@ -54,9 +56,11 @@ class MemoryModel:
         return sizes
 
 
-def model_of(recipe: Mapping[str, Any]) -> MemoryModel | None:
-    """What a recipe's own words say that it loads, or None where it names no architecture or no layout. Raises
-    RefusedError for an architecture that nobody knows."""
+def model_of(recipe: Document) -> MemoryModel | None:
+    """Return what a recipe loads, or None if it names no architecture or no layout.
+
+    Raises RefusedError for an architecture that has no file in recipes/architectures.
+    """
     model, drafter = recipe["model"], recipe.get("drafter", {})
     if not {"architecture", "layout"} <= set(model):
         return None
@@ -70,9 +74,11 @@ def model_of(recipe: Mapping[str, Any]) -> MemoryModel | None:
     )
 
 
-def kv_width(recipe: Mapping[str, Any]) -> float:
-    """Bytes of a number in the cache. `auto` takes what a ModelOpt checkpoint asks for, which is FP8 for NVFP4, and
-    otherwise BF16."""
+def kv_width(recipe: Document) -> float:
+    """Return the bytes of a number in the cache.
+
+    With `auto` the engine uses what a ModelOpt checkpoint requests, which is FP8 for NVFP4, and otherwise BF16.
+    """
     name = str(recipe["args"].get("kv-cache-dtype", "auto"))
     if name == "auto":
         quantised = "nvfp4" in recipe["model"].get("layout", {}).values()
@@ -81,51 +87,57 @@ def kv_width(recipe: Mapping[str, Any]) -> float:
     return roofline.WIDTHS[next((width for start, width in known.items() if name.startswith(start)), "bf16")]
 
 
-def file_bytes(recipe: Mapping[str, Any]) -> int:
-    """Size of the model's files: the recipe's figure, otherwise what its checkpoint's layout makes; 0 if unknown."""
+def file_bytes(recipe: Document) -> int:
+    """Return the size of the model's files: the recipe's figure, else computed from its layout, else 0."""
     model = recipe["model"]
     names = model.get("checkpoint", model.get("layout"))
     if "size_bytes" in model or names is None or "architecture" not in model:
         return int(model.get("size_bytes", 0))
     layout = roofline.widths(names)
-    filed = architecture.load(model["architecture"]).filed()
+    filed = architecture.load(model["architecture"]).stored_weights()
     return int(sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items()))
 
 
-def loading_peak_bytes(recipe: Mapping[str, Any]) -> int:
-    """The most that loading takes on each rank: as measured, or, where loading changes the weights (`checkpoint`), the
-    files' own width, which is whole in memory before it is quantised (field report 003)."""
+def loading_peak_bytes(recipe: Document) -> int:
+    """Return the peak of loading on each rank, or 0 if loading needs no more than the weights.
+
+    The recipe's measured figure counts first. If loading changes the weights (`checkpoint`), the files are in memory at
+    their own width before they are quantised (field report 003).
+    """
     measured = recipe["memory"].get("loading_peak_bytes")
     if measured is not None or "checkpoint" not in recipe["model"]:
         return int(measured or 0)
     return int(file_bytes(recipe) / recipe["topology"]["tensor_parallel"])
 
 
-def needed_bytes(recipe: Mapping[str, Any], total_bytes: int) -> int:
-    """The most that a start takes on one Spark: the engine's reservation or the loading peak, whichever is larger."""
+def needed_bytes(recipe: Document, total_bytes: int) -> int:
+    """Return the peak of a start on one Spark: the engine's reservation or the loading peak, whichever is larger."""
     return max(reserved_bytes(recipe, total_bytes), loading_peak_bytes(recipe))
 
 
-def reserved_bytes(recipe: Mapping[str, Any], total_bytes: int) -> int:
-    """What the engine takes for itself: its share of the whole, or, where the cache has a size, weights and cache."""
+def reserved_bytes(recipe: Document, total_bytes: int) -> int:
+    """Return what the engine reserves: its share of the total, or weights and cache if the cache has a fixed size."""
     budget = recipe["memory"]
     if "kv_cache_bytes" not in budget:
         return int(budget.get("utilization", 0) * total_bytes)
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     model = model_of(recipe)
-    weights = sum(model.held_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
+    weights = sum(model.loaded_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
     return int(weights + workspace_bytes(recipe) + budget["kv_cache_bytes"])
 
 
-def workspace_bytes(recipe: Mapping[str, Any]) -> int:
-    """The allowance beside weights and cache; none where somebody has measured what a start takes at most."""
+def workspace_bytes(recipe: Document) -> int:
+    """Return the allowance beside weights and cache. It is 0 if the recipe has a measured loading peak."""
     return 0 if "loading_peak_bytes" in recipe["memory"] else WORKSPACE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where one Spark's memory goes, in bytes. `request` is the cache of one request of `context` tokens, and
-    `room` what is left for all of them."""
+    """Division of one Spark's memory, in bytes.
+
+    `request` is the cache of one request of `context` tokens. `room` is the cache of all requests; below 0 it is
+    missing.
+    """
 
     total: int
     available: int
@@ -140,15 +152,15 @@ class Fit:
 
     @property
     def requests(self) -> float:
-        """How many such requests the cache holds."""
+        """The number of such requests that the cache can hold at once."""
         return max(0, self.room) / self.request
 
 
-def fit(recipe: Mapping[str, Any], model: MemoryModel, memory: Mapping[str, int], context: int) -> Fit:
-    """The fit of one rank on one Spark. `memory` are its facts: total and available. Pure arithmetic, no judgement."""
+def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int) -> Fit:
+    """Return the division of one Spark's memory for one rank. It is arithmetic only and refuses nothing."""
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
-    weights, workspace = sum(model.held_bytes(tensor_parallel).values()), workspace_bytes(recipe)
+    weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
     batched = recipe["args"].get("max-num-batched-tokens", kv_cache.DEFAULT_BATCHED_TOKENS)
     cache = kv_cache.of(model.architecture, model.kv_width, tensor_parallel)
     return Fit(
@@ -165,26 +177,19 @@ def fit(recipe: Mapping[str, Any], model: MemoryModel, memory: Mapping[str, int]
     )
 
 
-def floor_bytes(recipe: Mapping[str, Any]) -> int:
-    """What stays free for the box itself."""
+def floor_bytes(recipe: Document) -> int:
+    """Return the memory that must stay free for the host itself."""
     return int(recipe["memory"].get("free_floor_bytes", DEFAULT_FLOOR_BYTES))
 
 
-def refusals(spec: Spec, facts: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Refuse a start that would not fit. Where a unit of ours still runs, its memory is about to come back and
-    nobody can say how much, so nothing is judged."""
-    if not facts.get("running_units"):
-        yield from too_little_refusal(spec.deployment.name, spec.host, spec.recipe, facts["memory"])
-
-
-def too_little_refusal(name: str, host: str, recipe: Mapping[str, Any], memory: Mapping[str, int]) -> Iterator[Refusal]:
-    """Refuse what takes more than is available now."""
+def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFacts) -> Iterator[Refusal]:
+    """Refuse a start that needs more than is available now."""
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
     needed = needed_bytes(recipe, total)
     if needed + floor > available:
         yield TOO_LITTLE_MEMORY(
-            what=f"{host} has {gib(available)} available of {gib(total)}; {name} takes "
-            f"{gib(needed)} and the box keeps {gib(floor)}",
+            what=f"{host} has {gib(available)} available of {gib(total)}; {name} needs {gib(needed)}, and "
+            f"{gib(floor)} must stay free for the host",
             expected=f"{gib(needed + floor)} available",
             fix="stop what uses it (ps axo rss,comm --sort -rss | head), or lower overrides.memory.utilization.",
         )

@@ -1,23 +1,25 @@
-"""Sparks that nothing else uses, cabled as NVIDIA's instructions do it, for what can be asked without any host."""
+"""Reference Sparks for commands without a host: idle, and cabled as in NVIDIA's instructions."""
 
 from __future__ import annotations
 
-from typing import Any
+from vllm_spark.core.types import FabricFacts, MemoryFacts
 
 HOSTS = ("spark1", "spark2")
 
-# What CUDA reports as a Spark's whole memory (121.7 GiB), and what of it a box without a desktop has available.
-MEMORY = {"total": 130663706624, "available": 120259084288}
+# The total that CUDA reports on a Spark (121.7 GiB), and the part that is available without a desktop.
+MEMORY: MemoryFacts = {"total": 130663706624, "available": 120259084288}
 
-# Names and twins as in NVIDIA's connect-two-sparks playbook; a subnet for each twin.
-TWINS = (
+# The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
+LANES = (
     ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),
 )
 
+PCI_SPEED = "32.0 GT/s PCIe"
 
-def fabric(host: str) -> dict[str, Any]:
-    """The fabric facts of one of HOSTS, as plugins/module_utils/spark_fabric.py would give them."""
+
+def fabric(host: str) -> FabricFacts:
+    """Return the fabric facts of one of HOSTS, in the form of plugins/module_utils/spark_fabric.py."""
     number = 10 + HOSTS.index(host)
     return {
         "netdevs": [
@@ -28,7 +30,7 @@ def fabric(host: str) -> dict[str, Any]:
                 "carrier": True,
                 "wireless": False,
             }
-            for netdev, _, _, subnet in TWINS
+            for netdev, _, _, subnet in LANES
         ],
         "hcas": [
             {
@@ -37,12 +39,14 @@ def fabric(host: str) -> dict[str, Any]:
                 "state": "ACTIVE",
                 "rate": "200 Gb/sec (4X HDR)",
                 "pci": pci,
-                **dict.fromkeys(("pci_width", "pci_max_width"), 4),
-                **dict.fromkeys(("pci_speed", "pci_max_speed"), "32.0 GT/s PCIe"),
+                "pci_width": 4,
+                "pci_max_width": 4,
+                "pci_speed": PCI_SPEED,
+                "pci_max_speed": PCI_SPEED,
                 "gids": [{"index": 3, "type": "RoCE v2", "address": f"{subnet}.{number}"}],
                 "gids_from": "sysfs",
             }
-            for netdev, hca, pci, subnet in TWINS
+            for netdev, hca, pci, subnet in LANES
         ],
         "devices": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"],
         "ib_core": True,

@@ -1,5 +1,4 @@
-"""The reported speeds of data/speeds.yml beside the prediction: the table that the constants are judged by. Pure
-but for reading that file."""
+"""Reported decode speeds (reported_speeds.yml) beside their prediction. The constants are fitted to this table."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 import yaml
 
@@ -18,40 +17,69 @@ from vllm_spark.sizing.roofline import Constants, Drafter, Load, Step
 
 FILE = Path(__file__).with_name("reported_speeds.yml")
 
+# A width, or a mixture of widths: width -> number of layers.
+Width = str | Mapping[str, int]
+
+
+class RowEntry(TypedDict):
+    """A row as the file has it. `accepted` is the share of the `drafted` tokens that is accepted."""
+
+    id: str
+    architecture: str
+    layout: str
+    context: int
+    measured: float
+    source: str
+    kv: NotRequired[str]
+    streams: NotRequired[int]
+    tensor_parallel: NotRequired[int]
+    drafted: NotRequired[int]
+    accepted: NotRequired[float]
+
+
+class Reports(TypedDict):
+    """The file. `not_predicted` has reports without enough data, each with the keys `what` and `why`."""
+
+    layouts: Mapping[str, Mapping[str, Width]]
+    seeds: Sequence[RowEntry]
+    held_back: Sequence[RowEntry]
+    disputed: Sequence[RowEntry]
+    not_predicted: Sequence[Mapping[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One reported speed, in tok/s of each sequence, and the load that it was measured under."""
+    """One reported speed, in tok/s of each sequence, and the load of the measurement. `layout` is part -> width."""
 
     id: str
     architecture: Architecture
-    # Part -> name of its width; `experts` may be a mixture: width -> layers.
-    layout: Mapping[str, Any]
+    layout: Mapping[str, Width]
     load: Load
     measured: float
     source: str
 
     def step(self, constants: Constants | None = None) -> Step:
+        """Return the predicted step."""
         return roofline.step(self.architecture, mixed(self.layout), self.load, constants)
 
     def error(self, constants: Constants | None = None) -> float:
-        """Predicted over measured, less 1."""
+        """Return predicted / measured - 1."""
         return self.step(constants).tokens_per_s / self.measured - 1
 
     def naive_error(self) -> float:
-        """The same of the napkin's figure."""
+        """Return the error of the naive prediction."""
         names = {part: width if isinstance(width, str) else next(iter(width)) for part, width in self.layout.items()}
         return roofline.naive(self.architecture, names, self.load) / self.measured - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Errors of several rows, as shares."""
+    """Absolute errors of several rows, as shares. `inside` is the number of rows with an error of at most INSIDE."""
 
     rows: int
     mean: float
     largest: float
-    inside: int  # of 15 %
+    inside: int
 
     @property
     def share_inside(self) -> float:
@@ -62,16 +90,17 @@ INSIDE = 0.15
 
 
 def summary(errors: Sequence[float]) -> Summary:
+    """Return the summary of signed errors."""
     sizes = [abs(error) for error in errors]
     return Summary(len(sizes), sum(sizes) / len(sizes), max(sizes), sum(size <= INSIDE for size in sizes))
 
 
-def mixed(layout: Mapping[str, Any]) -> dict[str, float]:
-    """Bytes per weight of a layout whose parts may be mixtures of layers."""
-    return {part: _width(width) for part, width in layout.items()}
+def mixed(layout: Mapping[str, Width]) -> dict[str, float]:
+    """Return part -> bytes per weight of a layout whose parts may be mixtures."""
+    return {part: _mean_width(width) for part, width in layout.items()}
 
 
-def _width(width: str | Mapping[str, int]) -> float:
+def _mean_width(width: Width) -> float:
     if isinstance(width, str):
         return roofline.WIDTHS[width]
     layers = sum(width.values())
@@ -79,26 +108,32 @@ def _width(width: str | Mapping[str, int]) -> float:
 
 
 @cache
-def document() -> Mapping[str, Any]:
-    """The file as it is."""
-    return yaml.safe_load(FILE.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+def document() -> Reports:
+    """Return the content of the file."""
+    reports: Reports = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return reports
 
 
-def rows(group: str) -> list[Row]:
-    """The rows of one group: seeds, held_back or disputed."""
-    return [_row(dict(entry), document()["layouts"]) for entry in document()[group]]
+def rows(group: Literal["seeds", "held_back", "disputed"]) -> list[Row]:
+    """Return the rows of one group."""
+    return [_row(entry) for entry in document()[group]]
 
 
-def _row(entry: dict[str, Any], layouts: Mapping[str, Mapping[str, Any]]) -> Row:
-    model = architecture.load(entry.pop("architecture"))
-    drafted, accepted = entry.pop("drafted", 0), entry.pop("accepted", 0.0)
-    drafter = Drafter(architecture.load(f"{model.name}-assistant"), drafted, accepted) if drafted else None
-    load = Load(
-        context=entry.pop("context"),
-        streams=entry.pop("streams", 1),
-        tensor_parallel=entry.pop("tensor_parallel", 1),
-        kv_width=roofline.WIDTHS[entry.pop("kv", "bf16")],
-        drafter=drafter,
+def _row(entry: RowEntry) -> Row:
+    model = architecture.load(entry["architecture"])
+    drafted = entry.get("drafted", 0)
+    drafter = architecture.load(f"{model.name}-assistant") if drafted else None
+    return Row(
+        id=entry["id"],
+        architecture=model,
+        layout=document()["layouts"][entry["layout"]],
+        load=Load(
+            context=entry["context"],
+            streams=entry.get("streams", 1),
+            tensor_parallel=entry.get("tensor_parallel", 1),
+            kv_width=roofline.WIDTHS[entry.get("kv", "bf16")],
+            drafter=Drafter(drafter, drafted, entry.get("accepted", 0.0)) if drafter else None,
+        ),
+        measured=entry["measured"],
+        source=entry["source"],
     )
-    layout = layouts[entry.pop("layout")]
-    return Row(architecture=model, layout=layout, load=load, **entry)

@@ -1,9 +1,7 @@
-"""How fast a model decodes on Sparks: the bytes that a step reads over the bandwidth, and what a step costs
-besides. Pure.
+"""Decode speed of a model on Sparks: the bytes that a step reads over the bandwidth, and the overheads. Pure.
 
 A step reads the weights that its tokens need and the cache of every sequence. Each layer, each step, each all-reduce
-between two Sparks and each drafted token costs a time of its own. docs/reference/prediction.md has the formula in words
-and what it got right and wrong.
+between two Sparks and each drafted token adds a time. docs/reference/prediction.md has the formula and its errors.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 
 from vllm_spark.recipe.architecture import Architecture
 
-# Bytes per weight, scales among them. NVFP4: 4 bits and one 8-bit scale per 16 weights. int4-g32: 4 bits, a 16-bit
+# Bytes per weight, including scales. NVFP4: 4 bits and one 8-bit scale per 16 weights. int4-g32: 4 bits, a 16-bit
 # scale and a 4-bit zero per 32 weights.
 WIDTHS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "int4-g32": 0.578125}
 
-# Of parts that no recipe chooses a width for.
+# Bytes per weight of parts whose width no recipe names.
 UNQUANTISED = 2.0
 
-# Half the width of the interval that is printed, as a share: operators differ by 8 % on one configuration.
+# Half the width of the printed interval, as a share. Operators differ by 8 % on the same configuration.
 INTERVAL_ALONE = 0.12
 INTERVAL_PAIR_OR_DRAFTER = 0.18
 
@@ -33,27 +31,27 @@ Layout = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What a Spark does, in bytes and seconds. A site may have measured its own (vllm_roofline)."""
+    """Speeds and overheads of a Spark, in bytes and seconds. A site may set its own (vllm_roofline)."""
 
-    # What a saturating read reaches; the memory's own 273 GB/s are out of reach.
+    # Measured with a saturating read. The data sheet's 273 GB/s are not reached.
     bandwidth: float = 232e9
     # Launches, norms, rotary embedding; with experts also routing, sorting and the grouped product.
     layer_dense_s: float = 0.115e-3
     layer_experts_s: float = 0.205e-3
     # Sampler, scheduler, HTTP.
     step_s: float = 0.5e-3
-    # One all-reduce between two Sparks. nccl-tests' all_reduce at 10 KB tells a pair's own.
+    # One all-reduce between two Sparks. Measure it with all_reduce_perf of nccl-tests at 10 KB.
     all_reduce_s: float = 0.075e-3
     # Launches of one drafted token.
     draft_s: float = 0.5e-3
-    # How far other sequences' tokens, and one sequence's drafted tokens, ask other experts: 1 would be independent.
+    # How often other sequences, and the drafted tokens of one sequence, use other experts; 1 is independent.
     apart_sequences: float = 0.60
     apart_drafts: float = 0.35
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """Speculative decoding: what drafts, how many tokens a step, and the share of them that is accepted."""
+    """Speculative decoding: the drafter, its tokens per step, and the share of them that is accepted."""
 
     architecture: Architecture
     tokens: int
@@ -62,13 +60,13 @@ class Drafter:
 
     @property
     def tokens_per_step(self) -> float:
-        """vLLM's mean acceptance length."""
+        """The mean acceptance length of vLLM."""
         return 1 + self.tokens * self.acceptance
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of the server: tokens in the cache of each sequence, sequences at once, how it is spread."""
+    """Load of the server: tokens in the cache of each sequence, concurrent sequences, ranks, and the cache's width."""
 
     context: int = 1024
     streams: int = 1
@@ -79,7 +77,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: bytes that each part makes it read, over all ranks, and seconds by cause."""
+    """One step: part -> bytes read over all ranks, cause -> seconds, and the tokens of each sequence."""
 
     read: Mapping[str, float]
     seconds: Mapping[str, float]
@@ -91,11 +89,11 @@ class Step:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of each sequence."""
+        """The speed of each sequence."""
         return self.tokens / self.total_s
 
     def bound(self) -> str:
-        """The term that bounds it, with its share of the step."""
+        """Return the longest term and its share of the step."""
         cause, longest = max(self.seconds.items(), key=lambda item: item[1])
         if cause != WEIGHTS:
             return f"{cause}, {longest / self.total_s:.0%} of a step"
@@ -118,42 +116,42 @@ PARTS = {"mlp": "the MLP", "head": "the output head", "experts": "the experts", 
 
 
 def widths(names: Mapping[str, str]) -> dict[str, float]:
-    """A recipe's layout as bytes per weight."""
+    """Return part -> bytes per weight of a recipe's layout."""
     return {part: WIDTHS[name] for part, name in names.items()}
 
 
 def expert_sets(architecture: Architecture, load: Load, constants: Constants) -> float:
-    """How many times the experts of one token a step reads: tokens that ask the same expert read it once."""
+    """Return how many times a step reads the experts of one token. Tokens that use the same expert read it once."""
     experts = architecture.experts
     if experts is None:
         return 0.0
     drafted = load.drafter.tokens if load.drafter else 0
-    asking = (1 + (load.streams - 1) * constants.apart_sequences) * (1 + drafted * constants.apart_drafts)
+    requests = (1 + (load.streams - 1) * constants.apart_sequences) * (1 + drafted * constants.apart_drafts)
     share = experts.per_token / experts.count
-    apart: float = (1 - share) ** asking
-    return (1 - apart) / share
+    unused: float = (1 - share) ** requests
+    return (1 - unused) / share
 
 
 def weight_bytes(architecture: Architecture, layout: Layout, load: Load, constants: Constants) -> dict[str, float]:
-    """Part -> bytes of weights that one step reads. The input embedding is looked up, and vision idles in decoding."""
-    held, experts = architecture.weights(), architecture.experts
-    asked = experts.layers * experts.per_token * architecture.expert if experts else 0
-    read = {part: held[part] * layout.get(part, UNQUANTISED) for part in ("attention", "mlp", "router", "head")}
-    read["experts"] = asked * layout.get("experts", UNQUANTISED) * expert_sets(architecture, load, constants)
+    """Return part -> bytes of weights that one step reads. Decoding reads neither the input embedding nor vision."""
+    weights, experts = architecture.weights(), architecture.experts
+    active = experts.layers * experts.per_token * architecture.expert if experts else 0
+    read = {part: weights[part] * layout.get(part, UNQUANTISED) for part in ("attention", "mlp", "router", "head")}
+    read["experts"] = active * layout.get("experts", UNQUANTISED) * expert_sets(architecture, load, constants)
     return {part: size for part, size in read.items() if size}
 
 
 def cache_bytes(architecture: Architecture, context: int, kv_width: float) -> float:
-    """Bytes of cache that one step reads for one sequence: K and V of the tokens that each layer still sees."""
+    """Return the bytes of cache that one step reads for one sequence: K and V of the tokens in each layer's window."""
     total = 0.0
     for group in architecture.attention:
-        seen = min(context, group.window) if group.window else context
-        total += group.layers * (2 * group.kv_heads * group.head_size * kv_width * seen + group.state_bytes)
+        tokens = min(context, group.window) if group.window else context
+        total += group.layers * (2 * group.kv_heads * group.head_size * kv_width * tokens + group.state_bytes)
     return total
 
 
 def step(architecture: Architecture, layout: Layout, load: Load, constants: Constants | None = None) -> Step:
-    """The step that decodes one token, or with a drafter several, of every sequence."""
+    """Return the step that decodes one token of every sequence, or several with a drafter."""
     constants = constants or Constants()
     read = weight_bytes(architecture, layout, load, constants)
     weights = sum(read.values())
@@ -167,7 +165,7 @@ def step(architecture: Architecture, layout: Layout, load: Load, constants: Cons
         FIXED: constants.step_s,
     }
     if load.tensor_parallel > 1:
-        # Two in a layer, after attention and after the MLP, and one for the embedding.
+        # Each layer has two, after attention and after the MLP. The embedding has one.
         seconds[ALL_REDUCE] = (2 * architecture.layers + 1) * constants.all_reduce_s
     drafter = load.drafter
     if drafter:
@@ -178,14 +176,17 @@ def step(architecture: Architecture, layout: Layout, load: Load, constants: Cons
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Decoding of one sequence, in tokens per second: the figure, and the interval that is claimed for it. With a
-    drafter the figures are two, at the lowest and the highest share of its tokens that is taken for accepted."""
+    """Decode speed of one sequence, and its interval.
+
+    With a drafter, `slow` and `fast` are the steps at the lowest and the highest acceptance. `spread` is half the width
+    of the interval, as a share. `ceiling` is the speed in tok/s if every drafted token is accepted; a report above it
+    measures something else. Without a drafter it is the predicted speed.
+    """
 
     slow: Step
     fast: Step
     accepted: tuple[float, float]
     spread: float
-    # At which every drafted token is accepted: a report above it counts something else. Without a drafter, the figure.
     ceiling: float
 
     @property
@@ -209,8 +210,11 @@ def predict(
     constants: Constants | None = None,
     accepted: Sequence[float] = (),
 ) -> Prediction:
-    """The prediction for a load. `accepted` are the shares of the drafted tokens that were measured; where there
-    are none, those of prose and of code are taken. The drafter's own is not looked at."""
+    """Return the prediction for a load.
+
+    `accepted` are the measured acceptances; without any, those of prose and of code are used. The acceptance of
+    `load.drafter` is ignored.
+    """
     drafter = load.drafter
 
     def at(share: float) -> Step:
@@ -228,8 +232,7 @@ def predict(
 
 
 def naive(architecture: Architecture, bits: Mapping[str, str], load: Load) -> float:
-    """The napkin's figure: active weights at the width on the label, over 273 GB/s, and nothing else. It is here to be
-    compared with."""
+    """Return the naive speed in tok/s, for comparison: 273 GB/s over the active weights at the width in the name."""
     label = {"bf16": 2.0, "fp8": 1.0, "nvfp4": WIDTHS["nvfp4"], "int4-g32": 0.5}
     width = min(label[name] for part, name in bits.items() if part != "head")
     accepted = load.drafter.tokens_per_step if load.drafter else 1.0
@@ -237,7 +240,7 @@ def naive(architecture: Architecture, bits: Mapping[str, str], load: Load) -> fl
 
 
 def constants_of(overrides: Mapping[str, float]) -> Constants:
-    """The constants with those that a site has measured. Raises ValueError for a name that is none of them."""
+    """Return the constants with those of a site. Raises ValueError for an unknown name."""
     known = asdict(Constants())
     unknown = sorted(set(overrides) - set(known))
     if unknown:

@@ -17,11 +17,11 @@ from pathlib import Path
 from threading import Thread
 
 from vllm_spark.core import paths
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.node.pull.blob_registry import BlobCache, Server
 from vllm_spark.node.pull.hub_cache import NOTES, Manifest, Source
 from vllm_spark.node.pull.range_copy import RangeServer
 
-LOOPBACK = "127.0.0.1"
 # A giver that nobody asks has been forgotten by a run that was killed. An image may take this long to be unpacked.
 IDLE_S = 3600.0
 POLL_INTERVAL_S = 1.0

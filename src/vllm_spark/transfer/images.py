@@ -9,11 +9,11 @@ from typing import Any
 from docker import auth as docker_auth  # type: ignore[import-untyped]
 
 from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, MIRROR_PORT
+from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, LOOPBACK, MIRROR_PORT
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight import checks
 from vllm_spark.transfer.site import PullSite, PullSteps
 
 BUNDLE_DERIVED = register("bundle-derived", runbook="bundle-lacks")
@@ -48,7 +48,7 @@ def image_of(spec: Spec, machine: str) -> Image:
     host, repository = docker_auth.resolve_repository_name(spec.recipe["image"]["repository"])
     # Docker's own names have one word; its registry keeps them in a folder.
     repository = f"library/{repository}" if host == "docker.io" and "/" not in repository else repository
-    platform = next((name for name in spec.platforms if checks.MACHINES.get(name) == machine), spec.platforms[0])
+    platform = next((name for name in spec.platforms if MACHINES.get(name) == machine), spec.platforms[0])
     return Image(spec.base, host, repository, spec.digest, platform)
 
 
@@ -104,7 +104,7 @@ def _plain(site: PullSite, found: Mapping[str, PullSteps], host: str, spec: Spec
     mine.lines.append(f"image {spec.base} comes from {'the bundle' if site.bundled else 'its registry'}")
     if site.bundled:
         # All of it, because the way to the bundle is open for the first Spark alone, and another may lack more layers.
-        way = {"url": f"http://127.0.0.1:{BUNDLE_IMAGES_PORT}", "host": "the bundle"}
+        way = {"url": f"http://{LOOPBACK}:{BUNDLE_IMAGES_PORT}", "host": "the bundle"}
         mine.shelved.append({**request, "keep": True, "behind": way, "whole": True})
     elif joined:
         mine.shelved.append({**request, "keep": True, "behind": behind})

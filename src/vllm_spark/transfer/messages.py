@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.units import GB
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.startup_phases import Phase, StartupProgress
 
@@ -17,7 +18,6 @@ PATCH_DOES_NOT_APPLY = register("patch-does-not-apply", runbook="patch-does-not-
 IMAGE_BUILD = register("image-build", runbook="image-build")
 IMAGE_PULL = register("image-pull", runbook="image-pull")
 
-GB = 1e9
 
 # Reason of a program of src/vllm_spark/node -> (what was expected, fix, runbook).
 REASONS: Mapping[str, tuple[str, str, str]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
-from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, WEIGHTS_PORT
+from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps, is_whole, models
 
@@ -81,7 +81,7 @@ def _copy(site: PullSite, found: Mapping[str, PullSteps], model: PulledModel, en
 def _from_outside(site: PullSite, mine: PullSteps, model: PulledModel, host: str) -> None:
     size = units.gib(to_come(site, host, model))
     if site.bundled:
-        end = {"address": "127.0.0.1", "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host), "from": "the bundle"}
+        end = {"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host), "from": "the bundle"}
         mine.load.update(end)
         mine.load.setdefault("sources", []).append(model.request())
         mine.lines.append(f"{model} comes from the bundle, {size}")

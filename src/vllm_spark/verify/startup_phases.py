@@ -1,7 +1,7 @@
-"""What an operator sees while a model loads: the phase of a start, read from the engine's log.
+"""The phase of a start, read from the engine's log, for an operator who waits.
 
 The phases are the engine's own log lines, compared with the sources of vLLM 0.19.1, 0.20.2 and 0.33.0
-(the file of each is named where it is matched). Nothing here touches a box or a clock.
+(a comment names the file of each). Nothing here touches a host or a clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vllm_spark.doctor.log_lines import clean
 
 
 class Phase(StrEnum):
-    """A start's phases in their order. PULLING is set by the caller: no engine line tells of it."""
+    """The phases of a start in their order. The caller sets PULLING, which no log line of the engine shows."""
 
     PULLING = "pulling"
     STARTING = "starting"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
     @property
     def label(self) -> str:
-        """The phase in words."""
+        """Return the phase in words."""
         return self.value.replace("_", " ")
 
 
@@ -37,7 +37,7 @@ _ORDER = {phase: position for position, phase in enumerate(Phase)}
 
 @dataclass(frozen=True, slots=True)
 class StartupProgress:
-    """How far a start is. `percent` is the phase's own, where the engine shows one."""
+    """The progress of a start. `percent` is that of the phase, None if the engine shows none."""
 
     phase: Phase
     percent: int | None = None
@@ -46,10 +46,10 @@ class StartupProgress:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A log line that tells of a phase.
+    """A log line that marks a phase.
 
-    A group `percent` of the pattern, else `percent`, is the phase's; `detail` is a str.format template
-    over the groups, None leaves what stands. `restart` marks a line that only a fresh process prints.
+    The percentage is the group `percent` of the pattern, else the field `percent`. `detail` is a str.format template
+    over the groups; None keeps the previous detail. `restart` marks a line that only a new process prints.
     """
 
     phase: Phase
@@ -141,10 +141,10 @@ _MARKS = (
 
 
 def advance(progress: StartupProgress, lines: Iterable[str]) -> StartupProgress:
-    """Move on by new log lines, oldest first, as journald gives them with `-o cat`.
+    """Return the progress after new log lines, oldest first, in the form of `journalctl -o cat`.
 
-    A phase is never left backwards (the ranks of a pair do not finish together) unless the engine started
-    anew. Lines that tell of no phase change nothing.
+    A phase never goes back (the ranks of a pair do not finish together) unless the engine restarted. Lines that mark no
+    phase change nothing.
     """
     for line in lines:
         for drawn in line.split("\r"):
@@ -153,7 +153,7 @@ def advance(progress: StartupProgress, lines: Iterable[str]) -> StartupProgress:
 
 
 def headline(progress: StartupProgress, elapsed_s: float, deadline_s: float) -> str:
-    """One line for a terminal: phase, its percentage and detail, seconds gone and allowed as clock times."""
+    """Return one line for a terminal: phase, percentage, detail, and elapsed and allowed time as clock times."""
     percent = "" if progress.percent is None else f" {progress.percent} %"
     detail = f" ({progress.detail})" if progress.detail else ""
     return f"{progress.phase.label}{percent}{detail}  {clock(elapsed_s)} of {clock(deadline_s)}"

@@ -1,49 +1,83 @@
-"""Exact answers: broken kernels, lost weights and stale chat templates all end with 200 and a wrong text."""
+"""Gate: questions with one right answer get it.
+
+Broken kernels, lost weights and stale chat templates all end with status 200 and a wrong text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.text import plain
-from vllm_spark.verify.gates import requests as gates_requests
-from vllm_spark.verify.gates.responses import read, status
-from vllm_spark.verify.gates.verdict import ANSWER, Verdict, miss
+from vllm_spark.core.types import Document
+from vllm_spark.verify import requests
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.responses import read, status
+from vllm_spark.verify.verdict import Verdict, failure
 
-# Asked where a recipe names no questions of its own: any model that makes sense knows it.
-DEFAULT_ANSWERS = (
+NAME = "answer"
+
+# The questions of a recipe that names none: every sound model knows the answers.
+DEFAULT_ANSWERS: Sequence[Document] = (
     {"ask": "What is the capital of France? Answer with one word.", "expect": "Paris"},
     {"ask": "What is 19 * 23? Answer with the number only.", "expect": "437"},
 )
-DEFAULT_ANSWER_TOKENS = 64
-# At 4 tok/s, the slowest that the seeds report, 64 tokens take 16 s; a queue may stand before them.
-ANSWER_TIMEOUT_S = 120
+DEFAULT_MAX_TOKENS = 64
+# At 4 tok/s, the slowest that the seeds report, 64 tokens take 16 s; other requests may queue before them.
+TIMEOUT_S = 120
 
 
-def requests(name: str, answers: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for index, answer in enumerate(answers):
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield one chat request per question."""
+    for index, question in enumerate(request.answers):
         body = {
-            "model": name,
-            "messages": gates_requests.user(answer["ask"]),
-            "max_tokens": answer.get("max_tokens", DEFAULT_ANSWER_TOKENS),
+            "model": request.served_name,
+            "messages": requests.user(question["ask"]),
+            "max_tokens": question.get("max_tokens", DEFAULT_MAX_TOKENS),
             "temperature": 0,
         }
-        yield gates_requests.post(f"answer-{index}", gates_requests.CHAT, body, ANSWER_TIMEOUT_S)
+        yield requests.post(f"answer-{index}", requests.CHAT, body, TIMEOUT_S)
 
 
-def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
-    for index, answer in enumerate(wanted["answers"]):
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield one verdict per question."""
+    for index, question in enumerate(request.answers):
         response = probe["responses"].get(f"answer-{index}", {})
         message = read(response)
-        said, expected = message.content, answer["expect"]
-        good = said.strip() == expected if answer.get("match") == "exact" else expected in said
-        if good:
-            yield Verdict(ANSWER, str(index), True, f"{answer['ask']} {plain(said)}")
+        text, expected = message.content, question["expect"]
+        right = text.strip() == expected if question.get("match") == "exact" else expected in text
+        if right:
+            yield Verdict(NAME, str(index), True, f"{question['ask']} {plain(text)}")
         else:
-            yield miss(
-                ANSWER, str(index),
-                f"asked {answer['ask']!r}, got {said[:200]!r} ({message.fault or status(response)})", expected,
+            yield failure(
+                NAME, str(index),
+                f"{question['ask']!r} got {text[:200]!r} ({message.fault or status(response)})", expected,
                 "the weights, the kernels or the chat template are wrong; compare with the recipe's known issues.",
                 runbook="wrong-answers",
             )  # fmt: skip
+
+
+GATE = Gate(
+    name=NAME,
+    proves="questions with one right answer get it",
+    order=60,
+    optional=False,
+    cheap=True,
+    schema={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["ask", "expect"],
+            "properties": {
+                "ask": {"type": "string", "minLength": 1},
+                "expect": {"type": "string", "minLength": 1},
+                "match": {"enum": ["exact", "contains"], "default": "contains"},
+                "max_tokens": {"type": "integer", "minimum": 1, "maximum": 4096, "default": DEFAULT_MAX_TOKENS},
+            },
+        },
+    },
+    requests=build_requests,
+    judge=judge,
+)

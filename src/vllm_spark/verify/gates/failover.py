@@ -1,8 +1,8 @@
-"""It is this engine that answers: a router with a fallback sends requests to another model, each with 200 (field
-report 004).
+"""Gate: this engine answers, and not another model. A router with a fallback sends requests to another model and
+returns 200 for each (field report 004).
 
-Three marks, none of which a name can fake: how the tokenizer counts fixed strings, what an unknown model gets, and the
-engine's own count of the requests it has finished.
+A name can be faked, so the gate uses three other marks: how the tokenizer counts fixed texts, the response to an
+unknown model, and the engine's own count of finished requests.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from http import HTTPStatus
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
-from vllm_spark.core import text as core_text
-from vllm_spark.verify.gates import requests as gates_requests
-from vllm_spark.verify.gates import responses as gates_responses
-from vllm_spark.verify.gates.identity import UNKNOWN_MODEL
-from vllm_spark.verify.gates.verdict import FAILOVER, Verdict, miss
+from vllm_spark.core.text import shown
+from vllm_spark.verify import requests, responses
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
+from vllm_spark.verify.requests import CHAT, COMPLETIONS, UNKNOWN_MODEL
+from vllm_spark.verify.verdict import Verdict, failure
 
-NAME = FAILOVER
+NAME = "failover"
 
-# Scripts, digits, indentation and an emoji: what families of tokenizers split differently.
+# Scripts, digits, indentation and an emoji: families of tokenizers split these differently.
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "3.14159265358979323846264338327950288419716939937510",
@@ -32,13 +34,14 @@ TEXTS = (
     "def f(x):\n        return {k: v for k, v in x.items()}\n",
     "naïve façade 🚀🚀 Übergrößenträger antidisestablishmentarianism",
 )
-# How each turn asks them. More than once, so that a router which takes turns shows two tokenizers, and one foreign
-# request does not spoil the count; by chat, because that is the way of the clients, and a router may send it elsewhere.
-TURNS = (gates_requests.COMPLETIONS, gates_requests.CHAT, gates_requests.COMPLETIONS)
+# The path of each turn through TEXTS. Several turns make a router that alternates show two tokenizers, and one foreign
+# request does not spoil the count. One turn is a chat: clients use it, and a router may send it elsewhere.
+TURNS = (COMPLETIONS, CHAT, COMPLETIONS)
 
 COUNTER = "vllm:request_success_total"
 SAMPLE = re.compile(rf"^{COUNTER}\{{(?P<labels>[^}}]*)\}}\s+(?P<value>\S+)", re.MULTILINE)
 
+# Prefix of the ids of requests that go through the router.
 THROUGH = "through-"
 
 FIX = {
@@ -46,157 +49,151 @@ FIX = {
     "router": "find who answers: the router's fallbacks, its other servers of this name, its cache; its log says why.",
 }
 
-# A fingerprint: how many tokens each of TEXTS has; None where the server does not say.
+# A fingerprint of a tokenizer: the number of tokens of each of TEXTS; None if the server does not report it.
 Counts = Sequence[int | None]
+Responses = Mapping[str, HttpResponse]
 
-_miss = partial(miss, NAME, runbook="silent-failover")
-
-
-def requests(name: str, through: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The questions to the engine, then those through the router. The counter is read from the engine each time.
-
-    `through` is a deployment's, empty without a router: `url`; `key`, the variable of the env file with the router's
-    key, never the key; `model`, what the router calls this model where that is not its served name.
-    """
-    yield from _asked(name, "", {})
-    if through:
-        key = {"key_env": through["key"]} if "key" in through else {}
-        yield from _asked(through.get("model", name), THROUGH, {"base": through["url"], **key})
+_failure = partial(failure, NAME, runbook="silent-failover")
 
 
-def _asked(name: str, prefix: str, to: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+class Target(TypedDict, total=False):
+    """The fields of a request that send it to the router instead of the engine."""
+
+    base: str
+    key_env: str
+
+
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield the requests to the engine, then those through the router. The counter is always read from the engine."""
+    yield from _requests_to(request.served_name, "", {})
+    router = request.through
+    if router:
+        target: Target = {"base": router["url"]}
+        if "key" in router:
+            target["key_env"] = router["key"]
+        yield from _requests_to(router.get("model", request.served_name), THROUGH, target)
+
+
+def _requests_to(model: str, prefix: str, target: Target) -> Iterator[HttpRequest]:
     for turn, path in enumerate(TURNS):
-        yield _counter(prefix, turn)
+        yield _counter_request(prefix, turn)
         for index, text in enumerate(TEXTS):
-            asked = gates_requests.post(
-                f"{prefix}failover-{turn}-{index}", path, _body(path, name, text), gates_requests.QUEUE_S
-            )
-            yield {**asked, **to}
-    unknown = gates_requests.one_token(UNKNOWN_MODEL, "1")
-    yield {
-        **gates_requests.post(
-            f"{prefix}failover-unknown", gates_requests.COMPLETIONS, unknown, gates_requests.SHORT_TIMEOUT_S
-        ),
-        **to,
-    }
-    yield _counter(prefix, len(TURNS))
+            id_ = f"{prefix}failover-{turn}-{index}"
+            yield {**requests.post(id_, path, _body(path, model, text), requests.QUEUE_S), **target}
+    unknown = requests.one_token(UNKNOWN_MODEL, "1")
+    yield {**requests.post(f"{prefix}failover-unknown", COMPLETIONS, unknown, requests.SHORT_TIMEOUT_S), **target}
+    yield _counter_request(prefix, len(TURNS))
 
 
-def _body(path: str, name: str, text: str) -> dict[str, Any]:
-    """One token after `text`. The chat is the plainest there is: every router knows all its keys."""
-    body = gates_requests.one_token(name, text)
-    if path == gates_requests.CHAT:
-        body["messages"] = gates_requests.user(body.pop("prompt"))
+def _body(path: str, model: str, text: str) -> dict[str, Any]:
+    """Return a request of one token after `text`. The chat uses only keys that every router knows."""
+    body = requests.one_token(model, text)
+    if path == CHAT:
+        body["messages"] = requests.user(body.pop("prompt"))
     return body
 
 
-def _counter(prefix: str, turn: int) -> dict[str, Any]:
-    return {**gates_requests.get(f"{prefix}failover-counter-{turn}", "/metrics"), "prefix": COUNTER}
+def _counter_request(prefix: str, turn: int) -> HttpRequest:
+    return {**requests.get(f"{prefix}failover-counter-{turn}", "/metrics"), "prefix": COUNTER}
 
 
-def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield the verdicts on the engine and, if it holds and there is a router, on the router."""
     everything = probe["responses"]
-    direct = {name: reply for name, reply in everything.items() if not name.startswith(THROUGH)}
-    through = {name.removeprefix(THROUGH): reply for name, reply in everything.items() if name.startswith(THROUGH)}
-    yield from judged(wanted, direct, through if wanted["through"] else None)
-
-
-def judged(
-    wanted: Mapping[str, Any], direct: Mapping[str, Any], through: Mapping[str, Any] | None
-) -> Iterator[Verdict]:
-    """The verdicts on what the engine replied and, if there is a router, on what came through it. Both hold the same
-    ids: failover-TURN-INDEX, failover-unknown, failover-counter-TURN."""
-    name = wanted["served_name"]
-    whole, chat = (fingerprint(direct, TURNS.index(path)) for path in (gates_requests.COMPLETIONS, gates_requests.CHAT))
-    stored = wanted["gates"][NAME].get("tokens")
-    engine = list(_one_way(name, {name}, direct, {gates_requests.COMPLETIONS: [stored or whole]}, "engine"))
+    direct = {id_: response for id_, response in everything.items() if not id_.startswith(THROUGH)}
+    routed = {id_.removeprefix(THROUGH): one for id_, one in everything.items() if id_.startswith(THROUGH)}
+    model = request.served_name
+    whole, chat = (fingerprint(direct, TURNS.index(path)) for path in (COMPLETIONS, CHAT))
+    stored = request.gates[NAME].get("tokens")
+    engine = list(_judge_server(model, {model}, direct, {COMPLETIONS: [stored or whole]}, "engine"))
     yield from engine
-    if through is None or any(verdict.ok is False for verdict in engine):
+    if not request.through or any(verdict.ok is False for verdict in engine):
         return
-    # LiteLLM puts the name it was asked for into the reply, nginx leaves the engine's; and by the prefix of its model
-    # LiteLLM asks a completion as a chat (custom_openai/) or a chat as a completion (text-completion-openai/).
+    # LiteLLM puts the requested name into the response, nginx leaves the engine's. Depending on the prefix of its model
+    # LiteLLM sends a completion as a chat (custom_openai/) or a chat as a completion (text-completion-openai/).
     either = {path: [whole, chat] for path in TURNS}
-    yield from _one_way(name, {name, wanted["through"].get("model", name)}, through, either, "router")
+    yield from _judge_server(model, {model, request.through.get("model", model)}, routed, either, "router")
 
 
-def fingerprint(responses: Mapping[str, Any], turn: int) -> list[int | None]:
-    """How many tokens the server counted in each of TEXTS; None where it says none."""
-    asked = (responses.get(f"failover-{turn}-{index}", {}) for index in range(len(TEXTS)))
-    return [gates_responses.read(response).prompt_tokens for response in asked]
+def fingerprint(by_id: Responses, turn: int) -> list[int | None]:
+    """Return how many tokens the server counted in each of TEXTS; None where it reports none."""
+    ids = (f"failover-{turn}-{index}" for index in range(len(TEXTS)))
+    return [responses.read(by_id.get(id_, {})).prompt_tokens for id_ in ids]
 
 
-def _one_way(
-    model: str, names: AbstractSet[str], responses: Mapping[str, Any], counts: Mapping[str, Sequence[Counts]], way: str
+def _judge_server(
+    model: str, names: AbstractSet[str], by_id: Responses, counts: Mapping[str, Sequence[Counts]], server: str
 ) -> Iterator[Verdict]:
-    """`names`: those that a reply may bear. `counts`: path -> the fingerprints that may come that way; any, if none."""
-    right = " or ".join(str(list(allowed)) for allowed in counts[gates_requests.COMPLETIONS])
+    """`server` is engine or router. `names`: the model names that a response may have. `counts`: path -> the allowed
+    fingerprints; any fingerprint is allowed for a path that is absent."""
+    fingerprints = " or ".join(str(list(allowed)) for allowed in counts[COMPLETIONS])
     faults = (
-        ("model", _another_name(names, responses), " or ".join(sorted(names))),
-        ("tokenizer", _another_tokenizer(responses, counts), right),
-        ("unknown-model", _unknown_is_known(responses, way), "404" if way == "engine" else "4xx"),
+        ("model", _name_fault(names, by_id), " or ".join(sorted(names))),
+        ("tokenizer", _tokenizer_fault(by_id, counts), fingerprints),
+        ("unknown-model", _unknown_model_fault(by_id, server), "404" if server == "engine" else "4xx"),
     )
-    for name, wrong, expected in faults:
-        if wrong:
-            yield _miss(f"{way}-{name}", wrong, expected, FIX[way])
+    for name, fault, expected in faults:
+        if fault:
+            yield _failure(f"{server}-{name}", fault, expected, FIX[server])
             return
-    yield Verdict(NAME, f"{way}-tokenizer", True, f"counts {fingerprint(responses, 0)}")
-    yield _counted(model, responses, way)
+    yield Verdict(NAME, f"{server}-tokenizer", True, f"counts {fingerprint(by_id, 0)}")
+    yield _judge_counter(model, by_id, server)
 
 
-def _another_name(names: AbstractSet[str], responses: Mapping[str, Any]) -> str:
+def _name_fault(names: AbstractSet[str], by_id: Responses) -> str:
     for turn, path in enumerate(TURNS):
         for index in range(len(TEXTS)):
-            message = gates_responses.read(responses.get(f"failover-{turn}-{index}", {}))
+            message = responses.read(by_id.get(f"failover-{turn}-{index}", {}))
             if message.fault:
                 return f"{path}: {message.fault}"
             if message.model not in names:
-                return f"the reply names model {core_text.shown(message.model)}"
+                return f"the reply names model {shown(message.model)}"
     return ""
 
 
-def _another_tokenizer(responses: Mapping[str, Any], counts: Mapping[str, Sequence[Counts]]) -> str:
+def _tokenizer_fault(by_id: Responses, counts: Mapping[str, Sequence[Counts]]) -> str:
     for turn, path in enumerate(TURNS):
-        seen = fingerprint(responses, turn)
-        if any(number is None or number < 1 for number in seen):
-            return f"the prompts are said to have {core_text.shown(seen)} tokens"
-        if path in counts and seen not in [list(allowed) for allowed in counts[path]]:
-            return f"the tokenizer counts {seen}"
+        observed = fingerprint(by_id, turn)
+        if any(number is None or number < 1 for number in observed):
+            return f"the prompts have {shown(observed)} tokens"
+        if path in counts and observed not in [list(allowed) for allowed in counts[path]]:
+            return f"the tokenizer counts {observed}"
     return ""
 
 
-def _unknown_is_known(responses: Mapping[str, Any], way: str) -> str:
-    """A router says 400 (LiteLLM) or 404; that it refuses is what counts."""
-    response = responses.get("failover-unknown", {})
+def _unknown_model_fault(by_id: Responses, server: str) -> str:
+    """An engine must answer 404. A router answers 400 (LiteLLM) or 404; any refusal is right."""
+    response = by_id.get("failover-unknown", {})
     status = response.get("status", 0)
     client_error = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    good = status == HTTPStatus.NOT_FOUND if way == "engine" else client_error
-    return "" if good else f"{UNKNOWN_MODEL} got {gates_responses.status(response)}"
+    right = status == HTTPStatus.NOT_FOUND if server == "engine" else client_error
+    return "" if right else f"{UNKNOWN_MODEL} got {responses.status(response)}"
 
 
-def _counted(model: str, responses: Mapping[str, Any], way: str) -> Verdict:
-    """Each turn moves the counter by exactly what was asked. More is somebody else's request, also the liveness
-    timer's; less is a request that went elsewhere."""
-    reads = [counter(model, responses.get(f"failover-counter-{turn}", {})) for turn in range(len(TURNS) + 1)]
+def _judge_counter(model: str, by_id: Responses, server: str) -> Verdict:
+    """Each turn must move the counter by exactly its requests. A larger step includes requests of other clients, also
+    of the liveness timer; a smaller step means that a request went elsewhere."""
+    reads = [counter(model, by_id.get(f"failover-counter-{turn}", {})) for turn in range(len(TURNS) + 1)]
     known = [value for value in reads if value is not None]
-    name = f"{way}-counter"
+    id_ = f"{server}-counter"
     if len(known) < len(reads):
-        wrong = f"/metrics has no {COUNTER} of {model}"
-        return _miss(name, wrong, "one", "do not set disable-log-stats, and let /metrics through.")
+        observed = f"/metrics has no {COUNTER} of {model}"
+        return _failure(id_, observed, "this counter", "do not set disable-log-stats, and let /metrics through.")
     moves = [after - before for before, after in pairwise(known)]
-    asked, total = len(TEXTS), len(TEXTS) * len(TURNS)
+    per_turn, total = len(TEXTS), len(TEXTS) * len(TURNS)
     if sum(moves) < total:
-        return _miss(name, f"the engine counts {sum(moves):g} of {total} requests", "all of them", FIX[way])
+        return _failure(id_, f"the engine counts {sum(moves):g} of {total} requests", "all of them", FIX[server])
     if min(moves) <= 0:
-        return _miss(name, f"the engine counts {min(moves):g} of {asked} requests in a turn", "all of them", FIX[way])
-    said = f"moved by {', '.join(f'{move:g}' for move in moves)} for {asked} requests each"
-    if asked in moves and min(moves) >= asked:
-        return Verdict(NAME, name, True, said)
-    return Verdict(NAME, name, None, f"{said}: others ask, too")
+        observed = f"the engine counts {min(moves):g} of {per_turn} requests in a turn"
+        return _failure(id_, observed, "all of them", FIX[server])
+    observed = f"moved by {', '.join(f'{move:g}' for move in moves)} for {per_turn} requests each"
+    if per_turn in moves and min(moves) >= per_turn:
+        return Verdict(NAME, id_, True, observed)
+    return Verdict(NAME, id_, None, f"{observed}: other clients send requests, too")
 
 
-def counter(model: str, response: Mapping[str, Any]) -> float | None:
-    """Finished requests of the model, over its engines and reasons; None where the metrics do not say."""
+def counter(model: str, response: HttpResponse) -> float | None:
+    """Return the finished requests of the model, over its engines and reasons; None if the metrics do not have them."""
     text = response.get("text")
     if response.get("status") != HTTPStatus.OK or not isinstance(text, str):
         return None
@@ -206,3 +203,31 @@ def counter(model: str, response: Mapping[str, Any]) -> float | None:
     except (ValueError, OverflowError):
         return None
     return total if values and math.isfinite(total) else None
+
+
+GATE = Gate(
+    name=NAME,
+    proves="this engine answers, also through a router: tokenizer, unknown model, its own count of requests",
+    order=50,
+    needs_reason_to_omit=True,
+    for_router=True,
+    cheap=True,
+    schema={
+        "type": "object",
+        "additionalProperties": False,
+        "description": "No other model answers: tokenizer, unknown model, and the engine's own count of requests. "
+        "{} switches it on.",
+        "properties": {
+            "tokens": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 1},
+                "minItems": len(TEXTS),
+                "maxItems": len(TEXTS),
+                "description": "How this model's tokenizer counts the five fixed texts, as a first verify reports. "
+                "Absent: the router must only count like the engine.",
+            }
+        },
+    },
+    requests=build_requests,
+    judge=judge,
+)

@@ -1,44 +1,66 @@
-"""Is it the model, the engine and the launch that the recipe names?"""
+"""Gate: the server runs the model, the engine, the image and the launch that the recipe names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 
 from vllm_spark.core.text import plain
-from vllm_spark.verify.gates.responses import dig
-from vllm_spark.verify.gates.verdict import IDENTITY, Verdict, miss
+from vllm_spark.verify import requests
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.responses import dig
+from vllm_spark.verify.verdict import Verdict, failure
 
-# A name no server has: one that answers it serves something else than it says.
-UNKNOWN_MODEL = "vllm-spark-no-such-model"
+NAME = "identity"
 
 
-def identity(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
-    replies = probe["responses"]
-    cards = dig(replies, "models", "json", "data")
-    cards = [card for card in cards if isinstance(card, Mapping)] if isinstance(cards, list) else []
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield requests for the list of models, the version, and a model that does not exist."""
+    yield requests.get("models", "/v1/models")
+    yield requests.get("version", "/version")
+    unknown = requests.one_token(requests.UNKNOWN_MODEL, "1")
+    yield requests.post("unknown-model", requests.COMPLETIONS, unknown, requests.SHORT_TIMEOUT_S)
+
+
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield a verdict for each property that differs, or one for all of them."""
+    responses = probe["responses"]
+    data = dig(responses, "models", "json", "data")
+    cards = [card for card in data if isinstance(card, Mapping)] if isinstance(data, list) else []
     first = cards[0] if cards else {}
-    card = next((found for found in cards if found.get("id") == wanted["served_name"]), first)
-    version = str(dig(replies, "version", "json", "version") or "")
+    card = next((card for card in cards if card.get("id") == request.served_name), first)
+    version = str(dig(responses, "version", "json", "version") or "")
     container = probe.get("container") or {}
-    facts: list[tuple[str, object, object]] = [
-        ("served name", card.get("id"), wanted["served_name"]),
-        ("model", card.get("root"), wanted["model_root"]),
-        # A build's local part (+cu130, +cpu) says how it was built, not what it is.
-        ("engine version", version.partition("+")[0], wanted["engine_version"].partition("+")[0]),
-        ("image", container.get("image"), wanted["image"]),
-        ("launch", container.get("labels", {}).get("vllm-spark.launch"), wanted["launch"]),
-        ("status for an unknown model", dig(replies, "unknown-model", "status"), HTTPStatus.NOT_FOUND.value),
+    checks: list[tuple[str, object, object]] = [
+        ("served name", card.get("id"), request.served_name),
+        ("model", card.get("root"), request.model_root),
+        # The local part of a version (+cu130, +cpu) says how it was built, not what it is.
+        ("engine version", version.partition("+")[0], request.engine_version.partition("+")[0]),
+        ("image", container.get("image"), request.image),
+        ("launch", container.get("labels", {}).get("vllm-spark.launch"), request.launch),
+        ("status for an unknown model", dig(responses, "unknown-model", "status"), HTTPStatus.NOT_FOUND.value),
     ]
-    if wanted["max_model_len"] is not None:
-        facts.append(("context length", card.get("max_model_len"), wanted["max_model_len"]))
-    wrong = [(name, seen, expected) for name, seen, expected in facts if seen != expected]
-    for name, seen, expected in wrong:
-        yield miss(
-            IDENTITY, name.replace(" ", "-"), f"{name} is {plain(str(seen))}", f"{expected}",
-            f"look for another server on port {wanted['port']}, then deploy again.", runbook="wrong-identity",
+    if request.max_model_len is not None:
+        checks.append(("context length", card.get("max_model_len"), request.max_model_len))
+    wrong = [(name, observed, expected) for name, observed, expected in checks if observed != expected]
+    for name, observed, expected in wrong:
+        yield failure(
+            NAME, name.replace(" ", "-"), f"{name} is {plain(str(observed))}", f"{expected}",
+            f"look for another server on port {request.port}, then deploy again.", runbook="wrong-identity",
         )  # fmt: skip
     if not wrong:
-        yield Verdict(IDENTITY, "all", True, f"{wanted['served_name']}, vLLM {plain(version)}, {wanted['image'][-12:]}")
+        yield Verdict(NAME, "all", True, f"{request.served_name}, vLLM {plain(version)}, {request.image[-12:]}")
+
+
+GATE = Gate(
+    name=NAME,
+    proves="model, commit, version, image, launch and context length are the recipe's; an unknown model gets 404",
+    order=20,
+    optional=False,
+    cheap=True,
+    schema=None,
+    requests=build_requests,
+    judge=judge,
+)

@@ -1,73 +1,101 @@
-"""What the engine's log must say, each from its own field and never from a list of candidates."""
+"""Gate: the engine's log contains what the recipe expects, each value from its own field and never from a list of
+candidates."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from vllm_spark.verify.gates.verdict import FABRIC, LOG, Verdict, miss
+from vllm_spark.core.types import Document
+from vllm_spark.verify.gate import Gate, no_requests
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.log_start import log_has_start
+from vllm_spark.verify.probe_types import Probe
+from vllm_spark.verify.verdict import Verdict, failure
 
-# "Using network" is NCCL's own choice per communicator, "via NET/" what a channel then goes over (NCCL src/net.cc,
-# src/transport/net.cc; seen in 2.28.9).
-NETWORK = re.compile(r"NCCL INFO (?:Using network (\w+)|Channel .* via NET/(\w+))")
-
-
-def log(wanted: Mapping[str, Any], probe: Mapping[str, Any], lines: Sequence[str]) -> Iterator[Verdict]:
-    del probe
-    if not _holds_start(wanted, lines):
-        if wanted["log"]:
-            said = "the journal no longer holds the start of this engine; a restart would write it again"
-            yield Verdict(LOG, "start", None, said)
-        return
-    for gate in wanted["log"]:
-        yield log_verdict(gate, lines, wanted["unit"])
+NAME = "log"
+RUNBOOK = "log-gate"
 
 
-def fabric(wanted: Mapping[str, Any], probe: Mapping[str, Any], lines: Sequence[str]) -> Iterator[Verdict]:
-    """NCCL falls back to TCP without a word where a container lacks /dev/infiniband; only its own log tells. GPUDirect
-    RDMA is not asked for: a GB10 has none."""
-    del probe
-    if not wanted["fabric"] or not _holds_start(wanted, lines):
-        return
-    seen = {first or second for line in lines for first, second in NETWORK.findall(line)}
-    if seen == {wanted["fabric"]}:
-        yield Verdict(FABRIC, "network", True, f"NCCL uses NET/{wanted['fabric']}")
-        return
-    said = f"NCCL uses {', '.join(f'NET/{name}' for name in sorted(seen))}" if seen else "NCCL names no network"
-    yield miss(
-        FABRIC, "network", said, f"NET/{wanted['fabric']} alone",
-        "see that the container has /dev/infiniband and IPC_LOCK (runtime of the recipe), and that the HCAs are up.",
-        runbook="fabric-nccl-socket",
-    )  # fmt: skip
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield one verdict per log gate of the recipe."""
+    if log_has_start(request, lines):
+        for entry in request.log:
+            yield judge_entry(entry, lines, request.unit)
+    elif request.log:
+        observed = "the journal no longer holds the start of this engine; a restart would write it again"
+        yield Verdict(NAME, "start", None, observed)
 
 
-def _holds_start(wanted: Mapping[str, Any], lines: Sequence[str]) -> bool:
-    return any(f"vllm-spark: launch {wanted['launch']}" in line for line in lines)
-
-
-def log_verdict(gate: Mapping[str, Any], lines: Sequence[str], unit: str = "vllm@NAME") -> Verdict:
-    """Judge one log gate. Public because the engine's real logs are its test."""
-    pattern = re.compile(gate["pattern"])
-    match = next((found for line in lines if (found := pattern.search(line))), None)
-    fix = f"{gate['why']} journalctl -u {unit}"
-    if gate.get("expect", "present") == "absent":
+def judge_entry(entry: Document, lines: Sequence[str], unit: str = "vllm@NAME") -> Verdict:
+    """Return the verdict on one entry of `gates.log`. Public because tests apply it to logs of the real engine."""
+    id_, pattern = entry["id"], re.compile(entry["pattern"])
+    match = next((match for line in lines if (match := pattern.search(line))), None)
+    fix = f"{entry['why']} journalctl -u {unit}"
+    if entry.get("expect", "present") == "absent":
         if match is None:
-            return Verdict(LOG, gate["id"], True, "not in the log")
-        return miss(LOG, gate["id"], f"the log says {match[0]!r}", "it absent", fix, runbook="log-gate")
+            return Verdict(NAME, id_, True, "not in the log")
+        return failure(NAME, id_, f"the log says {match[0]!r}", "no such line", fix, runbook=RUNBOOK)
     if match is None:
-        return miss(LOG, gate["id"], f"no line matches {gate['pattern']!r}", "one", fix, runbook="log-gate")
+        return failure(NAME, id_, f"no line matches {entry['pattern']!r}", "a matching line", fix, runbook=RUNBOOK)
     value = match["value"] if "value" in pattern.groupindex else match[0]
-    if "equals" in gate and value != gate["equals"]:
-        return miss(LOG, gate["id"], f"the log says {value}", gate["equals"], fix, runbook="log-gate")
-    if "at_least" in gate and number(value) < gate["at_least"]:
-        return miss(LOG, gate["id"], f"the log says {value}", f"at least {gate['at_least']}", fix, runbook="log-gate")
-    return Verdict(LOG, gate["id"], True, value)
+    if "equals" in entry and value != entry["equals"]:
+        return failure(NAME, id_, f"the log says {value}", entry["equals"], fix, runbook=RUNBOOK)
+    if "at_least" in entry and number(value) < entry["at_least"]:
+        return failure(NAME, id_, f"the log says {value}", f"at least {entry['at_least']}", fix, runbook=RUNBOOK)
+    return Verdict(NAME, id_, True, value)
 
 
 def number(text: str) -> float:
-    """A number as the engine prints it, e.g. `146,240`. What is none counts as less than any bound."""
+    """Return a number that the engine printed, e.g. `146,240`. A text that is not a number is less than any bound."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
         return float("-inf")
+
+
+GATE = Gate(
+    name=NAME,
+    proves="the engine chose the kernels that the recipe was tested with, by its own field and not by the candidates",
+    order=30,
+    optional=False,
+    cheap=True,
+    condition="where the recipe names lines",
+    schema={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["id", "pattern", "why"],
+            "properties": {
+                "id": {"$ref": "#/$defs/name"},
+                "pattern": {
+                    "type": "string",
+                    "minLength": 4,
+                    "format": "regex",
+                    "description": "Python regex over the engine's log since its start. equals and at_least judge "
+                    "the group named value.",
+                },
+                "expect": {"enum": ["present", "absent"], "default": "present"},
+                "equals": {"type": "string"},
+                "at_least": {"type": "number"},
+                "why": {"type": "string", "minLength": 10},
+            },
+        },
+    },
+    more_fields={
+        "use": {
+            "type": "object",
+            "minProperties": 1,
+            "description": "Log gates of recipes/gates.yml. true: as defined there; text: the value that the line must "
+            "name; a number: the least value.",
+            "additionalProperties": {
+                "type": ["string", "number", "boolean"],
+                "not": {"const": False},
+                "title": "true, a text or a number",
+            },
+        }
+    },
+    requests=no_requests,
+    judge=judge,
+)

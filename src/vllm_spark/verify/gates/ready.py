@@ -1,52 +1,89 @@
-"""Does it serve? A 200 of /health proves nothing: it does not ask the workers (vLLM v1/engine/async_llm.py,
-check_health), so the first question is a token."""
+"""Gate: the engine generates a token.
+
+A 200 of /health is not enough, because it does not ask the workers (vLLM v1/engine/async_llm.py, check_health).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from vllm_spark.verify.gates.responses import read, status
-from vllm_spark.verify.gates.verdict import READY, Verdict, miss
+from vllm_spark.verify import requests
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.responses import read, status
+from vllm_spark.verify.verdict import Verdict, failure
+
+NAME = "ready"
 
 
-def is_ready(probe: Mapping[str, Any]) -> bool:
-    """Did the engine give one token? Where nothing was asked, on a worker: does its head say that it serves?"""
+def is_ready(probe: Probe) -> bool:
+    """Return True if the engine generated a token, or on a worker, which receives no request: if its head serves."""
     if not probe["responses"]:
         running = (probe.get("container") or {}).get("state") == "running"
         return running and probe.get("state", {}).get("state") == "serving"
-    response = probe["responses"].get("ready", {})
-    return not read(response).fault
+    return not read(probe["responses"].get("ready", {})).fault
 
 
-def rank(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    """A worker: it runs what it should, and its head serves."""
-    del log
-    container, state = probe.get("container") or {}, probe.get("state", {})
-    facts = (
-        ("state", state.get("state"), "serving"),
-        ("container", container.get("state"), "running"),
-        ("image", container.get("image"), wanted["image"]),
-        ("launch", container.get("labels", {}).get("vllm-spark.launch"), wanted["launch"]),
-    )
-    wrong = [(name, seen, expected) for name, seen, expected in facts if seen != expected]
-    for name, seen, expected in wrong:
-        why = f" ({state['why']})" if name == "state" and state.get("why") else ""
-        yield miss(
-            READY, f"rank-{name}", f"{name} of rank {wanted['rank']} is {seen}{why}", f"{expected}",
-            f"journalctl -u {wanted['unit']} -e on both Sparks.", runbook="pair-does-not-start",
-        )  # fmt: skip
-    if not wrong:
-        yield Verdict(READY, "rank", True, f"rank {wanted['rank']} runs and its head serves")
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield one completion of one token."""
+    body = requests.one_token(request.served_name, "1")
+    yield requests.post("ready", requests.COMPLETIONS, body, requests.SHORT_TIMEOUT_S)
 
 
-def token(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield one verdict on the token."""
     response = probe["responses"].get("ready", {})
     if is_ready(probe):
-        yield Verdict(READY, "token", True, f"one token in {response['seconds']:.2f} s")
+        yield Verdict(NAME, "token", True, f"one token in {response['seconds']:.2f} s")
     else:
-        yield miss(
-            READY, "token", f"no token from {wanted['served_name']}: {read(response).fault or status(response)}",
-            "a completion of one token", f"journalctl -u {wanted['unit']} -e", runbook="engine-failed-to-start",
+        yield failure(
+            NAME, "token", f"no token from {request.served_name}: {read(response).fault or status(response)}",
+            "a completion of one token", f"journalctl -u {request.unit} -e", runbook="engine-failed-to-start",
         )  # fmt: skip
+
+
+def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield the verdicts on a worker: its container is the recipe's and runs, and its head serves."""
+    container, state = probe.get("container") or {}, probe.get("state", {})
+    checks = (
+        ("state", state.get("state"), "serving"),
+        ("container", container.get("state"), "running"),
+        ("image", container.get("image"), request.image),
+        ("launch", container.get("labels", {}).get("vllm-spark.launch"), request.launch),
+    )
+    wrong = [(name, observed, expected) for name, observed, expected in checks if observed != expected]
+    for name, observed, expected in wrong:
+        why = f" ({state['why']})" if name == "state" and state.get("why") else ""
+        yield failure(
+            NAME, f"rank-{name}", f"{name} of rank {request.rank} is {observed}{why}", expected,
+            f"journalctl -u {request.unit} -e on both Sparks.", runbook="pair-does-not-start",
+        )  # fmt: skip
+    if not wrong:
+        yield Verdict(NAME, "rank", True, f"rank {request.rank} runs and its head serves")
+
+
+GATE = Gate(
+    name=NAME,
+    proves="the engine generates a token; on a worker: its container runs and its head serves",
+    order=10,
+    optional=False,
+    cheap=True,
+    schema={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["deadline_s"],
+        "properties": {
+            "deadline_s": {
+                "type": "integer",
+                "minimum": 30,
+                "maximum": 7200,
+                "description": "From the start of the unit to the first token. Above 600 s the engine's own limit is "
+                "raised with it.",
+            }
+        },
+    },
+    requests=build_requests,
+    judge=judge,
+    judge_worker=judge_worker,
+)

@@ -1,25 +1,27 @@
-"""Structured output is enforced: asked in a way that no model answers in that form of itself.
+"""Gate: structured output is enforced. No model answers these prompts in the required form by itself.
 
-0.20.2 with the reasoning parser gemma4 drops every grammar without a word, unless the chat template closes the thought
-channel: 200, and free text (vLLM #52430 is about the same default).
+vLLM 0.20.2 with the reasoning parser gemma4 drops every grammar without a message, unless the chat template closes the
+thought channel: 200, and free text (vLLM #52430 is about the same default).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from vllm_spark.core import text
-from vllm_spark.verify.gates import requests as gates_requests
-from vllm_spark.verify.gates import responses
-from vllm_spark.verify.gates.verdict import STRUCTURED, Verdict, miss
+from vllm_spark.core.text import shown
+from vllm_spark.verify import requests, responses
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.verdict import Verdict, failure
 
-NAME = STRUCTURED
+NAME = "structured"
 MAX_TOKENS = 64
 
-# No free text and no open number: a small model may fill its budget with either, and the JSON is cut.
+# Neither free text nor an open number: a small model may spend its budget on either, and the JSON is truncated.
 FIELDS: dict[str, tuple[object, ...]] = {
     "kind": ("tower", "harbour", "island"),
     "floors": (3, 4, 5),
@@ -41,52 +43,77 @@ CHOICE_PROMPT = "What is the capital of France?"
 
 CASES = ("schema", "choice")
 
-_miss = partial(miss, NAME, runbook="structured-output")
+_failure = partial(failure, NAME, runbook="structured-output")
 
 
-def requests(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    forms: dict[str, dict[str, Any]] = {
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield one request per case, whole and streamed."""
+    constraints: dict[str, dict[str, Any]] = {
         "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "light", "schema": SCHEMA}}},
         "choice": {"structured_outputs": {"choice": list(CHOICES)}},
     }
     prompts = {"schema": FREE_PROMPT, "choice": CHOICE_PROMPT}
-    for case in options.get("cases", CASES):
-        asked = gates_requests.chat(
-            f"structured-{case}", name, gates_requests.user(prompts[case]), MAX_TOKENS, **forms[case]
+    for case in request.gates[NAME].get("cases", CASES):
+        messages = requests.user(prompts[case])
+        yield from requests.both_forms(
+            requests.chat(f"structured-{case}", request.served_name, messages, MAX_TOKENS, **constraints[case])
         )
-        yield from gates_requests.both_ways(asked)
 
 
-def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
-    for case in wanted["gates"][NAME].get("cases", CASES):
-        for way in gates_requests.names(case):
-            message = responses.read(probe["responses"].get(f"{NAME}-{way}", {}))
-            wrong = message.fault or (_not_the_schema(message) if case == "schema" else _no_choice(message))
-            if not wrong:
-                yield Verdict(NAME, way, True, text.shown(message.content))
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield one verdict per case and form."""
+    for case in request.gates[NAME].get("cases", CASES):
+        for id_ in requests.both_ids(case):
+            message = responses.read(probe["responses"].get(f"{NAME}-{id_}", {}))
+            fault = message.fault or (_schema_fault(message) if case == "schema" else _choice_fault(message))
+            if not fault:
+                yield Verdict(NAME, id_, True, shown(message.content))
                 continue
             expected = f"one of {', '.join(CHOICES)}" if case == "choice" else f"JSON with {', '.join(FIELDS)} alone"
-            yield _miss(
-                way, wrong, expected,
+            yield _failure(
+                id_, fault, expected,
                 "the grammar was dropped: see that the chat template closes the thought channel when thinking is off.",
             )  # fmt: skip
 
 
-def _not_the_schema(message: responses.Message) -> str:
-    """Why the text does not follow SCHEMA, or nothing."""
+def _schema_fault(message: responses.Message) -> str:
+    """Return why the text does not follow SCHEMA; empty if it does."""
     try:
-        found = json.loads(message.content)
+        document = json.loads(message.content)
     except (ValueError, RecursionError):
-        return f"no JSON but {text.shown(message.content)}"
-    if not isinstance(found, dict) or set(found) != set(FIELDS):
-        return f"JSON of another form: {text.shown(message.content)}"
+        return f"no JSON but {shown(message.content)}"
+    if not isinstance(document, dict) or set(document) != set(FIELDS):
+        return f"JSON of another form: {shown(message.content)}"
     for name, allowed in FIELDS.items():
         # True equals 1 in Python, and 3.0 equals 3.
-        if (type(found[name]), found[name]) not in [(type(value), value) for value in allowed]:
-            return f"{name} is {text.shown(found[name])}"
+        if (type(document[name]), document[name]) not in [(type(value), value) for value in allowed]:
+            return f"{name} is {shown(document[name])}"
     return ""
 
 
-def _no_choice(message: responses.Message) -> str:
-    return "" if message.content in CHOICES else f"the text is {text.shown(message.content)}"
+def _choice_fault(message: responses.Message) -> str:
+    return "" if message.content in CHOICES else f"the text is {shown(message.content)}"
+
+
+GATE = Gate(
+    name=NAME,
+    proves="a JSON schema and a choice are enforced; whole and streamed",
+    order=80,
+    needs_reason_to_omit=True,
+    schema={
+        "type": "object",
+        "additionalProperties": False,
+        "description": "A JSON schema and a choice are enforced, whole and streamed. {} switches it on.",
+        "properties": {
+            "cases": {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": {"enum": list(CASES)},
+                "description": "Default: both.",
+            }
+        },
+    },
+    requests=build_requests,
+    judge=judge,
+)

@@ -1,23 +1,25 @@
-"""Tool calls: the eight cases of field report 003, each whole and streamed.
+"""Gate: tools are called correctly, in the cases of field report 003, each whole and streamed.
 
-A missing parser answers 400, and a router then asks another model (field report 004); a wrong one lets the template's
-tags into the text or breaks the arguments (vLLM #38946, #38909, #39043, #42696).
+Without a parser the engine answers 400, and a router then asks another model (field report 004). A wrong parser lets
+the template's tags into the text or breaks the arguments (vLLM #38946, #38909, #39043, #42696).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from vllm_spark.core import text as core_text
-from vllm_spark.verify.gates import requests as gates_requests
-from vllm_spark.verify.gates import responses
-from vllm_spark.verify.gates.verdict import TOOLS, Verdict, miss
+from vllm_spark.core.text import shown
+from vllm_spark.verify import requests, responses
+from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.verdict import Verdict, failure
 
-NAME = TOOLS
+NAME = "tools"
 MAX_TOKENS = 256
 
 HTML = '<div class="a"><b>Hello</b></div>'
@@ -35,13 +37,14 @@ PAGE = _tool("write_page", "Writes a page. The HTML is stored exactly as given."
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`calls` are what must be called (name, argument, value); `says` what a text must hold where none must be."""
+    """One conversation. `calls` are the expected calls (name, argument, value). If it is empty, no call is expected and
+    `in_text` are the expected parts of the text. `results` are what the tools returned already: (name, value of its
+    argument, result)."""
 
-    ask: str
+    prompt: str
     tools: tuple[dict[str, Any], ...]
     calls: tuple[tuple[str, str, str], ...] = ()
-    says: tuple[str, ...] = ()
-    # What the tools returned already: (name, value of its argument, result).
+    in_text: tuple[str, ...] = ()
     results: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -55,7 +58,7 @@ CASES = {
     "synthesis": Case(
         "What is the weather in Paris? Give the temperature in digits.",
         (WEATHER,),
-        says=("31",),
+        in_text=("31",),
         results=(("get_weather", "Paris", '{"temperature_c": 31, "sky": "clear"}'),),
     ),
     "html": Case(
@@ -65,31 +68,33 @@ CASES = {
     "loop": Case(
         "How warm is it in Paris and what time is it in Tokyo? Give both in digits.",
         (WEATHER, TIME),
-        says=("31", "18:45"),
+        in_text=("31", "18:45"),
         results=(("get_weather", "Paris", '{"temperature_c": 31}'), ("get_time", "Tokyo", '{"time": "18:45"}')),
     ),
 }
 
-_miss = partial(miss, NAME, runbook="tools")
+_failure = partial(failure, NAME, runbook="tools")
 
 
-def requests(name: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for case in options.get("cases", CASES):
-        messages = [*gates_requests.user(CASES[case].ask), *_results(CASES[case])]
-        asked = gates_requests.chat(
-            f"tools-{case}", name, messages, MAX_TOKENS, tools=list(CASES[case].tools), tool_choice="auto"
+def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
+    """Yield one request per case, whole and streamed."""
+    for name in request.gates[NAME].get("cases", CASES):
+        case = CASES[name]
+        messages = [*requests.user(case.prompt), *_earlier_turns(case)]
+        extra = {"tools": list(case.tools), "tool_choice": "auto"}
+        yield from requests.both_forms(
+            requests.chat(f"tools-{name}", request.served_name, messages, MAX_TOKENS, **extra)
         )
-        yield from gates_requests.both_ways(asked)
 
 
-def _results(case: Case) -> Iterator[dict[str, Any]]:
-    """The turns of a conversation in which the tools were called and have answered."""
+def _earlier_turns(case: Case) -> Iterator[dict[str, Any]]:
+    """Yield the turns in which the tools were called and have answered."""
     if not case.results:
         return
     calls, answers = [], []
     arguments = {tool["function"]["name"]: tool["function"]["parameters"]["required"][0] for tool in case.tools}
     for index, (tool, value, result) in enumerate(case.results):
-        # Some templates (Mistral's) take ids of nine letters and digits alone.
+        # Some templates (Mistral's) accept only ids of nine letters and digits.
         call_id = f"call0000{index}"
         function = {"name": tool, "arguments": json.dumps({arguments[tool]: value})}
         calls.append({"id": call_id, "type": "function", "function": function})
@@ -98,72 +103,96 @@ def _results(case: Case) -> Iterator[dict[str, Any]]:
     yield from answers
 
 
-def verdicts(wanted: Mapping[str, Any], probe: Mapping[str, Any], log: Sequence[str]) -> Iterator[Verdict]:
-    del log
-    for case in wanted["gates"][NAME].get("cases", CASES):
-        for way in gates_requests.names(case):
-            message = responses.read(probe["responses"].get(f"{NAME}-{way}", {}))
-            wrong = message.fault or next(faults(CASES[case], message), "")
-            if not wrong:
-                yield Verdict(
-                    NAME, way, True, "; ".join(map(_written, message.calls)) or core_text.shown(message.content)
-                )
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield one verdict per case and form."""
+    for name in request.gates[NAME].get("cases", CASES):
+        for id_ in requests.both_ids(name):
+            message = responses.read(probe["responses"].get(f"{NAME}-{id_}", {}))
+            fault = message.fault or next(faults(CASES[name], message), "")
+            if not fault:
+                observed = "; ".join(map(_format_call, message.calls)) or shown(message.content)
+                yield Verdict(NAME, id_, True, observed)
                 continue
-            yield _miss(
-                way, wrong, _expected(CASES[case]),
+            yield _failure(
+                id_, fault, _expected(CASES[name]),
                 "set enable-auto-tool-choice and the tool-call-parser of this model's family, with its own template.",
             )  # fmt: skip
 
 
 def faults(case: Case, message: responses.Message) -> Iterator[str]:
-    """What is wrong with the reply to a case."""
+    """Yield the faults of the reply to a case."""
     texts = (message.content, message.reasoning, *(f"{call.name} {call.arguments}" for call in message.calls))
     for text in texts:
         tag = responses.leaked(text, (*responses.TOOL_TAGS, *responses.CHANNEL_TAGS))
         if tag:
-            yield f"{tag} stands in {core_text.shown(text)}"
-    if case.says:
-        yield from _in_text(case, message)
+            yield f"{tag} stands in {shown(text)}"
+    if case.in_text:
+        yield from _text_faults(case, message)
     else:
-        yield from _in_calls(case, message)
+        yield from _call_faults(case, message)
 
 
-def _in_text(case: Case, message: responses.Message) -> Iterator[str]:
+def _text_faults(case: Case, message: responses.Message) -> Iterator[str]:
     if message.calls:
-        yield f"it calls {_written(message.calls[0])} again, whose result it has"
-    if any(said not in message.content for said in case.says):
-        yield f"the answer is {core_text.shown(message.content)}"
+        yield f"it calls {_format_call(message.calls[0])} again, whose result it has"
+    if any(part not in message.content for part in case.in_text):
+        yield f"the answer is {shown(message.content)}"
 
 
-def _in_calls(case: Case, message: responses.Message) -> Iterator[str]:
+def _call_faults(case: Case, message: responses.Message) -> Iterator[str]:
     if not message.calls:
-        yield f"no call but {core_text.shown(message.content)}"
+        yield f"no call but {shown(message.content)}"
     if message.finish != "tool_calls":
-        yield f"finish_reason is {core_text.shown(message.finish)} where tools are called"
+        yield f"finish_reason is {shown(message.finish)} where tools are called"
     ids = [call.id for call in message.calls]
     if not all(ids) or len(set(ids)) < len(ids):
-        yield f"the calls' ids are {core_text.shown(ids)}"
+        yield f"the calls' ids are {shown(ids)}"
     # Two calls may come in either order.
     if sorted(call.name for call in message.calls) != sorted(name for name, _, _ in case.calls):
-        yield f"it calls {core_text.shown([call.name for call in message.calls])}"
+        yield f"it calls {shown([call.name for call in message.calls])}"
     by_name = {call.name: call.arguments for call in message.calls}
     for name, argument, value in case.calls:
         if arguments(by_name.get(name, "")) != {argument: value}:
-            yield f"the arguments of {name} are {core_text.shown(by_name.get(name, ''))}"
+            yield f"the arguments of {name} are {shown(by_name.get(name, ''))}"
 
 
 def arguments(text: str) -> object:
-    """The arguments of a call; None where the text is no JSON. Raises nothing: a nesting too deep is none, too."""
+    """Return the parsed arguments of a call, or None if they are not JSON. Never raises, also for deep nesting."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _written(call: responses.ToolCall) -> str:
-    return core_text.shown(f"{call.name}({call.arguments})")
+def _format_call(call: responses.ToolCall) -> str:
+    return shown(f"{call.name}({call.arguments})")
 
 
 def _expected(case: Case) -> str:
     calls = ", ".join(f"{name}({argument}={value})" for name, argument, value in case.calls)
-    return f"calls of {calls}" if case.calls else f"an answer with {' and '.join(case.says)}"
+    return f"calls of {calls}" if case.calls else f"an answer with {' and '.join(case.in_text)}"
+
+
+GATE = Gate(
+    name=NAME,
+    proves="tools are called with the right arguments, byte for byte, and no tag leaks; whole and streamed",
+    order=90,
+    needs_reason_to_omit=True,
+    schema={
+        "type": "object",
+        "additionalProperties": False,
+        "description": "Tool calls of field report 003, each whole and streamed, with tool_choice auto. "
+        "{} switches them on.",
+        "properties": {
+            "cases": {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": {"enum": list(CASES)},
+                "description": "Default: all.",
+            }
+        },
+    },
+    requests=build_requests,
+    judge=judge,
+)

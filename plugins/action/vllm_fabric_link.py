@@ -1,0 +1,39 @@
+"""Plan the RoCE link between two Sparks, and judge it after the change. vllm_spark.network.netplan decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.network import netplan
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """Arguments: phase.
+
+    `check` takes host, sparks and limit, and checks the inventory. `plan` also takes fabric, netplan (both as read on
+    the host) and replace, and returns the plan. `reached` takes host, guard_s and lost (why the host does not answer,
+    or an empty text). `pinged` takes plan, pings and netdevs, and prints a line for each subnet.
+    """
+
+    def act(self) -> dict[str, Any]:
+        phase, args = self.args["phase"], self.args
+        if phase in ("reached", "pinged"):
+            if refusals := self._refusals():
+                raise RefusedError(refusals)
+            return {}
+        fabrics = {host: self.hostvars[host].get("vllm_fabric") for host in args["sparks"]}
+        ends = netplan.pair(args["host"], fabrics, args["sparks"], args["limit"])
+        if phase == "check":
+            return {}
+        self.quiet = True
+        return {"plan": netplan.plan(ends, args["fabric"], args["netplan"], replace=args["replace"]).to_json()}
+
+    def _refusals(self) -> list[Refusal]:
+        args = self.args
+        if args["phase"] == "reached":
+            return [netplan.lost_refusal(args["host"], args["guard_s"], args["lost"])] if args["lost"] else []
+        lines, refusals = netplan.judge_pings(args["plan"], args["pings"], args["netdevs"])
+        self.say(*lines)
+        return refusals

@@ -1,0 +1,32 @@
+"""Decide and print what prune or remove deletes from a host. vllm_spark.lifecycle.prune and .remove decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.lifecycle import installed, prune, remove
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """Arguments: registered (the variable of the result of vllm_holdings), remove (the fields of RemoveRequest;
+    absent: prune), again (true: anything that is left is an error). Returns the items for vllm_remove."""
+
+    quiet = True
+
+    def act(self) -> dict[str, Any]:
+        variable, again = self.args["registered"], self.args.get("again", False)
+        # After a failed check, some hosts of the play have not registered the variable.
+        boxes = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
+        request = remove.RemoveRequest(**self.args["remove"]) if "remove" in self.args else None
+        refusals = [] if again else list(remove.refusals(request, boxes) if request else prune.refusals(boxes))
+        if refusals:
+            raise RefusedError(refusals)
+        items, left = remove.plan(boxes[self.host], request) if request else prune.plan(boxes[self.host])
+        if again:
+            if items:
+                self.fail(str(remove.remaining_lines(self.host, items)))
+            return {"items": []}
+        self.say(*installed.format_items(items, left, "would remove" if self.check_mode else "removes"))
+        return {"items": [item.to_json() for item in items]}

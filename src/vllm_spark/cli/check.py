@@ -1,0 +1,30 @@
+"""`vllm-spark check`: recipe files against their schema and their cross-field rules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.recipe import loader
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("check", help="check recipe files, every fault at once")
+    parser.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read every file. Raises RefusedError with the faults of all files."""
+    refusals: list[Refusal] = []
+    for file in args.files or loader.names([paths.RECIPES]).values():
+        try:
+            loader.read(file)
+        except RefusedError as error:
+            refusals += error.refusals
+    if refusals:
+        raise RefusedError(refusals)
+    return 0

@@ -1,0 +1,192 @@
+"""SSH connections of the first contact: the host key that a server presents, login, and one script."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm_spark.cli.contact import messages
+from vllm_spark.cli.contact.keys import ALGORITHMS, Key
+from vllm_spark.core.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from paramiko import PKey, Transport
+
+SSH_PORT = 22
+TIMEOUT_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host to contact, the user and the files of this machine. `fingerprint` is empty if none was passed."""
+
+    host: str
+    port: int
+    user: str
+    key_file: Path
+    known_hosts: Path
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """The host's name in known_hosts."""
+        return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
+
+
+class NotOfferedError(Exception):
+    """The host has no host key of the requested types."""
+
+
+@contextmanager
+def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
+    """Connect without a login, and request a host key of one of `types`.
+
+    Raises NotOfferedError if the host has none of them, and RefusedError if it cannot be reached.
+    """
+    from paramiko import SSHException, Transport  # noqa: PLC0415
+    from paramiko.ssh_exception import IncompatiblePeer  # noqa: PLC0415
+
+    try:
+        transport = Transport(socket.create_connection((target.host, target.port), timeout=TIMEOUT_S))
+    except OSError as error:
+        raise unreachable(target, error.strerror or str(error) or type(error).__name__) from error
+    try:
+        transport.get_security_options().key_types = [name for type_ in types for name in ALGORITHMS[type_]]
+        transport.start_client(timeout=TIMEOUT_S)
+        yield transport
+    except IncompatiblePeer as error:
+        raise NotOfferedError(str(error)) from error
+    except (SSHException, OSError, EOFError) as error:
+        raise unreachable(target, str(error) or type(error).__name__) from error
+    finally:
+        transport.close()
+
+
+@contextmanager
+def connected_to(target: Target, host_key: Key) -> Iterator[Transport]:
+    """Connect without a login to the host that has this host key. Raises RefusedError for another key."""
+    try:
+        with connected(target, [host_key.type]) as transport:
+            presented = _host_key(transport)
+            if presented != host_key:
+                raise host_key_changed(target, presented, {host_key.type: host_key.blob})
+            yield transport
+    except NotOfferedError as error:
+        raise unreachable(target, f"{host_key.type} no longer offered") from error
+
+
+def presented_host_key(target: Target, types: Sequence[str]) -> Key:
+    """Return the host key that the host presents if `types` are requested. Raises as `connected` does."""
+    with connected(target, types) as transport:
+        return _host_key(transport)
+
+
+def _host_key(transport: Transport) -> Key:
+    key = transport.get_remote_server_key()
+    return Key(key.get_name(), key.get_base64())
+
+
+def load_signer(target: Target, key: Key) -> PKey:
+    """Return the agent's key, or the private key beside the public one. Raises RefusedError if neither can sign."""
+    from paramiko import Agent, PKey, SSHException  # noqa: PLC0415
+
+    for signer in Agent().get_keys():
+        if signer.get_base64() == key.blob:
+            return signer
+    file = target.key_file.with_suffix("")
+    try:
+        private_key = PKey.from_path(file)
+    except (OSError, TypeError, ValueError, SSHException) as error:
+        locked = isinstance(error, (TypeError, ValueError)) or "assword" in str(error)
+        detail = "is locked by a passphrase" if locked else getattr(error, "strerror", None) or str(error)
+    else:
+        if private_key.get_base64() == key.blob:
+            return private_key
+        detail = "belongs to another public key"
+    raise messages.NO_SIGNER.error(key_file=target.key_file, private_file=file, detail=detail)
+
+
+def accepts_key(transport: Transport, target: Target, signer: PKey) -> bool:
+    """Return True if the host accepts the key as the only proof."""
+    from paramiko import AuthenticationException  # noqa: PLC0415
+
+    try:
+        # A host that requires more than a key returns the methods that remain.
+        return not transport.auth_publickey(target.user, signer)
+    except AuthenticationException:
+        return False
+
+
+def log_in(transport: Transport, target: Target) -> None:
+    """Log in by password. Raises RefusedError if the host rejects it or requires something else."""
+    from paramiko import AuthenticationException, BadAuthenticationType  # noqa: PLC0415
+
+    try:
+        remaining = transport.auth_password(target.user, _password(target))
+    except BadAuthenticationType as error:
+        raise _no_password_login(target, error.allowed_types) from error
+    except AuthenticationException as error:
+        raise messages.WRONG_PASSWORD.error(host=target.host, user=target.user) from error
+    if remaining:
+        raise _no_password_login(target, remaining)
+
+
+def _password(target: Target) -> str:
+    password = os.environ.get(messages.PASSWORD_VARIABLE)
+    if password:
+        return password
+    if not sys.stdin.isatty():
+        raise messages.NO_PASSWORD.error(host=target.host, user=target.user)
+    return getpass.getpass(f"Password of {target.user} on {target.host}: ")
+
+
+def run_script(transport: Transport, target: Target, script: str) -> str:
+    """Run a script on the host and return its stdout. Raises RefusedError for an exit status other than 0.
+
+    The script is the standard input of `sh`, so that the login shell of the user does not matter.
+    """
+    channel = transport.open_session(timeout=TIMEOUT_S)
+    channel.settimeout(TIMEOUT_S)
+    channel.exec_command("exec sh -s")
+    channel.sendall(script.encode())
+    channel.shutdown_write()
+    stdout, stderr = _text(channel.makefile("r").read()), _text(channel.makefile_stderr("r").read())
+    status = channel.recv_exit_status()
+    if status:
+        detail = stderr.strip() or "no output"
+        raise messages.NOT_INSTALLED.error(host=target.host, user=target.user, status=status, detail=detail)
+    return stdout
+
+
+def _text(output: bytes | str) -> str:
+    return output.decode() if isinstance(output, bytes) else output
+
+
+def unreachable(target: Target, detail: str) -> RefusedError:
+    """Return the refusal of a host that has no SSH server."""
+    return messages.UNREACHABLE.error(host=target.host, port=target.port, detail=detail)
+
+
+def host_key_changed(target: Target, presented: Key, known: Mapping[str, str]) -> RefusedError:
+    """Return the refusal of a host key that is not the known one. `known` is type -> blob."""
+    return messages.HOST_KEY_CHANGED.error(
+        name=target.name,
+        presented=presented,
+        known_hosts=target.known_hosts,
+        known=", ".join(str(Key(type_, blob)) for type_, blob in known.items()),
+        quoted_name=shlex.quote(target.name),
+    )
+
+
+def _no_password_login(target: Target, methods: Sequence[str]) -> RefusedError:
+    return messages.NO_PASSWORD_LOGIN.error(
+        host=target.host, user=target.user, methods=", ".join(methods) or "no method"
+    )

@@ -1,0 +1,38 @@
+"""`vllm-spark recipes`: the catalogue as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import rich.console
+import rich.table
+
+from vllm_spark.recipe import lockfile
+from vllm_spark.sizing import catalogue
+
+PIPE_WIDTH = 140
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("recipes", help="list the recipes: size, memory, speed, engine, pinned or not")
+    parser.add_argument("--lock", type=Path, help="lock file of an inventory")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the catalogue."""
+    entries = catalogue.entries(locked=lockfile.read(args.lock))
+    if args.json:
+        print(json.dumps([entry.to_json() for entry in entries], indent=2))
+        return 0
+    table = rich.table.Table(*catalogue.COLUMNS, box=None, pad_edge=False)
+    for entry in entries:
+        table.add_row(*catalogue.cells(entry))
+    # A pipe has no width, and rich would truncate the names.
+    rich.console.Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    return 0

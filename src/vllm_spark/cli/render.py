@@ -1,0 +1,57 @@
+"""`vllm-spark render`: the launch script of a recipe, without any host."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from vllm_spark.cli import arguments
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Facts
+from vllm_spark.deploy import launch, ranks
+from vllm_spark.inventory import spec
+from vllm_spark.preflight import checks
+from vllm_spark.sizing import reference_spark
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("render", help="print the launch script of a recipe, without any host")
+    arguments.add_arguments(parser, "nothing is refused")
+    parser.add_argument(
+        "--rank", type=int, default=0, choices=(0, 1), help="rank in a recipe for two Sparks; 0 is the head"
+    )
+    parser.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the launch script of one rank. Raises RefusedError if the recipe does not resolve or its facts refuse it.
+
+    Without facts, every secret of the recipe counts as set and a reference Spark stands for each host.
+    """
+    recipe, folders = arguments.load_recipe(args.recipe)
+    fact_files = arguments.read_facts(recipe, args.facts, args.rank)
+    hosts = arguments.hosts_of(recipe)
+    inventory = spec.Inventory(
+        deployments=[{"name": recipe.name, "recipe": recipe.name, "hosts": list(hosts), "port": args.port}],
+        sparks=hosts,
+        limit=hosts,
+        recipe_folders=folders,
+        lock_file=args.lock,
+        secrets=dict.fromkeys(recipe.document.get("secrets", []), True),
+    )
+    specs = {host: resolved for host in hosts if (resolved := spec.resolve(inventory, host))}
+    facts = dict(zip(hosts, fact_files or map(_reference_facts, hosts), strict=True))
+    if fact_files:
+        refusals = [refusal for host in hosts for refusal in checks.refusals(specs[host], facts[host])]
+        if refusals:
+            raise RefusedError(refusals)
+    print(launch.script(ranks.join(specs, facts)[hosts[args.rank]]), end="")
+    return 0
+
+
+def _reference_facts(host: str) -> Facts:
+    """Return the facts that a launch depends on, of a reference Spark."""
+    return {"fabric": reference_spark.fabric(host), "images": {}}

@@ -1,0 +1,39 @@
+"""`vllm-spark report`: a stored report of a verification as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.verify import report
+
+NO_REPORT = register("no-report", runbook="engine-failed-to-start")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("report", help="print a report of a verification")
+    parser.add_argument("file", nargs="?", type=Path, help="default: the newest in reports/")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one report, or the newest ones. Raises RefusedError if there is none."""
+    documents = [json.loads(args.file.read_text(encoding="utf-8"))] if args.file else report.latest(paths.REPORTS)
+    if not documents:
+        raise RefusedError(
+            [
+                NO_REPORT(
+                    what=f"no report in {paths.REPORTS}",
+                    expected="a report, which deploy and verify write",
+                    fix="ansible-playbook verify.yml.",
+                )
+            ]
+        )
+    # The head's report is the last one, because it ends with the next command.
+    for document in reversed(documents):
+        print(report.readable(document))
+    return 0

@@ -1,0 +1,102 @@
+"""Refusals of a deployment on its hosts: unknown hosts, the limit, the executor, and missing secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from vllm_spark.core.engine_version import release
+from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.types import Document
+from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.recipe import lockfile
+
+UNKNOWN_HOST = register("unknown-host", runbook="inventory-refused")
+NOTHING_HERE = register("nothing-here", runbook="inventory-refused")
+HOST_COUNT = register("host-count", runbook="inventory-refused")
+HALF_A_PAIR = register("half-a-pair", runbook="inventory-refused")
+EXECUTOR_OF_ONE = register("executor-of-one", runbook="pair-executor")
+NO_RAY = register("no-ray", runbook="pair-executor")
+NO_MP_NODES = register("no-mp-nodes", runbook="pair-executor")
+SECRET_EMPTY = register("secret-empty", runbook="secrets")
+
+# The first release with --nnodes.
+MP_NODES_SINCE = (0, 12)
+
+
+def host_refusals(
+    deployments: Sequence[Deployment], sparks: Collection[str], limit: Sequence[str]
+) -> Iterator[Refusal]:
+    """Yield a refusal per host that is not in the group `sparks`, and one if no deployment is within the limit."""
+    for deployment in deployments:
+        for host in deployment.hosts:
+            if host not in sparks:
+                yield UNKNOWN_HOST(
+                    what=f"deployment {deployment.name} names {host}",
+                    expected=f"hosts of the group sparks: {', '.join(sparks)}",
+                    fix=f"add {host} to the inventory, or correct hosts of {deployment.name}.",
+                )
+    if not any(set(deployment.hosts) & set(limit) for deployment in deployments):
+        placed = ", ".join(f"{deployment.name} on {'+'.join(deployment.hosts)}" for deployment in deployments)
+        yield NOTHING_HERE(
+            what=f"no deployment names {', '.join(limit)}",
+            expected=f"one of {placed or 'none: vllm_deployments is empty'}",
+            fix="limit to a host that has a deployment, or add one to vllm_deployments.",
+        )
+
+
+def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]) -> Iterator[Refusal]:
+    """Yield a refusal if a recipe is for another number of hosts, or if the limit omits one of them."""
+    nodes = recipe["topology"]["nodes"]
+    if len(deployment.hosts) != nodes:
+        yield HOST_COUNT(
+            what=f"deployment {deployment.name} has {len(deployment.hosts)} hosts ({', '.join(deployment.hosts)})",
+            expected=f"{nodes}, which recipe {deployment.recipe} is for",
+            fix=f"correct hosts of {deployment.name}, or name another recipe.",
+        )
+    absent = [host for host in deployment.hosts if host not in limit]
+    if absent:
+        head = ", the head," if absent[0] == deployment.hosts[0] else ""
+        yield HALF_A_PAIR(
+            what=f"the limit leaves out {', '.join(absent)}{head} of deployment {deployment.name}",
+            expected="all of its hosts, because a pair is one service",
+            fix=f"run the same command with -l {','.join(deployment.hosts)}.",
+        )
+
+
+def executor_refusals(recipe: Document) -> Iterator[Refusal]:
+    """Yield a refusal if the engine or its image cannot run the executor on this number of Sparks."""
+    name, engine, topology = recipe["name"], recipe["engine"], recipe["topology"]
+    several, executor = topology["nodes"] > 1, topology["executor"]
+    if not several and executor == "ray":
+        yield EXECUTOR_OF_ONE(
+            what=f"overrides give recipe {name} executor ray, and it is for one Spark",
+            expected="the recipe's own executor",
+            fix="remove topology.executor from the overrides.",
+        )
+    if several and executor == "ray" and "ray" not in engine:
+        yield NO_RAY(
+            what=f"recipe {name} has executor ray, and its image {lockfile.locked_name(recipe)} no engine.ray",
+            expected="the version of Ray in the image, because vLLM's own images do not contain Ray",
+            fix="name an image with Ray and its version as engine.ray, or use executor mp.",
+        )
+    if several and executor == "mp" and release(engine["version"]) < MP_NODES_SINCE:
+        yield NO_MP_NODES(
+            what=f"vLLM {engine['version']} of recipe {name} has no --nnodes",
+            expected=f"{'.'.join(map(str, MP_NODES_SINCE))} or later for executor mp on two Sparks",
+            fix="use executor ray, or a later engine.",
+        )
+
+
+def secret_refusals(recipe: Document, secrets: Mapping[str, bool]) -> Iterator[Refusal]:
+    """Yield a refusal per secret that is empty, and per secret of the recipe that is not set.
+
+    `secrets`: name -> True if it has a value.
+    """
+    states = {name: "is empty" for name, has_value in sorted(secrets.items()) if not has_value}
+    states |= {name: "is not set" for name in recipe.get("secrets", []) if name not in secrets}
+    for name, state in states.items():
+        yield SECRET_EMPTY(
+            what=f"vllm_secrets.{name} {state}",
+            expected="a value on one line, from vault or the environment",
+            fix=f"set it (ansible-vault encrypt_string, or export {name} and lookup('env', '{name}')).",
+        )

@@ -1,0 +1,110 @@
+"""Other users of the GPU: Ollama, processes and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_spark.core.types import ProcessFacts
+from vllm_spark.core.units import gib
+from vllm_spark.preflight.context import HostContext
+from vllm_spark.preflight.registry import Observation, check
+
+# Own figure: a start leaves gigabytes of headroom (sizing/memory.py, DEFAULT_FLOOR_BYTES), so less changes nothing.
+USED_BYTES = 512 << 20
+UNKNOWN_AMOUNT = "an unknown amount"
+
+
+@check(
+    "ollama-loaded",
+    runbook="gpu-memory-held",
+    severity="warning",
+    needs=("host",),
+    what="Ollama holds {amount} of the Spark's memory with {models}",
+    fix="run it again with `-e unload_ollama=true`, which makes Ollama unload, or `ollama stop MODEL` on {host}.",
+    source="Ollama docs/api.md (/api/ps, keep_alive); field report 002, whose checklist unloads before vLLM starts",
+)
+def ollama_loaded(context: HostContext) -> Iterator[Observation]:
+    if models := context.host_facts.get("ollama"):
+        sizes = "; ".join(f"{model['name']} {gib(model['bytes'])}" for model in models)
+        amount = gib(sum(model["bytes"] for model in models))
+        yield Observation(
+            {"models": ", ".join(model["name"] for model in models), "amount": amount}, evidence=f"/api/ps {sizes}"
+        )
+
+
+@check(
+    "gpu-process",
+    runbook="gpu-memory-held",
+    severity="warning",
+    needs=("host", "docker"),
+    what="{name} computes on the GPU of {host} and holds {amount} of the memory that the model server needs",
+    fix="{how}.",
+    source="nvidia-smi --query-compute-apps, the only place where a GB10 reports GPU memory (field report 003)",
+)
+def gpu_process(context: HostContext) -> Iterator[Observation]:
+    """Yield each container, unit or process once, with the sum of its processes."""
+    own = context.docker.get("containers") or {}
+    owners: dict[tuple[str, str], list[ProcessFacts]] = {}
+    for process in context.host_facts.get("processes") or []:
+        owner = _owner(process)
+        if owner[1] not in own and not (_is_ollama(process) and context.host_facts.get("ollama")):
+            owners.setdefault(owner, []).append(process)
+    for (kind, name), group in owners.items():
+        sizes = [process["bytes"] for process in group if process["bytes"] is not None]
+        known = len(sizes) == len(group)
+        if not known or sum(sizes) >= USED_BYTES:
+            pids = ", ".join(str(process["pid"]) for process in group)
+            title = f"{group[0]['process']} (pid {pids})"
+            amount = gib(sum(sizes)) if known else UNKNOWN_AMOUNT
+            yield Observation(
+                {
+                    "name": title if kind == "process" else f"{kind} {name}",
+                    "amount": amount,
+                    "how": _how_to_stop(kind, name, context.host, pids),
+                },
+                evidence=f"compute-apps {title}, {amount}",
+            )
+
+
+@check(
+    "gpu-container",
+    runbook="gpu-memory-held",
+    severity="warning",
+    needs=("host", "docker"),
+    what="container {name} has access to the GPU of {host} and can allocate memory at any time, though the memory of a "
+    "Spark holds one model server",
+    fix="`ssh {host} sudo docker stop {name}` before the deploy, or leave it if it stays idle.",
+    source="docker inspect (HostConfig.DeviceRequests, Runtime); vllm#46307: loading and profiling go above the "
+    "engine's share",
+)
+def gpu_container(context: HostContext) -> Iterator[Observation]:
+    """Yield containers with the GPU that are not the toolkit's and that gpu-process does not name."""
+    named = {_owner(process)[1] for process in context.host_facts.get("processes") or []}
+    own = context.docker.get("containers") or {}
+    for name in context.docker.get("on_gpu") or []:
+        if name not in own and name not in named and not (context.host_facts.get("ollama") and "ollama" in name):
+            yield Observation({"name": name}, evidence=f"docker inspect {name}")
+
+
+def _owner(process: ProcessFacts) -> tuple[str, str]:
+    """Return (container, unit or process; its name). A process of a user session is its own owner, because its unit
+    is the whole session."""
+    unit = str(process.get("unit") or "")
+    if process.get("container"):
+        return "container", str(process["container"])
+    if unit and not unit.startswith(("user@", "session-")):
+        return "unit", unit
+    return "process", str(process["process"])
+
+
+def _is_ollama(process: ProcessFacts) -> bool:
+    names = (process["process"], process.get("unit"), process.get("container"))
+    return any("ollama" in name for name in names if name)
+
+
+def _how_to_stop(kind: str, name: str, host: str, pids: str) -> str:
+    if kind == "container":
+        return f"`ssh {host} sudo docker stop {name}`"
+    if kind == "unit":
+        return f"`ssh {host} sudo systemctl stop {name}`"
+    return f"end it the way it was started (a notebook: shut its kernel down), or `ssh {host} kill {pids}`"

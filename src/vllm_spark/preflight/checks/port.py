@@ -1,0 +1,56 @@
+"""The ports that a rank listens on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_spark.core import ports
+from vllm_spark.core.types import PortHolder
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.preflight.context import HostContext
+from vllm_spark.preflight.registry import Observation, check
+
+
+def required_ports(spec: Spec) -> Iterator[int]:
+    """Yield the ports that must be free, or held by the toolkit's own deployments."""
+    if spec.rank == 0:
+        yield spec.deployment.port
+    if len(spec.deployment.hosts) > 1:
+        yield from (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT)
+
+
+@check(
+    "port-taken",
+    runbook="port-taken",
+    severity="refusal",
+    needs=("ports",),
+    what="port {port} of {host} is held by {holder}",
+    expected="a free port for {deployment}",
+    fix="stop that process{alternative}.",
+)
+def port_taken(context: HostContext) -> Iterator[Observation]:
+    spec = context.spec
+    deployment = spec.deployment
+    containers = {deployment.container, *(f"vllm-{name}" for name in spec.inactive)}
+    units = {deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive)}
+    for port in required_ports(spec):
+        holder = context.facts["ports"].get(str(port))
+        if holder and holder.get("container") not in containers and holder.get("unit") not in units:
+            alternative = "" if port in ports.PORTS else f", or set another `port` for {deployment.name}"
+            yield Observation(
+                {
+                    "port": str(port),
+                    "holder": _format_holder(holder),
+                    "deployment": deployment.name,
+                    "alternative": alternative,
+                }
+            )
+
+
+def _format_holder(holder: PortHolder) -> str:
+    owner = ""
+    if holder.get("container"):
+        owner = f", container {holder['container']}"
+    elif holder.get("unit"):
+        owner = f", unit {holder['unit']}"
+    return f"{holder['process']} (pid {holder['pid']}{owner})"

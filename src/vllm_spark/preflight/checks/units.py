@@ -1,0 +1,23 @@
+"""Units of the toolkit that the inventory does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_spark.preflight.context import HostContext
+from vllm_spark.preflight.registry import Observation, check
+
+
+@check(
+    "unknown-deployment",
+    runbook="inventory-refused",
+    severity="refusal",
+    needs=("running_units",),
+    what="{unit} runs on {host} and is not in vllm_deployments",
+    expected="only deployments of vllm_deployments, because a Spark's memory holds one model",
+    fix="add it with `active: false`, or: ssh {host} sudo systemctl disable --now {unit}.",
+)
+def unknown_deployment(context: HostContext) -> Iterator[Observation]:
+    spec = context.spec
+    known = {spec.deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive)}
+    yield from (Observation({"unit": unit}) for unit in context.facts.get("running_units", []) if unit not in known)

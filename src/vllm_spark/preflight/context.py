@@ -1,0 +1,66 @@
+"""HostContext: what a check of a host may read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vllm_spark.core.types import DockerFacts, Facts, GpuFacts, HostFacts
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.sizing import memory
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """One host of a deployment. `peer` is set only on the head of a pair, so that a difference is reported once.
+
+    Every property is empty if the host did not report the fact.
+    """
+
+    host: str
+    spec: Spec
+    facts: Facts
+    peer: HostContext | None = None
+
+    @classmethod
+    def of(cls, specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> HostContext:
+        """Return the context of one host. `specs` and `facts` hold all hosts of the deployment."""
+        head = specs[host].deployment.hosts[0]
+        peers = [cls(name, specs[name], facts[name]) for name in specs if name != host and host == head]
+        return cls(host, specs[host], facts[host], peers[0] if peers else None)
+
+    @property
+    def host_facts(self) -> HostFacts:
+        return self.facts.get("host") or {}
+
+    @property
+    def docker(self) -> DockerFacts:
+        return self.facts.get("docker") or {}
+
+    @property
+    def gpu(self) -> GpuFacts:
+        """The first GPU; a Spark has one."""
+        gpus = self.facts.get("gpus")
+        return gpus[0] if gpus else {}
+
+    @property
+    def kernel(self) -> str:
+        return self.facts.get("kernel") or ""
+
+    @property
+    def driver(self) -> str:
+        return self.gpu.get("driver") or ""
+
+    @property
+    def bios(self) -> str:
+        return self.host_facts.get("bios") or ""
+
+    @property
+    def serves(self) -> bool:
+        """True while a model server of the toolkit runs here; its memory is part of every figure."""
+        return bool(self.facts.get("running_units"))
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory that a start takes, in bytes."""
+        return memory.needed_bytes(self.spec.recipe, self.facts["memory"]["total"])

@@ -1,0 +1,102 @@
+"""Rules between the fields of a recipe, which a JSON schema cannot express."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from vllm_spark.core.fault import Fault
+from vllm_spark.core.types import Document
+
+# Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
+# source that may contradict the first. Flag -> its source.
+PLANNED_FLAGS = {
+    "model": "model.repository",
+    "revision": "model.revision",
+    "served-model-name": "model.served_name",
+    "speculative-config": "drafter",
+    "host": "the deployment's bind",
+    "port": "the deployment's port",
+    "api-key": "vllm_secrets.VLLM_API_KEY",
+    "tensor-parallel-size": "topology.tensor_parallel",
+    "distributed-executor-backend": "topology.executor",
+    "nnodes": "topology.nodes",
+    "node-rank": "the order of the deployment's hosts",
+    "master-addr": "the fabric address of the first host",
+    "master-port": "the deployment",
+    "headless": "the order of the deployment's hosts",
+    "gpu-memory-utilization": "memory.utilization",
+    "kv-cache-memory-bytes": "memory.kv_cache_bytes",
+}
+
+RAY_PIN = re.compile(r"ray(\[[a-z,]+\])?==")
+
+# Names of variables whose values are secrets. They belong in vllm_secrets, which is written only to one 0600 file.
+SECRET_NAME = re.compile(r"(TOKEN|API_KEY|PASSWORD|SECRET)$")
+
+
+def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
+    """Yield the faults of a recipe that passed its schema. `stem` is the stem of its file."""
+    if document["name"] != stem:
+        yield Fault(f"name: {document['name']}", f"{stem}, the file's stem")
+    yield from override_faults(document)
+    yield from _topology_faults(document)
+    yield from _ray_faults(document)
+    if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
+        yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
+    yield from _log_gates_faults(document)
+
+
+def override_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of `args` and `env`: of a recipe, or of a deployment's overrides."""
+    for flag in sorted(PLANNED_FLAGS.keys() & document.get("args", {}).keys()):
+        yield Fault(f"args.{flag}: set", f"to come from {PLANNED_FLAGS[flag]}")
+    for variable in sorted(document.get("env", {})):
+        if SECRET_NAME.search(variable):
+            yield Fault(f"env.{variable}: a secret", "in vllm_secrets of the inventory")
+        elif "\n" in (document["env"][variable] or ""):
+            yield Fault(f"env.{variable}: a line break", "one line, because an env file has one line per variable")
+
+
+def _topology_faults(document: Document) -> Iterator[Fault]:
+    topology = document["topology"]
+    if topology["tensor_parallel"] != topology["nodes"]:
+        yield Fault(
+            f"topology.tensor_parallel: {topology['tensor_parallel']}",
+            f"{topology['nodes']}, because a Spark has one GPU",
+        )
+    if topology["nodes"] == 1 and topology["executor"] == "ray":
+        yield Fault("topology.executor: ray", "uni or mp, because one Spark needs no Ray")
+    if topology["nodes"] > 1 and topology["executor"] == "uni":
+        yield Fault("topology.executor: uni", "mp or ray for two Sparks")
+
+
+def _ray_faults(document: Document) -> Iterator[Fault]:
+    pins = document["image"].get("derive", {}).get("pip", [])
+    installed = [pin.partition("==")[2] for pin in pins if RAY_PIN.match(pin)]
+    declared = document["engine"].get("ray", "missing")
+    if installed and installed != [declared]:
+        yield Fault(f"engine.ray: {declared}", f"{installed[0]}, which image.derive.pip installs")
+
+
+def _log_gates_faults(document: Document) -> Iterator[Fault]:
+    ids: set[str] = set()
+    for index, gate in enumerate(document["gates"].get("log", [])):
+        place = f"gates.log[{index}]"
+        if gate["id"] in ids:
+            yield Fault(f"{place}.id: {gate['id']} twice", "every gate's id once")
+        ids.add(gate["id"])
+        yield from _log_gate_faults(place, gate)
+
+
+def _log_gate_faults(place: str, gate: Document) -> Iterator[Fault]:
+    try:
+        pattern = re.compile(gate["pattern"])
+    except re.error as error:
+        yield Fault(f"{place}.pattern: {gate['pattern']}", f"a regular expression ({error})")
+        return
+    comparison = next((name for name in ("at_least", "equals") if name in gate), "")
+    if comparison and "value" not in pattern.groupindex:
+        yield Fault(f"{place}.pattern: no group named value", f"(?P<value>…), which {comparison} compares")
+    if comparison and gate.get("expect") == "absent":
+        yield Fault(f"{place}: expect absent with {comparison}", "only one of the two")

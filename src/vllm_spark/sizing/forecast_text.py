@@ -1,0 +1,68 @@
+"""The text of a forecast for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB, gib
+from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
+from vllm_spark.sizing.memory import Fit
+from vllm_spark.sizing.roofline import Prediction
+
+
+def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> list[str]:
+    """Return the forecast as text for an operator."""
+    reasons = len(forecast.refusals)
+    verdict = "go" if forecast.go else f"no-go, {reasons} reason{'s' * (reasons > 1)}"
+    result = [f"{forecast.name} on {'+'.join(forecast.hosts)}: {verdict}"]
+    for host, fit in forecast.fits.items():
+        result += _fit_lines(host, fit, recipe)
+    result.append(_download_line(forecast))
+    if forecast.prediction:
+        result += _speed_lines(forecast.prediction, recipe, request)
+    result += [f"  {note}" for note in forecast.notes]
+    result += [f"  better: {line}" for line in forecast.better]
+    return result
+
+
+def _fit_lines(host: str, fit: Fit, recipe: Document) -> Iterator[str]:
+    budget = recipe["memory"]
+    share = "by kv_cache_bytes" if "kv_cache_bytes" in budget else f"{budget['utilization']:.2f} of {gib(fit.total)}"
+    cache = f"{fit.requests:.1f} requests of {fit.context} tokens, {gib(fit.request)} each"
+    peak = "" if "loading_peak_bytes" in budget else "the files, before they are quantised"
+    rows = [
+        ("weights", fit.weights, ""),
+        ("activations and CUDA graphs", fit.workspace, "allowance"),
+        ("cache", max(0, fit.room), cache),
+        ("reserved by the engine", fit.reserved, share),
+        ("peak of loading", fit.peak, peak),
+        ("kept free for the host", fit.floor, ""),
+        ("available now", fit.available, ""),
+    ]
+    yield f"  memory of {host}"
+    for what, size, remark in rows:
+        if size or what not in {"peak of loading", "activations and CUDA graphs"}:
+            yield f"    {what:<28}{gib(size):>11}{'  ' + remark if remark else ''}"
+
+
+def _download_line(forecast: Forecast) -> str:
+    if not forecast.download_bytes:
+        return "  download: nothing, the model is on the host"
+    return f"  download: {forecast.download_bytes / GB:.1f} GB of model, and the image if it is not on the host yet"
+
+
+def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequest) -> Iterator[str]:
+    streams = ONE_STREAM if request.streams == 1 else f"each of {request.streams} streams"
+    yield f"  speed: {prediction}, {streams}, {request.context or USUAL_CONTEXT} tokens of context"
+    if request.streams > 1:
+        yield f"  together: {prediction.slow.tokens_per_s * request.streams:.0f} tok/s"
+    yield f"  bound by {prediction.slow.bound()}"
+    if "drafter" in recipe:
+        low, high = (f"{share:.0%}" for share in prediction.accepted)
+        span = low if low == high else f"{low} and {high}"
+        origin = (
+            "measured" if recipe["drafter"].get("acceptance") else "of prose and of code; this drafter has no figure"
+        )
+        tokens = recipe["drafter"]["speculative_tokens"]
+        yield f"  drafter: {tokens} tokens a step, acceptance {span} ({origin})"

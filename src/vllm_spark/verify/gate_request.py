@@ -1,0 +1,50 @@
+"""The request that the gates of one rank receive: where the server is, and what the recipe expects of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from vllm_spark.core.types import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRequest:
+    """Everything that the gates of one rank need. gates.json on the host holds it, so that a restored launch is judged
+    by the expectations of its own deploy. It contains no secret: `api_key` says only whether the server has a key.
+
+    `launch` is the fingerprint of the launch. `fabric` is the NCCL network of the recipe. `gates` maps each optional
+    gate of this deployment to its options. `through` is the router of the deployment, empty without one: `url`; `key`,
+    the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
+    """
+
+    deadline_s: int
+    rank: int
+    state_path: str
+    unit: str
+    container: str
+    image: str
+    launch: str
+    address: str
+    port: int
+    served_name: str
+    api_key: bool
+    model_root: str
+    max_model_len: int | None
+    engine_version: str
+    log: Sequence[Document] = ()
+    fabric: str | None = None
+    answers: Sequence[Document] = ()
+    gates: Mapping[str, Document] = field(default_factory=dict)
+    through: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
+        """Return the request that `to_json` wrote. Keys of another toolkit version are ignored."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, value in document.items() if key in names})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of gates.json."""
+        return asdict(self)

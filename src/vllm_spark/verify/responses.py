@@ -1,0 +1,206 @@
+"""Reads the responses of a server without trusting any type in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from vllm_spark.core.text import plain, shown
+from vllm_spark.verify.probe_types import HttpResponse
+
+# Tags that a template or a parser must remove from a text: Gemma 4's own, and those of other families.
+TOOL_TAGS = ("<|tool_call", "tool_call|>", '<|"|>', "<tool_call>", "</tool_call>", "<function=", "[TOOL_CALLS]")
+CHANNEL_TAGS = ("<|channel", "<channel|>", "<think>", "</think>", "<|turn", "<turn|>", "<|im_end|>", "<|im_start|>")
+
+
+class MalformedError(Exception):
+    """Raised for a response that is not a completion. Its text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call. `arguments` is the JSON text as the server sent it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The first choice of a completion. If `fault` is set, the response is not one and the rest is empty."""
+
+    fault: str = ""
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    finish: str = ""
+    model: str = ""
+    prompt_tokens: int | None = None
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[object, ...] | None = None
+
+
+def dig(value: object, *path: str | int) -> Any:
+    """Return the value under the keys and indices of `path`, or None if one is missing or has another type."""
+    for step in path:
+        if isinstance(step, str):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        else:
+            inside = isinstance(value, list) and 0 <= step < len(value)
+            value = value[step] if inside and isinstance(value, list) else None
+    return value
+
+
+def status(response: HttpResponse) -> str:
+    """Return how a request ended, in words: its error, or its status with the server's message."""
+    if response.get("error"):
+        return plain(str(response["error"]))
+    if "status" not in response:
+        return "no response"
+    document = response.get("json")
+    message = dig(document, "error", "message") or dig(document, "message")
+    return f"status {response['status']}" + (f": {shown(message)}" if isinstance(message, str) and message else "")
+
+
+def read(response: HttpResponse) -> Message:
+    """Return the message of a completion, whole or streamed. Never raises: `fault` says what is wrong with it."""
+    try:
+        return _read(response)
+    except MalformedError as error:
+        return Message(fault=str(error))
+
+
+def leaked(text: str, tags: Sequence[str]) -> str:
+    """Return the first of the tags that is in the text, or an empty string."""
+    return next((tag for tag in tags if tag in text), "")
+
+
+def _read(response: HttpResponse) -> Message:
+    if response.get("error") or response.get("status") != HTTPStatus.OK:
+        raise MalformedError(status(response))
+    document: object
+    if "events" in response:
+        document = _join_stream(response)
+    else:
+        document = response.get("json")
+        if not isinstance(document, Mapping):
+            raise MalformedError(f"no JSON object but {shown(response.get('text') or document)}")
+    choice = dig(document, "choices", 0)
+    message = dig(choice, "message")
+    if not isinstance(message, Mapping):
+        # A plain completion has its text where a chat has its message.
+        message = {"content": _expect(dig(choice, "text"), str, "a message")}
+    return Message(
+        content=_text(message, "content"),
+        reasoning=_text(message, "reasoning") or _text(message, "reasoning_content"),
+        calls=tuple(_call(call) for call in _list(message, "tool_calls") or ()),
+        finish=_text(choice, "finish_reason"),
+        model=_text(document, "model"),
+        prompt_tokens=count(dig(document, "usage", "prompt_tokens")),
+        token_ids=_token_ids(choice),
+        logprobs=_logprobs(choice),
+    )
+
+
+def count(value: object) -> int | None:
+    """Return the value if it is an integer and not a bool, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _expect(value: Any, kind: type, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise MalformedError(f"{shown(value)} is not {name}")
+    return value
+
+
+def _text(holder: object, name: str) -> str:
+    """Return a text; empty if it is null or absent."""
+    value = dig(holder, name)
+    return "" if value is None else str(_expect(value, str, f"a text: {name}"))
+
+
+def _list(holder: object, name: str) -> list[Any] | None:
+    value = dig(holder, name)
+    return None if value is None else list(_expect(value, list, f"a list: {name}"))
+
+
+def _call(call: object) -> ToolCall:
+    function = dig(call, "function")
+    return ToolCall(_text(call, "id"), _text(function, "name"), _text(function, "arguments"))
+
+
+def _token_ids(choice: object) -> tuple[int, ...] | None:
+    ids = _list(choice, "token_ids")
+    if ids is None:
+        return None
+    if not all(count(number) is not None for number in ids):
+        raise MalformedError(f"{shown(ids)} are not token ids")
+    return tuple(ids)
+
+
+def _logprobs(choice: object) -> tuple[object, ...] | None:
+    entries = _list(dig(choice, "logprobs"), "content")
+    return None if entries is None else tuple(dig(entry, "logprob") for entry in entries)
+
+
+def _join_stream(response: HttpResponse) -> dict[str, Any]:
+    """Return one completion from the chunks of a stream, as a client joins them."""
+    if response.get("bad"):
+        raise MalformedError(f"a piece of the stream is not JSON: {shown(response['bad'])}")
+    stream = _Stream()
+    for event in response["events"]:
+        stream.add(event)
+    if not response.get("done"):
+        raise MalformedError("the stream ends without its [DONE]")
+    return stream.document()
+
+
+class _Stream:
+    """The parts of a streamed completion, joined so far."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.calls: dict[int, dict[str, str]] = {}
+        self.ids: list[Any] = []
+        self.logprobs: list[Any] = []
+        self.first: object = None
+        self.finish: object = None
+        self.usage: object = None
+
+    def add(self, event: object) -> None:
+        if dig(event, "error") is not None:
+            raise MalformedError(f"the stream says {shown(dig(event, 'error'))}")
+        self.first = event if self.first is None else self.first
+        self.usage = dig(event, "usage") or self.usage
+        choice = dig(event, "choices", 0)
+        delta = dig(choice, "delta")
+        for name in ("content", "reasoning", "reasoning_content"):
+            self.texts[name] = self.texts.get(name, "") + _text(delta, name)
+        for piece in _list(delta, "tool_calls") or ():
+            self._add_call(piece)
+        self.ids += _list(choice, "token_ids") or []
+        self.logprobs += _list(dig(choice, "logprobs"), "content") or []
+        self.finish = dig(choice, "finish_reason") or self.finish
+
+    def _add_call(self, piece: object) -> None:
+        index = count(dig(piece, "index"))
+        if index is None:
+            raise MalformedError(f"a piece of a tool call has no index: {shown(piece)}")
+        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        function = dig(piece, "function")
+        call["id"] = call["id"] or _text(piece, "id")
+        call["name"] += _text(function, "name")
+        call["arguments"] += _text(function, "arguments")
+
+    def document(self) -> dict[str, Any]:
+        calls = [{"id": call["id"], "function": call} for _, call in sorted(self.calls.items())]
+        choice = {
+            "message": {**self.texts, "tool_calls": calls},
+            "finish_reason": self.finish,
+            "token_ids": self.ids or None,
+            "logprobs": {"content": self.logprobs} if self.logprobs else None,
+        }
+        return {"model": dig(self.first, "model"), "usage": self.usage, "choices": [choice]}

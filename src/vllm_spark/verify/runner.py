@@ -1,0 +1,107 @@
+"""Runs the gates of one rank in their order: cheap ones first, and none after the first that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllm_spark.core import host_layout
+from vllm_spark.core.types import Document
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import hub_cache
+from vllm_spark.verify.gate import Judge
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.gates import answer
+from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.registry import GATES, OPTIONAL
+from vllm_spark.verify.verdict import Verdict, any_failed
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The requests of one probe, and the gates that its responses decide.
+
+    The cheap gates share the first round. Every other gate has its own round, so that no request follows a gate that
+    failed and an operator sees which gate is running.
+    """
+
+    name: str
+    requests: Sequence[HttpRequest]
+    judges: Sequence[Judge]
+
+    def judge(self, request: GateRequest, probe: Probe, lines: Sequence[str]) -> list[Verdict]:
+        """Return the verdicts of this round, up to and including the first gate that fails."""
+        verdicts: list[Verdict] = []
+        for judge_gate in self.judges:
+            verdicts += judge_gate(request, probe, lines)
+            if any_failed(verdicts):
+                break
+        return verdicts
+
+
+def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
+    """Return the request for the gates of one rank. `fingerprint` is the launch's."""
+    recipe = spec.recipe
+    return GateRequest(
+        deadline_s=recipe["gates"]["ready"]["deadline_s"],
+        rank=spec.rank,
+        state_path=f"{host_layout.RUN_DIR}/{spec.deployment.name}/state.json",
+        unit=spec.deployment.unit,
+        container=spec.deployment.container,
+        image=spec.image,
+        launch=fingerprint,
+        address=spec.deployment.local_address,
+        port=spec.deployment.port,
+        served_name=recipe["model"]["served_name"],
+        api_key="VLLM_API_KEY" in spec.secrets,
+        model_root=hub_cache.snapshot(hub_cache.HUB_IN_CONTAINER, recipe["model"]),
+        max_model_len=recipe["args"].get("max-model-len"),
+        engine_version=recipe["engine"]["version"],
+        log=recipe["gates"].get("log", []),
+        fabric=recipe["gates"].get("fabric", {}).get("network"),
+        answers=recipe["gates"].get("answer", answer.DEFAULT_ANSWERS),
+        gates=_optional_gates(spec),
+        through=dict(spec.deployment.through),
+    )
+
+
+def _optional_gates(spec: Spec) -> dict[str, Document]:
+    """Return the options of each optional gate that the recipe or the router of the deployment switches on."""
+    options = spec.recipe["gates"]
+    routed = bool(spec.deployment.through)
+    return {
+        gate.name: options.get(gate.name, {})
+        for gate in OPTIONAL
+        if gate.name in options or (routed and gate.for_router)
+    }
+
+
+def rounds(request: GateRequest) -> list[Round]:
+    """Return the rounds of one rank in their order. A worker has one, without requests: its head serves the API."""
+    if request.rank:
+        workers = [(gate.name, gate.judge_worker) for gate in GATES if gate.judge_worker]
+        return [Round(workers[0][0], (), [judge_worker for _, judge_worker in workers])]
+    used = [gate for gate in GATES if not gate.optional or gate.name in request.gates]
+    cheap = [gate for gate in used if gate.cheap]
+    # A request without a response ends the probe, so the requests have the order of the gates.
+    first = Round(cheap[0].name, [one for gate in cheap for one in gate.requests(request)], [g.judge for g in cheap])
+    others = (Round(gate.name, list(gate.requests(request)), [gate.judge]) for gate in used if not gate.cheap)
+    return [first, *others]
+
+
+def requests(request: GateRequest) -> list[HttpRequest]:
+    """Return the HTTP requests of all rounds."""
+    return [one for each in rounds(request) for one in each.requests]
+
+
+def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> list[Verdict]:
+    """Return all verdicts, up to and including the first gate that fails.
+
+    `probe` holds the responses to the requests of all rounds; `lines` is the engine's log since its start.
+    """
+    verdicts: list[Verdict] = []
+    for each in rounds(request):
+        verdicts += each.judge(request, probe, lines)
+        if any_failed(verdicts):
+            break
+    return verdicts

@@ -1,0 +1,88 @@
+"""One verification of one rank: wait until it serves, then judge its gates, round by round.
+
+The caller supplies the probe of the host and prints the lines. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.verify import runner, startup
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.probe_types import Probe
+from vllm_spark.verify.runner import Round
+from vllm_spark.verify.verdict import Verdict, any_failed
+
+# Long enough that a probe costs a loading host nothing, short enough to see a phase pass.
+POLL_INTERVAL_S = 2.0
+# A line is printed at least this often, so that silence means trouble.
+LOG_INTERVAL_S = 30.0
+
+
+@dataclass(slots=True)
+class Verification:
+    """`probe` sends the requests of a round and returns the probe, with the log lines after a journal cursor. `say`
+    prints a line. `sleep` waits."""
+
+    request: GateRequest
+    host: str
+    probe: Callable[[Round, str], Probe]
+    say: Callable[[str], None]
+    watch: startup.StartupWatch
+    sleep: Callable[[float], None] = time.sleep
+
+    def run(self, *, wait: bool) -> tuple[list[Verdict], dict[str, Any]]:
+        """Return (the verdicts, each printed as soon as it is known; the state of the unit's run).
+
+        Without `wait`, the present state is judged. Raises startup.NotServingError if the start fails or takes longer
+        than its deadline.
+        """
+        started = time.monotonic()
+        first, *others = runner.rounds(self.request)
+        probe = self._wait(first) if wait else self._read(first)
+        run = {
+            "waited_s": round(time.monotonic() - started, 1),
+            "running_s": round(probe["running_s"], 1),
+            "restarts": int(probe["unit"].get("NRestarts") or 0),
+        }
+        verdicts = self._judge(first, probe)
+        for round_ in others:
+            if any_failed(verdicts):
+                break
+            self.say(f"… {round_.name}: {len(round_.requests)} requests")
+            probe = self.probe(round_, probe["cursor"]) if wait or probe["cursor"] else self._read(round_)
+            verdicts += self._judge(round_, probe)
+        return verdicts, run
+
+    def _read(self, round_: Round) -> Probe:
+        """Probe with the whole log of the unit's run."""
+        probe = self.probe(round_, "")
+        self.watch.lines = list(probe["lines"])
+        return probe
+
+    def _judge(self, round_: Round, probe: Probe) -> list[Verdict]:
+        verdicts = round_.judge(self.request, probe, self.watch.lines)
+        for verdict in verdicts:
+            self.say(verdict.line())
+        return verdicts
+
+    def _wait(self, first: Round) -> Probe:
+        phase, printed_at, cursor = "", 0.0, ""
+        while True:
+            probe = self.probe(first, cursor)
+            cursor = probe["cursor"]
+            state = self.watch.add(probe)
+            if state == "ready":
+                return probe
+            if state == "failed":
+                raise startup.NotServingError(startup.failure(self.watch, self.request.unit, self.host))
+            if self.watch.elapsed_s > self.watch.deadline_s:
+                raise startup.NotServingError(startup.overdue(self.watch, self.request.unit, self.host))
+            now = f"{self.watch.progress.phase} {self.watch.progress.percent}"
+            if now != phase or time.monotonic() - printed_at >= LOG_INTERVAL_S:
+                self.say(self.watch.headline())
+                phase, printed_at = now, time.monotonic()
+            self.sleep(POLL_INTERVAL_S)

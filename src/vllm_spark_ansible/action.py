@@ -1,0 +1,110 @@
+"""The base class of the action plugins in plugins/action.
+
+Each task pays for what this module imports, so it imports nothing of vllm_spark but the refusals.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from vllm_spark.core.refusal import RefusedError
+
+display = Display()
+
+
+class SparkAction(ActionBase):
+    """An action plugin that runs on the controller. A subclass implements `act`.
+
+    `quiet` keeps a result out of the output of -v, for results that are pages of JSON.
+    """
+
+    quiet = False
+    task_vars: dict[str, Any]
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result of `act` with `changed: False` as its default. A refusal fails the task with its text."""
+        super().run(tmp, task_vars)
+        self.task_vars = task_vars or {}
+        try:
+            result = self.act()
+        except RefusedError as error:
+            # Ansible would print a chained cause a second time.
+            self.fail(str(error))
+        return {"changed": False, **result, **({"_ansible_verbose_override": True} if self.quiet else {})}
+
+    @abstractmethod
+    def act(self) -> dict[str, Any]:
+        """Do the work of the task and return its result. Raises RefusedError or AnsibleActionFail."""
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments of the task."""
+        args: dict[str, Any] = self._task.args
+        return args
+
+    @property
+    def check_mode(self) -> bool:
+        return bool(self._task.check_mode)
+
+    @property
+    def host(self) -> str:
+        """The name of this task's host in the inventory."""
+        return str(self.task_vars["inventory_hostname"])
+
+    @property
+    def hostvars(self) -> Mapping[str, Mapping[str, Any]]:
+        """The variables of every host by its name."""
+        hostvars: Mapping[str, Mapping[str, Any]] = self.task_vars["hostvars"]
+        return hostvars
+
+    @property
+    def play_hosts(self) -> list[str]:
+        """The hosts of the play that have not failed."""
+        return list(self.task_vars["ansible_play_hosts"])
+
+    @property
+    def play_hosts_all(self) -> list[str]:
+        """The hosts of the play, including those that have failed."""
+        return list(self.task_vars["ansible_play_hosts_all"])
+
+    def registered(self, variable: str, key: str, hosts: Iterable[str]) -> dict[str, Any]:
+        """Return by host the field `key` of the result that an earlier task has registered as `variable`."""
+        return {host: self.hostvars[host][variable][key] for host in hosts}
+
+    def say(self, *lines: str) -> None:
+        """Print lines that start with the name of the host."""
+        for line in lines:
+            display.display(f"{self.host}  {line}")
+
+    def show(self, *texts: str) -> None:
+        """Print texts that concern the whole run."""
+        for text in texts:
+            display.display(text)
+
+    def execute(self, module: str, args: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+        """Run a module on the host and return its result.
+
+        With `key`, raises AnsibleActionFail with the module's message if the result does not have that field.
+        """
+        result: dict[str, Any] = self._execute_module(
+            module_name=module, module_args=dict(args), task_vars=self.task_vars
+        )
+        if key and key not in result:
+            raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)
+        return result
+
+    def shell(self, command: str) -> str:
+        """Run a shell command on the host and return its stdout, or nothing if it fails."""
+        run: Callable[[str], dict[str, Any]] = self._low_level_execute_command
+        done = run(command)
+        return str(done["stdout"]) if done["rc"] == 0 else ""
+
+    def fail(self, text: str) -> NoReturn:
+        """Fail the task with a message."""
+        raise AnsibleActionFail(text) from None

@@ -1,0 +1,41 @@
+"""Facts of a Spark in the state that `deploy` produces. A test changes one of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory.spec import Spec
+
+STARTED = 1000.0
+
+
+def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+    """Change the facts to those of a Spark that serves this spec. The spec of a pair comes from ranks.join."""
+    name, unit = spec.deployment.name, spec.deployment.unit
+    active = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "NRestarts": "0"}
+    facts["units"] = {unit: {**active, "active_s": 67.0}, spec.deployment.timer: {"ActiveState": "active"}}
+    facts["running_units"] = [unit]
+    facts["images"] = {spec.image: "sha256:3"}
+    facts["docker"]["containers"] = {
+        spec.deployment.container: {
+            "id": "0" * 64,
+            "image": spec.image,
+            "image_id": "sha256:3",
+            "labels": {"vllm-spark.launch": launch.fingerprint(spec)},
+            "state": "running",
+            "started": STARTED,
+        }
+    }
+    built = plan.build(spec, facts, "test")
+    record = next(file.content for file in built.files if file.path.endswith("/deployed.json"))
+    facts["records"] = {name: plan.json.loads(record)}
+    facts["env_mtimes"] = {name: STARTED - 1}
+    facts["status"] = {
+        "deployments": {name: {"launch": launch.script(spec), "counters": []}},
+        "files": {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files},
+        "lock": None,
+        "env": {"added": [], "removed": [], "changed": [], "same": True},
+    }
+    return facts

@@ -1,0 +1,221 @@
+"""The launch of every recipe of the catalogue contains everything that the recipe names."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.spark_secrets import Secrets, in_words
+from test_cases import boxes_of, resolved
+
+from vllm_spark.core import paths
+from vllm_spark.core.types import Document, Facts
+from vllm_spark.deploy import launch, plan, ranks
+from vllm_spark.inventory.spec import Spec, mount_source
+from vllm_spark.preflight import checks
+from vllm_spark.recipe import loader, lockfile, rules
+
+NAMES = list(loader.names([paths.RECIPES]))
+HOSTS = ["spark1", "spark2"]
+
+# Invented pins of a lock file, for what a recipe does not pin itself.
+PINS = {"image": f"sha256:{'d' * 64}", "model": "e" * 40, "file": "f" * 64}
+
+DERIVED_IMAGE = re.compile(r"vllm-spark/(?P<recipe>[^:]+):[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """An argv in parts: options of `docker run`, the image, arguments of `vllm serve` (none on a worker of Ray)."""
+
+    options: Sequence[str]
+    image: str
+    serve: Sequence[str]
+
+    @classmethod
+    def of(cls, spec: Spec) -> Launch:
+        argv = launch.argv(spec)
+        # `docker run` is preceded by the supervisor, which names the image too. The labels are the last options.
+        run = argv.index("run")
+        end = max(index for index, word in enumerate(argv) if word == "--label") + 2
+        rest = argv[end + 1 :]
+        serve = rest[rest.index("serve") + 1 :] if "serve" in rest else []
+        return cls(argv[run + 1 : end], argv[end], serve)
+
+    def values(self, option: str) -> list[str]:
+        """Return the values of a repeatable option of `docker run`."""
+        return [value for name, value in pairwise(self.options) if name == option]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return dict(value.split("=", 1) for value in self.values("--env"))
+
+    @property
+    def flags(self) -> dict[str, list[str]]:
+        """The flags of `vllm serve`, without dashes, and their values. The first argument is the model."""
+        flags: dict[str, list[str]] = {}
+        for word in self.serve[1:]:
+            if word.startswith("--"):
+                flags[word.removeprefix("--")] = values = []
+            else:
+                values.append(word)
+        return flags
+
+
+def case_of(name: str) -> dict[str, Any]:
+    """Return a case (see test_cases.py): the recipe placed as `demo` on as many Sparks as it is for."""
+    document = loader.load(name).document
+    hosts = HOSTS[: document["topology"]["nodes"]]
+    images: dict[str, dict[str, str]] = {}
+    models: dict[str, dict[str, Any]] = {}
+    for ref in lockfile.unpinned_refs(document):
+        match ref.kind:
+            case "image":
+                images[ref.key] = {"digest": PINS["image"]}
+            case "model":
+                models.setdefault(ref.key, {})["revision"] = PINS["model"]
+            case _:
+                models.setdefault(ref.key, {}).setdefault("files", {})[ref.path] = PINS["file"]
+    return {
+        "deployments": [{"name": "demo", "recipe": name, "hosts": hosts}],
+        "limit": hosts,
+        "secrets": {},
+        "lock": images,
+        "lock_models": models,
+    }
+
+
+def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
+    """Return the recipe's specs, head first, after a plan for hosts that have its models and mounted files.
+
+    Raises RefusedError if the plan refuses it.
+    """
+    case = case_of(name)
+    lock = folder / "lock.yml"
+    lock.write_text(json.dumps({"images": case["lock"], "models": case["lock_models"]}))
+    specs = resolved(case, "spark1", lock)
+    head = specs["spark1"]
+    mounts = [mount for mount in head.recipe.get("mounts", []) if mount["from"] == "model"]
+    present = {
+        "paths": dict.fromkeys(checks.model_folders(head), True),
+        "checksums": {mount_source(head, mount): mount["sha256"] for mount in mounts},
+    }
+    hosts: dict[str, Facts] = boxes_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
+    for host in specs:
+        plan.of_host(specs, hosts, host, "test")
+    return list(ranks.join(specs, hosts).values())
+
+
+def snapshot(source: Document) -> str:
+    """Return the folder of a model in the container. A revision that the recipe does not pin is the lock's."""
+    folder = f"models--{source['repository'].replace('/', '--')}"
+    return f"/hub/{folder}/snapshots/{source.get('revision', PINS['model'])}"
+
+
+def missing_flags(document: Document, flags: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the entries of the recipe's `args` whose flag is absent or has another value."""
+    missing = []
+    for flag, value in document["args"].items():
+        match value:
+            case True | False:
+                present = flags.get(flag if value else f"no-{flag}") == []
+            case Mapping():
+                present = json.loads(flags.get(flag, ["null"])[0]) == value
+            case list():
+                present = flags.get(flag) == [str(item) for item in value]
+            case _:
+                present = flags.get(flag) == [str(value)]
+        if not present:
+            missing.append(flag)
+    return missing
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_launch_contains_what_the_recipe_names(name: str, facts: dict[str, Any], tmp_path: Path) -> None:
+    document = loader.load(name).document
+    specs = planned(name, facts, tmp_path)
+    assert Launch.of(specs[0]).serve, "the head runs no engine"
+    for spec in specs:
+        launched = Launch.of(spec)
+        check_image(document, spec, launched.image)
+        check_container(document, spec, launched)
+        if launched.serve:
+            check_engine(document, launched)
+
+
+def check_image(document: Document, spec: Spec, image: str) -> None:
+    """Check the image: the recipe's digest, or an image that is built from it with the recipe's additions."""
+    base = f"{document['image']['repository']}@{document['image'].get('digest', PINS['image'])}"
+    derive, patches = document["image"].get("derive", {}), document.get("patches", [])
+    if not derive and not patches:
+        assert image == base
+        return
+    match = DERIVED_IMAGE.fullmatch(image)
+    assert match is not None
+    assert match["recipe"] == document["name"]
+    derived = spec.derived
+    assert derived is not None
+    assert f"FROM {base}\n" in derived.files["Dockerfile"]
+    assert derived.files.get("pins.txt", "").splitlines() == derive.get("pip", [])
+    assert {key: derive.get("overlay", {}).get(key) for key in derived.overlay} == derived.overlay
+    assert bool(derived.overlay) == ("overlay" in derive)
+    in_context = [path for path in derived.files if path.startswith("patches/")]
+    assert [path.partition("-")[2] for path in in_context] == [Path(patch["path"]).name for patch in patches]
+
+
+def check_container(document: Document, spec: Spec, launched: Launch) -> None:
+    """Check the options of `docker run`: env, mounts and runtime."""
+    env = document.get("env", {})
+    assert {variable: launched.env.get(variable) for variable in env} == env
+    mounts = launched.values("--mount")
+    for source in (document["model"], *([document["drafter"]] if "drafter" in document else [])):
+        folder = f"models--{source['repository'].replace('/', '--')}"
+        assert f"type=bind,source={spec.site.hub_dir}/{folder},target=/hub/{folder},readonly" in mounts
+    for mount in document.get("mounts", []):
+        (bind_mount,) = [text for text in mounts if text.endswith(f",target={mount['target']},readonly")]
+        assert Path(mount["path"]).name in bind_mount
+    runtime = document.get("runtime", {})
+    assert set(runtime.get("devices", [])) <= set(launched.values("--device"))
+    assert set(runtime.get("capabilities", [])) <= set(launched.values("--cap-add"))
+    limits = [f"{limit}={value}" for limit, value in runtime.get("ulimits", {}).items()]
+    assert set(limits) <= set(launched.values("--ulimit"))
+    if "shm_size" in runtime:
+        assert launched.values("--shm-size") == [runtime["shm_size"]]
+
+
+def check_engine(document: Document, launched: Launch) -> None:
+    """Check the arguments of `vllm serve`: the model, the recipe's args and what its other blocks decide."""
+    flags = launched.flags
+    assert launched.serve[0] == snapshot(document["model"])
+    assert missing_flags(document, flags) == []
+    own = {*document["args"], *(f"no-{flag}" for flag in document["args"])}
+    assert flags.keys() - own <= rules.PLANNED_FLAGS.keys(), "a flag that neither the recipe nor the plan sets"
+    assert flags["served-model-name"] == [document["model"]["served_name"]]
+    assert flags["tensor-parallel-size"] == [str(document["topology"]["tensor_parallel"])]
+    for flag, key in (("gpu-memory-utilization", "utilization"), ("kv-cache-memory-bytes", "kv_cache_bytes")):
+        assert flags.get(flag) == ([str(document["memory"][key])] if key in document["memory"] else None)
+    assert ("speculative-config" in flags) == ("drafter" in document)
+    if "drafter" in document:
+        drafter = document["drafter"]
+        expected = {"num_speculative_tokens": drafter["speculative_tokens"], "model": snapshot(drafter)}
+        assert json.loads(flags["speculative-config"][0]) == expected | drafter.get("config", {})
+    if document["topology"]["nodes"] > 1:
+        assert flags["distributed-executor-backend"] == [document["topology"]["executor"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_word_of_a_launch_is_masked_as_a_secret(name: str, facts: dict[str, Any], tmp_path: Path) -> None:
+    """A masked word would show as a difference between the planned launch and the one on the host."""
+    for spec in planned(name, facts, tmp_path):
+        words, secrets = launch.argv(spec), Secrets()
+        secrets.add(in_words(words))
+        script = " ".join(words)
+        secrets.learn(script)
+        assert secrets.masker()(script) == script

@@ -1,0 +1,410 @@
+"""Each gate against a mock server with one fault, and all gates against a healthy one.
+
+Most runs happen in the process, through the probe's own parser, because a thousand runs over HTTP are slow. Some dozens
+of runs use HTTP.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from ansible.module_utils import spark_requests
+from faulty_replies import BOTH_FORMS, WHOLE_ONLY, fields
+from faulty_server import Fault, MockServer, Reply, refusal, serving
+
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import registry, runner
+from vllm_spark.verify.gate import no_requests
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.gates import probe as probe_gate
+from vllm_spark.verify.gates.failover import TEXTS
+from vllm_spark.verify.verdict import Verdict
+
+# Every optional gate with its smallest options: the fields that its schema requires, at their maximum.
+ALL = {
+    "ready": {"deadline_s": 600},
+    **{
+        gate.name: {name: gate.schema["properties"][name]["maximum"] for name in gate.schema.get("required", ())}
+        for gate in registry.OPTIONAL
+        if gate.schema
+    },
+}
+# The gates that judge responses, in their order; log and fabric judge the log.
+ORDER = [gate.name for gate in registry.GATES if gate.requests is not no_requests]
+HEALTHY_RUNS, HEALTHY_RUNS_OVER_HTTP = 1000, 24
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A deployment whose recipe switches every gate on, and the mock that serves it."""
+
+    request: GateRequest
+    log: list[str]
+    mock: MockServer
+
+    def probe(self, responses: Mapping[str, Any]) -> dict[str, Any]:
+        labels = {"vllm-spark.launch": self.request.launch}
+        return {"container": {"image": self.request.image, "labels": labels}, "responses": responses}
+
+    def judge(self, responses: Mapping[str, Any]) -> list[Verdict]:
+        return runner.judge(self.request, self.probe(responses), self.log)
+
+    def server(self, fault: Fault | None = None, seed: int = 0) -> MockServer:
+        return dataclasses.replace(self.mock, fault=fault, seed=seed, served=0)
+
+
+def bench_of(spec: Spec, through: str = "", **changed: Any) -> Bench:
+    switched = dataclasses.replace(spec, recipe={**spec.recipe, "gates": {**ALL, **changed}})
+    request = runner.gate_request(switched, launch.fingerprint(spec))
+    request = dataclasses.replace(request, through={"url": through} if through else {})
+    mock = MockServer(request.served_name, request.model_root, request.engine_version, request.max_model_len)
+    return Bench(request, [f"vllm-spark: launch {request.launch}"], mock)
+
+
+@pytest.fixture
+def bench(resolve: Callable[..., Spec]) -> Bench:
+    return bench_of(resolve())
+
+
+def parsed(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+    """Return the response that vllm_probe reads from these bytes."""
+    streamed = (request.get("body") or {}).get("stream") and reply.status == 200
+    raw = b"".join(reply.pieces)
+    content = spark_requests.parse_stream(raw) if streamed else spark_requests.parse_body(raw, request.get("prefix"))
+    return {"status": reply.status, **content, "seconds": 0.1}
+
+
+def responses_of(bench: Bench, engine: MockServer, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
+    """Return every response of the engine, and of the router to the requests that it gets."""
+    replies = {}
+    for request in runner.requests(bench.request):
+        answer = router if request.get("base") and router else engine.answer
+        replies[request["id"]] = parsed(request, answer(request["path"], request.get("body") or {}))
+    return replies
+
+
+def over_http(bench: Bench, answer: Callable[..., Reply]) -> dict[str, Any]:
+    with serving(answer) as server:
+        return spark_requests.send_all(server, runner.requests(bench.request), "")
+
+
+def failed(verdicts: list[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.ok is False]
+
+
+def test_a_healthy_server_passes_every_gate_in_order(bench: Bench) -> None:
+    verdicts = bench.judge(responses_of(bench, bench.server()))
+    assert list(dict.fromkeys(verdict.gate for verdict in verdicts)) == ORDER
+    assert [verdict for verdict in verdicts if verdict.ok is not True] == []
+
+
+def test_a_thousand_healthy_runs_fail_no_gate(bench: Bench) -> None:
+    for seed in range(HEALTHY_RUNS):
+        verdicts = bench.judge(responses_of(bench, bench.server(seed=seed)))
+        alarms = [verdict for verdict in verdicts if verdict.ok is not True]
+        assert not alarms, (seed, alarms)
+
+
+def test_healthy_runs_over_http_fail_no_gate(bench: Bench) -> None:
+    for seed in range(HEALTHY_RUNS_OVER_HTTP):
+        verdicts = bench.judge(over_http(bench, bench.server(seed=seed).answer))
+        assert verdicts[-1].gate == ORDER[-1], (seed, verdicts[-1])
+        assert not failed(verdicts), (seed, failed(verdicts))
+
+
+def in_form(fault: Fault, streamed: bool) -> Fault:
+    return dataclasses.replace(
+        fault, applies=lambda path, body: bool(body.get("stream")) is streamed and fault.applies(path, body)
+    )
+
+
+FAULTS = {
+    **WHOLE_ONLY,
+    **{f"{name}, whole": in_form(fault, streamed=False) for name, fault in BOTH_FORMS.items()},
+    **{f"{name}, streamed": in_form(fault, streamed=True) for name, fault in BOTH_FORMS.items()},
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_its_gate_catches_a_fault(name: str, bench: Bench) -> None:
+    fault = FAULTS[name]
+    verdicts = bench.judge(responses_of(bench, bench.server(fault, seed=11)))
+    failures = failed(verdicts)
+    assert {verdict.gate for verdict in failures} == {fault.gate}, verdicts[-3:]
+    assert verdicts[-1].gate == fault.gate, "a gate after the first miss was judged"
+    assert all(verdict.expected and verdict.fix and verdict.runbook for verdict in failures)
+    if ", streamed" in name:
+        assert all("stream" in verdict.id for verdict in failures)
+
+
+@pytest.mark.parametrize("gate", ORDER)
+def test_every_gate_has_a_faulty_reply(gate: str) -> None:
+    assert any(fault.gate == gate for fault in FAULTS.values())
+
+
+@pytest.mark.parametrize("name", [next(name for name, fault in FAULTS.items() if fault.gate == gate) for gate in ORDER])
+def test_its_gate_catches_a_fault_over_http(name: str, bench: Bench) -> None:
+    verdicts = bench.judge(over_http(bench, bench.server(FAULTS[name]).answer))
+    assert {verdict.gate for verdict in failed(verdicts)} == {FAULTS[name].gate}
+
+
+# Routers: name -> the router, changes to the other server, the id of the verdict that must fail (None for a sound one).
+
+
+def forwards(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
+    del other
+    return engine.answer
+
+
+def falls_back(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
+    del engine
+    return other.answer
+
+
+def takes_turns(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
+    turns = iter(range(1 << 20))
+
+    def answer(path: str, body: Mapping[str, Any]) -> Reply:
+        return (engine if next(turns) < len(TEXTS) else other).answer(path, body)
+
+    return answer
+
+
+def knows_every_model(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
+    return lambda path, body: (engine if body.get("model") == engine.name else other).answer(path, body)
+
+
+def refuses_as_litellm(engine: MockServer, other: MockServer) -> Callable[..., Reply]:
+    del other
+    known = engine.answer
+    return lambda path, body: (
+        known(path, body) if body["model"] == engine.name else refusal(400, "Invalid model name passed in")
+    )
+
+
+def other_tokens(text: str) -> int:
+    return len(text) // 4 + 2
+
+
+ROUTERS = {
+    "forwards": (forwards, {}, None),
+    "refuses as LiteLLM does": (refuses_as_litellm, {}, None),
+    "falls back": (falls_back, {"name": "qwen", "knows_every_name": True}, "router-model"),
+    "falls back under the name": (falls_back, {"tokens_per_text": other_tokens}, "router-tokenizer"),
+    "takes turns": (takes_turns, {"tokens_per_text": other_tokens}, "router-tokenizer"),
+    "falls back to a twin": (falls_back, {}, "router-counter"),
+    "knows every model": (knows_every_model, {"knows_every_name": True}, "router-unknown-model"),
+    "answers for all": (lambda engine, other: lambda path, body: refusal(502, "bad gateway"), {}, "router-model"),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_router_with_a_fallback_fails(name: str, resolve: Callable[..., Spec]) -> None:
+    routed, change, expected = ROUTERS[name]
+    bench = bench_of(resolve(), through="http://router.invalid:4000")
+    engine = bench.server()
+    other = dataclasses.replace(bench.server(seed=5), **change)
+    verdicts = bench.judge(responses_of(bench, engine, routed(engine, other)))
+    assert [verdict.id for verdict in failed(verdicts)] == ([expected] if expected else [])
+    assert not any("\n" in verdict.line() for verdict in failed(verdicts))
+
+
+def test_requests_to_a_router_do_not_carry_the_key_of_the_engine(resolve: Callable[..., Spec]) -> None:
+    bench = bench_of(resolve())
+    engine, other = bench.server(), dataclasses.replace(bench.server(), tokens_per_text=other_tokens)
+    with serving(engine.answer) as server, serving(other.answer) as (address, port):
+        bench = bench_of(resolve(), through=f"http://{address}:{port}/")
+        verdicts = bench.judge(spark_requests.send_all(server, runner.requests(bench.request), "a key"))
+    assert [verdict.id for verdict in failed(verdicts)] == ["router-tokenizer"]
+    request = {"base": "http://router", "path": "/", "timeout_s": 1}
+    _, _, headers = spark_requests.connect(("127.0.0.1", 1), request, "key")
+    assert "Authorization" not in headers
+
+
+def test_a_stored_fingerprint_of_another_model_fails(resolve: Callable[..., Spec]) -> None:
+    healthy = bench_of(resolve())
+    engine = healthy.server()
+    stored = [engine.tokens_per_text(text) for text in TEXTS]
+    for tokens, ids in ((stored, []), ([9, 9, 9, 9, 9], ["engine-tokenizer"])):
+        bench = bench_of(resolve(), failover={"tokens": tokens})
+        assert [verdict.id for verdict in failed(bench.judge(responses_of(bench, bench.server())))] == ids
+
+
+# Values of the counter before, between and after the turns of five -> the expected verdict.
+READS = (
+    ((0, 5, 10, 15), True),
+    ((0, 6, 11, 17), True),
+    ((0, 6, 12, 18), None),
+    ((0, 4, 10, 15), None),
+    ((0, 5, 10, 14), False),
+    ((0, 5, 5, 20), False),
+    ((0, 4, 9, 14), False),
+    ((9, 5, 25, 30), False),
+)
+
+
+def test_other_clients_are_not_a_failover(bench: Bench) -> None:
+    """A request of another client spoils the count of its turn. If all turns are spoiled, the verdict is None."""
+    replies = responses_of(bench, bench.server())
+    for reads, ok in READS:
+        for turn, value in enumerate(reads):
+            text = f'vllm:request_success_total{{model_name="{bench.mock.name}"}} {value}.0'
+            replies[f"failover-counter-{turn}"]["text"] = text
+        failures = [verdict for verdict in bench.judge(replies) if verdict.id == "engine-counter"]
+        assert [verdict.ok for verdict in failures] == [ok], reads
+
+
+@pytest.mark.parametrize(("needed", "ok"), [(7, False), (6, True)])
+def test_the_probe_counts_right_answers(needed: int, ok: bool, resolve: Callable[..., Spec]) -> None:
+    bench = bench_of(resolve(), probe={"needed": needed})
+    replies = responses_of(bench, bench.server())
+    replies["probe-3"]["json"]["choices"][0]["message"]["content"] = "Answer: Ben"
+    scores = [verdict for verdict in bench.judge(replies) if verdict.gate == "probe"]
+    assert [(verdict.ok, verdict.observed[:12]) for verdict in scores] == [(ok, "6 of 7 right")]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 5 cents", "5"),
+        ("**Answer:** $155$", "155"),
+        ("The form is Answer: X.\nAnswer: Friday.", "friday"),
+        ("`Answer:` **Carl**", "carl"),
+        ("It is 9.", ""),
+        ("Answer:", ""),
+        ("Answer: 15.5", "15.5"),
+    ],
+)
+def test_an_answer_line_is_graded(text: str, answer: str) -> None:
+    assert probe_gate.final_answer(text) == answer
+
+
+def test_a_recipe_without_optional_gates_sends_six_requests(resolve: Callable[..., Spec]) -> None:
+    spec = resolve()
+    gate_request = runner.gate_request(spec, launch.fingerprint(spec))
+    assert [request["id"] for request in runner.requests(gate_request)] == [
+        "ready", "models", "version", "unknown-model", "answer-0", "answer-1",
+    ]  # fmt: skip
+
+
+def test_the_probe_stops_after_a_request_without_a_reply(bench: Bench) -> None:
+    def answer(path: str, body: Mapping[str, Any]) -> Reply:
+        if path == "/version":
+            raise ConnectionAbortedError
+        return bench.mock.answer(path, body)
+
+    replies = over_http(bench, answer)
+    assert list(replies) == ["ready", "models", "version"]
+    assert failed(bench.judge(replies))[0].id == "engine-version"
+
+
+# Bytes that are not a valid response, whole or as a stream.
+INVALID_BYTES = {
+    "nothing": b"",
+    "bytes": bytes(range(256)) * 8,
+    "html": b"<html><body>502 Bad Gateway</body></html>",
+    "null": b"null",
+    "a number": b"17",
+    "a list": b"[[[]]]",
+    "an empty object": b"{}",
+    "deep": b"[" * 100_000,
+    "deep and closed": b'{"choices":' * 500 + b"1" + b"}" * 500,
+    "huge number": b'{"choices": [{"message": {"content": ' + b"9" * 6000 + b"}}]}",
+    "1e999": b'{"choices": [{"message": {"content": "x"}, "token_ids": [1e999]}], "usage": {"prompt_tokens": 1e999}}',
+    "half a surrogate": b'{"choices": [{"message": {"content": "\\ud800"}}]}',
+    "cut JSON": b'{"choices": [{"message": {"content": "abc',
+    "cut event": b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: {"choi',
+    "no DONE": b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n',
+    "DONE alone": b"data: [DONE]\n\n",
+    "an error in the stream": b'data: {"error": {"message": "EngineCore died"}}\n\ndata: [DONE]\n\n',
+    "comments for ever": b": ping\n\n" * 10_000,
+    "events of other types": b'data: 1\n\ndata: []\n\ndata: {"choices": {"0": 1}}\n\ndata: [DONE]\n\n',
+    "a call without index": b'data: {"choices": [{"delta": {"tool_calls": [{"id": 1}]}}]}\n\ndata: [DONE]\n\n',
+    "wrong types": b'{"choices": [{"message": {"content": 1, "tool_calls": {"a": 1}, "reasoning": []}}]}',
+    "null parts": b'{"choices": [{"message": null, "delta": null, "text": null}], "usage": null, "data": [null]}',
+}
+
+
+# Requests whose text is not judged: an unknown model is judged by its status alone, and any text is a token.
+TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready"}
+
+
+@pytest.mark.parametrize("name", INVALID_BYTES)
+def test_invalid_bytes_fail_each_gate_with_a_reason(name: str, bench: Bench) -> None:
+    healthy = responses_of(bench, bench.server())
+    for request in runner.requests(bench.request):
+        for status in (200, 500):
+            replies = {**healthy, request["id"]: parsed(request, Reply(status, [INVALID_BYTES[name]]))}
+            verdicts = bench.judge(replies)
+            failures = failed(verdicts)
+            assert failures or request["id"] in TEXT_NOT_JUDGED, request["id"]
+            assert all(verdict.observed for verdict in failures)
+            json.dumps([verdict.to_json() for verdict in verdicts]).encode()
+            "\n".join(verdict.line() for verdict in verdicts).encode()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x1b[2J", "a\nb"], ids=["surrogate", "escape", "line break"])
+def test_a_verdict_has_no_control_characters(text: str, bench: Bench) -> None:
+    fault = dataclasses.replace(FAULTS["no choice, whole"], change=fields(content=text))
+    verdict = failed(bench.judge(responses_of(bench, bench.server(fault))))[0]
+    assert verdict.line().isprintable()
+    replies = responses_of(bench, bench.server())
+    replies["answer-0"]["json"]["choices"][0]["message"]["content"] = f"Paris {text} Paris"
+    card = replies["models"]["json"]["data"][0]
+    replies["version"]["json"]["version"] += text
+    assert all(verdict.line().isprintable() for verdict in bench.judge(replies))
+    for error in ({"error": f"BadStatusLine: {text}"}, {"status": 400, "json": {"message": text}}):
+        assert all(verdict.line().isprintable() for verdict in bench.judge({**replies, "ready": error}))
+    card["root"] = text
+    assert all(verdict.line().isprintable() for verdict in bench.judge(replies))
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path to every value in a JSON document."""
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+
+
+STRANGE = [None, True, False, 0, -1, 1.5, "", "NaN", "x" * 5000, [], {}, [None], [[1]], {"a": {"b": []}}, 10**400]
+
+
+def with_one_strange_value(document: Any, rng: Random) -> Any:
+    document = copy.deepcopy(document)
+    # The probe itself guarantees that `events` is a list.
+    place = rng.choice([place for place in places(document) if place not in ((), ("events",))])
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = rng.choice(STRANGE)
+    return document
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_value_of_any_type_anywhere_never_crashes_a_gate(seed: int, bench: Bench) -> None:
+    rng = Random(seed)  # noqa: S311  a test's dice
+    healthy = responses_of(bench, bench.server(seed=seed))
+    for name, reply in healthy.items():
+        for _ in range(5):
+            strange = with_one_strange_value(
+                {key: reply[key] for key in ("json", "events") if reply.get(key)} or {"json": 1}, rng
+            )
+            verdicts = bench.judge({**healthy, name: {**reply, **strange}})
+            assert all(verdict.observed for verdict in verdicts if verdict.ok is False), name
+
+
+@pytest.mark.parametrize("prefix", ["", "garbage", "tools-single", "vision-text", "probe-3"])
+def test_a_missing_response_is_not_a_pass(prefix: str, bench: Bench) -> None:
+    replies = responses_of(bench, bench.server())
+    for name in [name for name in replies if name.startswith(prefix or "models")]:
+        del replies[name]
+    assert failed(bench.judge(replies))

@@ -1,0 +1,87 @@
+"""One verification: the probes it sends, the lines it prints, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import runner, startup
+from vllm_spark.verify.verdict import any_failed
+from vllm_spark.verify.verification import POLL_INTERVAL_S, Verification
+
+LOADING = {"ready": {"error": "ConnectionRefusedError", "seconds": 0.0}}
+TOKEN = {"ready": {"status": 200, "json": {"choices": [{"text": "1"}]}, "seconds": 0.1}}
+
+
+def probe(**changes: Any) -> dict[str, Any]:
+    base = {"unit": {"ActiveState": "active", "NRestarts": "0"}, "running_s": 1.0, "lines": [], "cursor": "c"}
+    return {**base, "container": {}, "responses": LOADING, **changes}
+
+
+class Host:
+    """Returns one probe after the other, and records the rounds, the lines and the sleeps."""
+
+    def __init__(self, resolve: Callable[..., Spec], *probes: dict[str, Any], deadline_s: float = 60) -> None:
+        spec = resolve()
+        self.probes = list(probes)
+        self.rounds: list[tuple[str, str]] = []
+        self.lines: list[str] = []
+        self.sleeps: list[float] = []
+        request = runner.gate_request(spec, launch.fingerprint(spec))
+        self.watch = startup.StartupWatch(deadline_s)
+        self.verification = Verification(
+            request, "spark1", self.probe, self.lines.append, self.watch, self.sleeps.append
+        )
+
+    def probe(self, round_: runner.Round, cursor: str) -> dict[str, Any]:
+        self.rounds.append((round_.name, cursor))
+        return self.probes.pop(0)
+
+
+def test_a_start_is_waited_for_from_the_last_line_read(resolve: Callable[..., Spec]) -> None:
+    host = Host(resolve, probe(cursor="a", lines=["one"]), probe(cursor="b", lines=["two"]), probe(responses=TOKEN))
+    verdicts, run = host.verification.run(wait=True)
+    assert [cursor for _, cursor in host.rounds] == ["", "a", "b"]
+    assert host.watch.lines == ["one", "two"]
+    assert host.sleeps == [POLL_INTERVAL_S] * 2
+    assert (verdicts[0].gate, verdicts[0].ok) == ("ready", True)
+    assert run["restarts"] == 0
+
+
+def test_no_round_follows_a_failed_gate(resolve: Callable[..., Spec]) -> None:
+    host = Host(resolve, probe(responses=TOKEN))
+    verdicts, _ = host.verification.run(wait=True)
+    assert any_failed(verdicts)
+    assert host.rounds == [("ready", "")]
+    assert host.lines[-len(verdicts) :] == [verdict.line() for verdict in verdicts]
+
+
+def test_the_present_state_is_judged_with_the_whole_log(resolve: Callable[..., Spec]) -> None:
+    host = Host(resolve, probe(lines=["one", "two"]))
+    verdicts, _ = host.verification.run(wait=False)
+    assert host.watch.lines == ["one", "two"]
+    assert host.sleeps == []
+    assert verdicts[0].ok is False
+
+
+def test_a_phase_is_printed_once(resolve: Callable[..., Spec]) -> None:
+    host = Host(resolve, probe(), probe(), probe(responses=TOKEN))
+    host.verification.run(wait=True)
+    assert [line.partition(" ")[0] for line in host.lines[:2]] == ["starting", "✓"]
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        (probe(unit={"ActiveState": "failed"}), "docs/runbooks/engine-failed-to-start.md"),
+        (probe(running_s=61.0), "docs/runbooks/not-ready-in-time.md"),
+    ],
+)
+def test_a_start_that_fails_or_takes_too_long_ends(resolve: Callable[..., Spec], last: Any, text: str) -> None:
+    host = Host(resolve, probe(), last)
+    with pytest.raises(startup.NotServingError, match=text):
+        host.verification.run(wait=True)
