@@ -1,4 +1,4 @@
-"""Ports of the loopback device, for tests: one that is free, one where nobody listens, and a listener's end."""
+"""Ports of the loopback device for tests: free ports, ports that refuse connections, and closing a listener."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ ADDRESS = "127.0.0.1"
 
 
 def free_port() -> int:
-    """For a server that starts at once: the next one may get it as well."""
-    with socket.socket() as taken:
-        taken.bind((ADDRESS, 0))
-        return int(taken.getsockname()[1])
+    """Return a free port for a server that starts at once. A later call may return the same port."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager
-def nobody() -> Iterator[int]:
-    """A port that refuses connections. It is bound and not listened on, so that no other server gets it meanwhile."""
-    with socket.socket() as held:
-        held.bind((ADDRESS, 0))
-        yield int(held.getsockname()[1])
+def refusing_port() -> Iterator[int]:
+    """Yield a port that refuses connections. It is bound but not listened on, so no other server can take it."""
+    with socket.socket() as bound:
+        bound.bind((ADDRESS, 0))
+        yield int(bound.getsockname()[1])
 
 
-def end(listener: socket.socket, thread: Thread) -> None:
-    """Close a listener whose thread waits in `accept`. Closed alone, it would still be listened on by the thread, which
-    could take another test's connection."""
+def close_listener(listener: socket.socket, thread: Thread) -> None:
+    """Close a listener whose thread waits in `accept`.
+
+    Without the shutdown the thread would keep the socket open, and could accept a connection of another test.
+    """
     listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     listener.close()

@@ -25,7 +25,7 @@ class ActionModule(SparkAction):
         if not hosts:
             idle, lines = plan.idle_plan(self.hostvars[self.host]["spark_precheck_box"]["facts"])
             self.say(*lines)
-            return {"plan": idle}
+            return {"plan": idle.to_json()}
         resolved = self.registered("spark_precheck_resolved", "spec", hosts)
         specs = {host: Spec.from_json(spec) for host, spec in resolved.items()}
         facts = self.registered("spark_precheck_box", "facts", hosts)

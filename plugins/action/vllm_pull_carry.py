@@ -32,7 +32,7 @@ class ActionModule(SparkAction):
         process, ports = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
         forwards = [
             f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{ports['weights']}",
-            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['shelf']}",
+            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['images']}",
         ]
         if detail := self._ssh("forward", forwards):
             bundle_server.stop(process)

@@ -1,6 +1,6 @@
 """Start a long program on the host, print its progress, and judge its result.
 
-vllm_spark.transfer.messages words the progress and the refusals.
+vllm_spark.transfer.jobs has the jobs, the texts of their progress and their refusals.
 """
 
 from __future__ import annotations
@@ -10,20 +10,11 @@ from typing import Any
 
 from vllm_spark.core.host_layout import PULL_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.transfer import messages, plan
+from vllm_spark.transfer import jobs, plan
 from vllm_spark_ansible.action import SparkAction
 
 POLL_INTERVAL_S = 1.0
 LOG_INTERVAL_S = 5.0
-# What a job is, where its words are not given.
-WORDS = {
-    "check": ("vllm_spark.node.pull.range_copy", "check"),
-    "serve": ("vllm_spark.node.pull.range_copy", "serve"),
-    "take": ("vllm_spark.node.pull.range_copy", "take"),
-    "image": ("vllm_spark.node.pull.image_pull", "pull"),
-    "shelf": ("vllm_spark.node.pull.image_pull", "shelf"),
-    "repair": ("vllm_spark.node.pull.image_pull", "repair"),
-}
 
 
 class ActionModule(SparkAction):
@@ -40,24 +31,23 @@ class ActionModule(SparkAction):
             return {"changed": True, "result": {}}
         started = self._start()
         if started.get("failed"):
-            raise RefusedError([messages.job_failure(job, self.host, {"said": started.get("msg", "")})])
+            raise RefusedError([jobs.failure(job, self.host, {"detail": started.get("msg", "")})])
         if not self.args.get("wait", True):
             return {"changed": True, "result": {}}
         result = self._watch()
         self._job(action="stop")
         if not result["ok"]:
-            raise RefusedError([messages.job_failure(job, self.host, result)])
-        if summary := messages.job_summary(job, result):
+            raise RefusedError([jobs.failure(job, self.host, result)])
+        if summary := jobs.JOBS[job].summary(result):
             self.say(summary)
-        return {"changed": messages.changed_host(job, result), "result": result}
+        return {"changed": jobs.has_changed_host(job, result), "result": result}
 
     def _start(self) -> dict[str, Any]:
-        module, command = WORDS.get(self.args["job"], ("", ""))
         return self._job(
             action="start",
             programs=plan.programs(),
             program_dir=PULL_PROGRAM_DIR,
-            words=list(self.args.get("words") or ["/usr/bin/python3", "-m", module, command]),
+            words=list(self.args.get("words") or jobs.JOBS[self.args["job"]].argv),
             request=self.args["request"],
             token=self.args.get("token", ""),
             environment_variables=self.args.get("environment_variables", {}),
@@ -67,7 +57,7 @@ class ActionModule(SparkAction):
         """Return the result of the job. There is no deadline here: the job ends by itself if its connection is dead."""
         printed_at, printed = time.monotonic(), ""
         while not (state := self._job(action="watch")).get("result"):
-            line = messages.job_headline(state.get("progress", {}))
+            line = jobs.headline(state.get("progress", {}))
             if time.monotonic() - printed_at >= LOG_INTERVAL_S and line != printed:
                 self.say(line)
                 printed_at, printed = time.monotonic(), line

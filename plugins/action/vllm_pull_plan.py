@@ -33,7 +33,7 @@ class ActionModule(SparkAction):
         return {
             "specs": [spec.to_json() for spec in specs],
             "questions": plan.questions(specs) if specs else {},
-            "look": plan.look_at(specs) if specs else {},
+            "look": plan.model_state_request(specs) if specs else {},
             "programs": plan.programs(),
         }
 
@@ -41,15 +41,15 @@ class ActionModule(SparkAction):
         hosts = self.args["hosts"]
         pulled = self.registered("vllm_pull_wanted", "specs", hosts)
         site = PullSite(
-            wanted={host: [Spec.from_json(spec) for spec in specs] for host, specs in pulled.items()},
-            looks=self.registered("vllm_pull_looked", "looks", hosts),
+            specs={host: [Spec.from_json(spec) for spec in specs] for host, specs in pulled.items()},
+            model_states=self.registered("vllm_pull_looked", "looks", hosts),
             facts=self.registered("vllm_pull_box", "facts", hosts),
             toolkit=version.version(),
             bundled=bool(self.args.get("bundled", False)),
         )
         if self.args["phase"] == "prove":
-            plan.proven(site, self.host)
-            self.say(*(f"{model} is whole" for model in models(site.wanted[self.host])))
+            plan.verify(site, self.host)
+            self.say(*(f"{model} is whole" for model in models(site.specs[self.host])))
             return {"steps": {}}
         steps = plan.steps(site, self.host)
         self.say(*(steps.lines or ["everything is here"]))

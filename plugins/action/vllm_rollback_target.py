@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_spark.lifecycle import rollback
+from vllm_spark.lifecycle import rollback_target
 from vllm_spark_ansible.action import SparkAction
 
 
@@ -18,8 +18,8 @@ class ActionModule(SparkAction):
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        boxes = self.registered("vllm_rollback_box", "holdings", self.play_hosts)
-        targets = rollback.targets(boxes, self.args["deployment"])
+        states = self.registered("vllm_rollback_box", "holdings", self.play_hosts)
+        targets = rollback_target.targets(states, self.args["deployment"])
         target = targets.get(self.host)
         if target:
             self.say(target.line())

@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import operator_lock, status
+from vllm_spark.lifecycle import operator_lock, status, status_table
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible.action import SparkAction
@@ -32,7 +32,7 @@ class ActionModule(SparkAction):
         if self.args["json_file"]:
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"
             Path(self.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
-        self.show(status.table(document))
+        self.show(status_table.table(document))
         return {"hosts": document["hosts"]}
 
 

@@ -18,7 +18,8 @@ class ActionModule(SparkAction):
     `choose` takes deployments, to and limit. It returns the deployments of this run and the hosts of the new one.
     `order` takes these deployments and limit, and needs the plans of spark_precheck on every host of the play. It
     returns names without `vllm@`: `stop`, `running` (those of `stop` that run), `others` (that run and stay) and `old`
-    (the one that returns if the switch fails, or nothing); and `involved`: the switch concerns this host.
+    (the one that returns if the switch fails, or nothing); and `involved`: the switch concerns
+    this host; `starts`: the new deployment starts on it.
     """
 
     def act(self) -> dict[str, Any]:
@@ -39,7 +40,8 @@ class ActionModule(SparkAction):
         stop = plans[self.host]["stop_units"]
         running = self.hostvars[self.host]["spark_precheck_box"]["facts"]["running_units"]
         return {
-            "involved": bool(stop) or "idle" not in plans[self.host],
+            "involved": bool(stop) or not plans[self.host]["idle"],
+            "starts": not plans[self.host]["idle"],
             "stop": [_name(unit) for unit in stop],
             "running": [_name(unit) for unit in stop if unit in running],
             "others": [_name(unit) for unit in running if unit not in stop],

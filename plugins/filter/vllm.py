@@ -1,27 +1,34 @@
-"""Filters over vllm_spark: secret values that must not become task results, and messages."""
+"""Filters over vllm_spark, for values that no task may show, for messages, and for conditions of one boolean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vllm_spark.deploy import launch
+from vllm_spark.deploy import decision, launch
 from vllm_spark.lifecycle import rollback, switch_report
-from vllm_spark.transfer import messages
+from vllm_spark.transfer import messages, verification
+
+
+def ping_results(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the pings of a plan with the exit status and the output of each, from the results of a loop over them."""
+    return [{**result["item"], "rc": result["rc"], "said": result["stdout"] + result["stderr"]} for result in results]
 
 
 class FilterModule:
-    """vllm_env returns the content of the env file. vllm_rollback_due returns True if the previous launch must return.
-    All others return the message of a result or of a failure."""
+    """The filters by name. A condition in YAML tests one boolean, so whatever combines two is a function here."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters."""
         return {
+            "vllm_can_judge": decision.can_judge,
             "vllm_env": launch.env_file,
+            "vllm_is_occupied": decision.is_occupied,
+            "vllm_needs_check": verification.needs_check,
             "vllm_overlay_failure": messages.overlay_failure,
-            "vllm_rollback_due": rollback.should_roll_back,
+            "vllm_ping_results": ping_results,
             "vllm_rollback_result": rollback.ended,
             "vllm_rollback_failure": rollback.failure_report,
-            "vllm_switch_report": switch_report.success_report,
             "vllm_switch_failure": switch_report.failure_report,
             "vllm_transfer_failure": messages.transfer_failure,
         }

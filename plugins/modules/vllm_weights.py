@@ -27,9 +27,10 @@ options:
     type: path
     default: /usr/local/lib/vllm-spark/pull
   job:
-    description: The name of the job. Required unless O(action=look).
+    description:
+      - The id of the job, lower-case letters and hyphens (src/vllm_spark/transfer/jobs.py). Required unless
+        O(action=look).
     type: str
-    choices: [check, fetch, image, repair, serve, shelf, take]
   words:
     description: The argv of the job.
     type: list
@@ -79,6 +80,7 @@ result:
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -90,6 +92,7 @@ from ansible.module_utils.spark_io import CommandResult, read_object, run, write
 
 JOBS = "/run/vllm-spark/pull"
 LOG_LINES = 20
+JOB_ID = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 def unit(job: str) -> str:
@@ -135,7 +138,7 @@ def remove_job(job: str) -> None:
     """Remove the unit, the container and the files of an earlier run of a job."""
     run("systemctl", "stop", unit(job), timeout_s=None)
     run("systemctl", "reset-failed", unit(job), timeout_s=None)
-    if job == "fetch":
+    if job == "fetch-hub":
         run("docker", "rm", "--force", "vllm-spark-fetch", timeout_s=None)
     for ending in ("request", "progress", "env"):
         path = os.path.join(JOBS, f"{job}.{ending}")
@@ -180,7 +183,7 @@ def watch(job: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if not result and state not in {"active", "activating", "deactivating", "reloading"}:
         bounds = (f"--lines={LOG_LINES}", f"--unit={unit(job)}")
         log = run("journalctl", "--quiet", "--no-pager", "--output=cat", *bounds, timeout_s=None).stdout.strip()
-        result = {"ok": False, "reason": "ended", "said": log[-600:] or f"{unit(job)} is {state}"}
+        result = {"ok": False, "reason": "ended", "detail": log[-600:] or f"{unit(job)} is {state}"}
     return read(job, "progress"), result
 
 
@@ -190,7 +193,7 @@ def main() -> None:
             "action": {"type": "str", "choices": ["look", "start", "watch", "stop"], "required": True},
             "programs": {"type": "dict", "default": {}},
             "program_dir": {"type": "path", "default": "/usr/local/lib/vllm-spark/pull"},
-            "job": {"type": "str", "choices": ["check", "fetch", "image", "repair", "serve", "shelf", "take"]},
+            "job": {"type": "str"},
             "words": {"type": "list", "elements": "str", "default": []},
             "request": {"type": "dict", "default": {}},
             "token": {"type": "str", "default": "", "no_log": True},
@@ -201,6 +204,8 @@ def main() -> None:
     )
     params = module.params
     action, job = params["action"], params["job"]
+    if job and not JOB_ID.fullmatch(job):
+        module.fail_json(msg=f"job {job!r} is not an id")
     if action == "look":
         try:
             module.exit_json(changed=False, looks=inspect(params["programs"], params["request"]))

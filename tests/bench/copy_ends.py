@@ -1,9 +1,9 @@
-"""Program of the copy bench on both hosts: creates a tree, measures the floor, runs rsync.
+"""Commands of the copy benchmark on both sides: write a tree, measure the floor, run rsync.
 
-It needs the standard library and the programs of a pull, which are in the same folder.
+It is placed beside the programs of a pull and uses only them and the standard library.
 
-    copy_ends.py COMMAND JSON       prints one JSON object
-    copy_ends.py take               the receiver of a pull without checksums
+    copy_ends.py COMMAND JSON                        prints one JSON object
+    copy_ends.py unverified JOB MODULE FUNCTION      runs a job of a pull that computes no sha256
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-from vllm_spark.node.pull import range_copy
+from vllm_spark.node.pull import run
+from vllm_spark.node.pull.checksums import ChecksumCache
+from vllm_spark.node.pull.partial_file import PartialFile
 
 BLOCK = 1 << 20
 FILES = 8
@@ -29,16 +31,16 @@ STREAMS = 8
 FOLDER, COMMIT = "models--bench--copy", "be" * 20
 
 
-def tree(request: dict[str, Any]) -> dict[str, Any]:
-    """Create a model of `size` incompressible bytes in FILES shards, with its manifest."""
-    root = Path(request["hub"]) / FOLDER
-    shutil.rmtree(request["hub"], ignore_errors=True)
+def tree(params: dict[str, Any]) -> dict[str, Any]:
+    """Write a model of `size` bytes of random data in FILES shards, with its manifest."""
+    root = Path(params["hub"]) / FOLDER
+    shutil.rmtree(params["hub"], ignore_errors=True)
     (root / "blobs").mkdir(parents=True)
     (root / "snapshots" / COMMIT).mkdir(parents=True)
     (root / ".vllm-spark").mkdir()
     entries = []
     for number in range(FILES):
-        path, digest, left = root / "blobs" / "new", hashlib.sha256(), request["size"] // FILES
+        path, digest, left = root / "blobs" / "new", hashlib.sha256(), params["size"] // FILES
         with path.open("wb") as file:
             while left:
                 block = os.urandom(min(BLOCK, left))
@@ -57,7 +59,7 @@ def tree(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop(_: dict[str, Any]) -> dict[str, Any]:
-    """Drop the page cache if the kernel permits it, so that the next read is from the disk."""
+    """Drop the page cache, if this kernel permits it."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("1")
@@ -66,9 +68,9 @@ def drop(_: dict[str, Any]) -> dict[str, Any]:
     return {"dropped": True}
 
 
-def read(request: dict[str, Any]) -> dict[str, Any]:
+def read(params: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds to read all blobs, STREAMS at a time."""
-    files = [file for file in (Path(request["hub"]) / FOLDER / "blobs").iterdir() if file.is_file()]
+    files = [file for file in (Path(params["hub"]) / FOLDER / "blobs").iterdir() if file.is_file()]
 
     def all_of(file: Path) -> None:
         block = bytearray(BLOCK)
@@ -79,16 +81,16 @@ def read(request: dict[str, Any]) -> dict[str, Any]:
     return timed([(all_of, file) for file in files])
 
 
-def write(request: dict[str, Any]) -> dict[str, Any]:
+def write(params: dict[str, Any]) -> dict[str, Any]:
     """Return the seconds to write `size` bytes to the disk, STREAMS at a time."""
-    folder = Path(request["hub"])
+    folder = Path(params["hub"])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     block = os.urandom(BLOCK)
 
     def one(number: int) -> None:
         with (folder / str(number)).open("wb", buffering=0) as file:
-            for _ in range(request["size"] // STREAMS // BLOCK):
+            for _ in range(params["size"] // STREAMS // BLOCK):
                 file.write(block)
             os.fsync(file.fileno())
 
@@ -97,83 +99,84 @@ def write(request: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def sink(request: dict[str, Any]) -> dict[str, Any]:
-    """Receive bytes from STREAMS connections and discard them. Prints a line on stderr when it listens."""
+def sink(params: dict[str, Any]) -> dict[str, Any]:
+    """Receive and discard bytes of STREAMS connections. Prints a line to stderr when it listens."""
     block = bytearray(BLOCK)
 
     def one(connection: socket.socket) -> None:
         while connection.recv_into(block):
             pass
 
-    with socket.create_server((request["address"], request["port"]), backlog=STREAMS) as listener:
+    with socket.create_server((params["address"], params["port"]), backlog=STREAMS) as listener:
         print("listening", file=sys.stderr, flush=True)
         connections = [listener.accept()[0] for _ in range(STREAMS)]
         return timed([(one, connection) for connection in connections])
 
 
-def source(request: dict[str, Any]) -> dict[str, Any]:
-    """Send `size` bytes over STREAMS connections: the limit of network and kernel."""
+def source(params: dict[str, Any]) -> dict[str, Any]:
+    """Send `size` bytes over STREAMS connections: the limit of the wire and the kernel."""
     block = os.urandom(BLOCK)
 
     def one(_: int) -> None:
-        with socket.create_connection((request["address"], request["port"])) as connection:
-            for _ in range(request["size"] // STREAMS // BLOCK):
+        with socket.create_connection((params["address"], params["port"])) as connection:
+            for _ in range(params["size"] // STREAMS // BLOCK):
                 connection.sendall(block)
 
     return timed([(one, number) for number in range(STREAMS)])
 
 
-def sha256(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the seconds to hash `size` bytes of memory on all cores: the cost of the checksums alone."""
+def sha256(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the seconds to hash `size` bytes of memory on every core."""
     block, cores = os.urandom(BLOCK), os.cpu_count() or 1
 
     def one(_: int) -> None:
         digest = hashlib.sha256()
-        for _ in range(request["size"] // cores // BLOCK):
+        for _ in range(params["size"] // cores // BLOCK):
             digest.update(block)
 
     return timed([(one, number) for number in range(cores)])
 
 
-def rsync(request: dict[str, Any]) -> dict[str, Any]:
-    """Run one stream of rsync, without encryption, from a daemon on the sender."""
-    shutil.rmtree(request["hub"], ignore_errors=True)
-    Path(request["hub"]).mkdir(parents=True)
-    started = time.monotonic()
-    argv = ["rsync", "-a", "--whole-file", f"rsync://{request['address']}:{request['port']}/hub/", f"{request['hub']}/"]
+def rsync(params: dict[str, Any]) -> dict[str, Any]:
+    """Run one unencrypted rsync stream from a daemon on the sender."""
+    shutil.rmtree(params["hub"], ignore_errors=True)
+    Path(params["hub"]).mkdir(parents=True)
+    started_at = time.monotonic()
+    argv = ["rsync", "-a", "--whole-file", f"rsync://{params['address']}:{params['port']}/hub/", f"{params['hub']}/"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"error": done.stderr.strip()}
     os.sync()
-    return {"seconds": time.monotonic() - started}
+    return {"seconds": time.monotonic() - started_at}
 
 
-def take() -> int:
-    """Run the receiver of a pull without reading back and without comparing checksums."""
-    finish = range_copy.PartialFile.finish
+def unverified() -> int:
+    """Run a job of a pull that accepts every file without reading it."""
+    finish = PartialFile.finish
 
-    def believe(part: range_copy.PartialFile, stamps: range_copy.Stamps) -> bool:
-        part.digest = SimpleNamespace(hexdigest=lambda: part.entry.sha256)
-        return finish(part, stamps)
+    def accept(file: PartialFile, checksums: ChecksumCache) -> bool:
+        file.digest = SimpleNamespace(hexdigest=lambda: file.entry.sha256)
+        return finish(file, checksums)
 
-    range_copy.PartialFile.finish = believe  # type: ignore[method-assign]
-    range_copy.PartialFile._sum = lambda *_: None  # type: ignore[method-assign]
-    return range_copy.main()
+    PartialFile.finish = accept  # type: ignore[method-assign]
+    PartialFile._hash_range = lambda *_: None  # type: ignore[method-assign]
+    del sys.argv[1]
+    return run.main()
 
 
-def clear(request: dict[str, Any]) -> dict[str, Any]:
-    shutil.rmtree(request["hub"], ignore_errors=True)
+def clear(params: dict[str, Any]) -> dict[str, Any]:
+    shutil.rmtree(params["hub"], ignore_errors=True)
     return {}
 
 
 def timed(work: list[Any]) -> dict[str, Any]:
-    started = time.monotonic()
+    started_at = time.monotonic()
     threads = [Thread(target=act, args=(one,)) for act, one in work]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"seconds": time.monotonic() - started}
+    return {"seconds": time.monotonic() - started_at}
 
 
 COMMANDS = {
@@ -189,6 +192,6 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1] == "take":
-        sys.exit(take())
+    if sys.argv[1] == "unverified":
+        sys.exit(unverified())
     print(json.dumps(COMMANDS[sys.argv[1]](json.loads(sys.argv[2]))))

@@ -1,11 +1,11 @@
-"""Copy speed from Spark to Spark: the toolkit against one rsync stream and against the floor, in one run.
+"""Bytes per second from Spark to Spark: the copy of a pull, one rsync stream, and the floor, all in this run.
 
-The floor is the slowest of three limits of any copy: reading the tree on the sender, writing as many bytes on the
-receiver, and sending them over the fabric without storing them (the measurement of iperf3, with sockets, because a
-Spark has no iperf3). Runs between the sandbox's two Sparks (`make bench-copy` starts them), or with --here between two
-folders of this machine, whose page cache is not dropped. Prints speeds and ratios. It has no limits and cannot fail.
+The floor is the slowest of three limits of any copy: reading the tree, writing as many bytes, and sending them over the
+fabric without a disk (iperf3's measurement, made with sockets, because a Spark has no iperf3). It runs between the
+sandbox's two Sparks (`make bench-copy`), or with --here between two folders of this machine, without dropping its page
+cache. It prints figures and ratios, and no verdict.
 
-Then it copies an image of ten layers, and the same image with one changed layer, through the two blob caches of a pull.
+Then it pulls an image of ten layers, and one of which one layer has changed, through the two blob caches of a pull.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ import yaml
 from copy_ends import COMMIT, FOLDER
 
 from vllm_spark.core import paths
-from vllm_spark.node.pull.blob_registry import BlobCache, Server, Upstream
+from vllm_spark.node.pull.blob_cache import BlobCache
+from vllm_spark.node.pull.blob_server import BlobServer
+from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.transfer import plan
+from vllm_spark.transfer.jobs import JOBS
 
 ENDS = Path(__file__).with_name("copy_ends.py")
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
@@ -40,8 +43,8 @@ STATE = paths.ROOT / ".sandbox"
 GIGA = 1e9
 PORT, RSYNC_PORT, WIRE_PORT = 25091, 25096, 25097
 LAYERS = 10
-# The program of a pull, and the same without checksums, which shows the cost of the transfer alone.
-PROVEN, UNPROVEN = "-m vllm_spark.node.pull.range_copy", "copy_ends.py"
+# The program of a pull, and the same without sha256: the cost of the transfer alone.
+VERIFIED, UNVERIFIED = "-m vllm_spark.node.pull.run", "copy_ends.py unverified"
 RSYNC_CONF = "use chroot = no\n[hub]\npath = {hub}\nread only = yes\nuid = 0\ngid = 0\n"
 
 
@@ -57,25 +60,25 @@ class End:
     def hub(self) -> str:
         return f"{self.folder}/hub"
 
-    def popen(self, script: str, **more: Any) -> subprocess.Popen[str]:
-        command = [*self.prefix, script] if self.prefix else ["sh", "-c", script]
-        return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, **more)
+    def popen(self, command: str, **more: Any) -> subprocess.Popen[str]:
+        argv = [*self.prefix, command] if self.prefix else ["sh", "-c", command]
+        return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, **more)
 
-    def shell(self, script: str, text: str = "") -> str:
-        with self.popen(script, stdin=subprocess.PIPE) as running:
+    def shell(self, command: str, text: str = "") -> str:
+        with self.popen(command, stdin=subprocess.PIPE) as running:
             output, _ = running.communicate(text)
         if running.returncode:
-            raise SystemExit(f"{script[:200]}: status {running.returncode}\n{output}")
+            raise SystemExit(f"{command[:200]}: status {running.returncode}\n{output}")
         return output
 
-    def ask(self, command: str, **request: Any) -> dict[str, Any]:
-        return json.loads(self.shell(self.command_line(command, request)))
+    def call(self, command: str, **params: Any) -> dict[str, Any]:
+        return json.loads(self.shell(self.command(command, params)))
 
-    def command_line(self, command: str, request: Mapping[str, Any]) -> str:
-        return f"python3 {self.folder}/copy_ends.py {command} {shlex.quote(json.dumps(request))}"
+    def command(self, name: str, params: Mapping[str, Any]) -> str:
+        return f"python3 {self.folder}/copy_ends.py {name} {shlex.quote(json.dumps(params))}"
 
     def place(self) -> None:
-        """Copy the programs of a pull and the program of this bench to the host."""
+        """Place the programs of a pull, as on a Spark, and the commands of this benchmark."""
         files = {**plan.programs(), "copy_ends.py": ENDS.read_text(encoding="utf-8")}
         writer = (
             "import json, pathlib, sys\n"
@@ -85,18 +88,18 @@ class End:
         )
         self.shell(f"python3 -c {shlex.quote(writer)} {self.folder}", json.dumps(files))
 
-    def job(self, command: str, request: Mapping[str, Any], program: str = PROVEN) -> subprocess.Popen[str]:
-        """Start a program of a pull in the way of the module."""
+    def job(self, job: str, params: Mapping[str, Any], program: str = VERIFIED) -> subprocess.Popen[str]:
+        """Start a job of a pull as the module starts it."""
         jobs = f"{self.folder}/jobs"
-        request = shlex.quote(json.dumps(request))
+        request = shlex.quote(json.dumps(params))
         return self.popen(
-            f"mkdir -p {jobs} && printf %s {request} >{jobs}/{command}.request && cd {self.folder} && "
-            f"echo $$ >{jobs}/{command}.pid && "
-            f"VLLM_SPARK_JOBS={jobs} PYTHONPATH={self.folder} exec python3 {program} {command}"
+            f"mkdir -p {jobs} && printf %s {request} >{jobs}/{job}.request && cd {self.folder} && "
+            f"echo $$ >{jobs}/{job}.pid && "
+            f"VLLM_SPARK_JOBS={jobs} PYTHONPATH={self.folder} exec python3 {program} {' '.join(JOBS[job].arguments)}"
         )
 
-    def result(self, command: str) -> dict[str, Any]:
-        return json.loads(self.shell(f"cat {self.folder}/jobs/{command}.result"))
+    def result(self, job: str) -> dict[str, Any]:
+        return json.loads(self.shell(f"cat {self.folder}/jobs/{job}.result"))
 
 
 @contextmanager
@@ -109,7 +112,7 @@ def ends(here: bool) -> Iterator[tuple[End, End]]:
     hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))["sparks"]["hosts"]
     ssh = ("ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519"))
     known = ("-o", f"UserKnownHostsFile={STATE / 'known_hosts'}")
-    spark_ends = [
+    unquoted = [
         End(
             (*ssh, *known, f"spark@{host['ansible_host']}", "sudo", "sh", "-c"),
             "/var/lib/vllm-spark-bench",
@@ -117,7 +120,7 @@ def ends(here: bool) -> Iterator[tuple[End, End]]:
         )
         for host in hosts.values()
     ]
-    quoted = [Quoted(end.prefix, end.folder, end.address) for end in spark_ends]
+    quoted = [Quoted(end.prefix, end.folder, end.address) for end in unquoted]
     try:
         yield quoted[0], quoted[1]
     finally:
@@ -126,97 +129,97 @@ def ends(here: bool) -> Iterator[tuple[End, End]]:
 
 
 class Quoted(End):
-    """An end over ssh, whose remote shell splits the command once more."""
+    """An end over ssh, where the remote shell splits the command once more."""
 
-    def popen(self, script: str, **more: Any) -> subprocess.Popen[str]:
-        return End.popen(self, shlex.quote(script), **more)
+    def popen(self, command: str, **more: Any) -> subprocess.Popen[str]:
+        return End.popen(self, shlex.quote(command), **more)
 
 
-def ours(sender: End, receiver: End, cold: bool) -> tuple[float, float, float, int]:
-    """Return the seconds of a copy without checksums, a first copy and a second copy, and the bytes of the second."""
-    request = {
+def copy(sender: End, receiver: End, cold: bool) -> tuple[float, float, float, int]:
+    """Return the seconds of an unverified copy, a first and a second copy, and the bytes of the second."""
+    params = {
         "address": sender.address,
         "port": PORT,
         "token": "bench",
         "sources": [{"folder": FOLDER, "commit": COMMIT}],
     }
-    with sender.job("serve", {**request, "hub": sender.hub}) as serving:
+    with sender.job("serve-files", {**params, "hub": sender.hub}) as serving:
         seconds = []
-        for clear, program in ((True, UNPROVEN), (True, PROVEN), (False, PROVEN)):
+        for clear, program in ((True, UNVERIFIED), (True, VERIFIED), (False, VERIFIED)):
             if clear:
-                receiver.ask("clear", hub=receiver.hub)
+                receiver.call("clear", hub=receiver.hub)
                 if cold:
-                    sender.ask("drop")
-            started = time.monotonic()
-            if receiver.job("take", {**request, "hub": receiver.hub}, program).wait():
-                raise SystemExit(f"the copy failed: {receiver.result('take')}")
-            seconds.append(time.monotonic() - started)
-        moved = receiver.result("take")["moved"]
+                    sender.call("drop")
+            started_at = time.monotonic()
+            if receiver.job("fetch-peer", {**params, "hub": receiver.hub}, program).wait():
+                raise SystemExit(f"the copy failed: {receiver.result('fetch-peer')}")
+            seconds.append(time.monotonic() - started_at)
+        moved = receiver.result("fetch-peer")["moved"]
         end_serving(sender, serving)
     return seconds[0], seconds[1], seconds[2], moved
 
 
 def end_serving(sender: End, serving: subprocess.Popen[str]) -> None:
-    """Stop the sender by its process id, because a signal to ssh does not reach the remote process."""
-    sender.shell(f"kill $(cat {sender.folder}/jobs/serve.pid)")
+    """Stop the server by its process id, because a signal to ssh does not reach it."""
+    sender.shell(f"kill $(cat {sender.folder}/jobs/serve-files.pid)")
     serving.wait()
 
 
 def wire(sender: End, receiver: End, size: int) -> float:
-    request = {"address": receiver.address, "port": WIRE_PORT, "size": size}
-    with receiver.popen(receiver.command_line("sink", request), stderr=subprocess.PIPE) as sink:
+    params = {"address": receiver.address, "port": WIRE_PORT, "size": size}
+    with receiver.popen(receiver.command("sink", params), stderr=subprocess.PIPE) as sink:
         assert sink.stderr is not None
         sink.stderr.readline()
-        sender.ask("source", **request)
+        sender.call("source", **params)
         output, _ = sink.communicate()
     return float(json.loads(output)["seconds"])
 
 
 def one_rsync(sender: End, receiver: End) -> float | None:
     """Return the seconds of one stream, or None if rsync is not installed."""
-    # `shell` raises on a non-zero status, and a missing rsync is not an error.
+    # `shell` raises on a non-zero status.
     if not sender.shell("command -v rsync || true").strip():
         return None
     conf = shlex.quote(RSYNC_CONF.format(hub=sender.hub))
-    script = f"cd {sender.folder} && printf %s {conf} >rsyncd.conf && echo $$ >rsync.pid"
-    daemon_argv = f"rsync --daemon --no-detach --config=rsyncd.conf --address={sender.address} --port={RSYNC_PORT}"
-    with sender.popen(f"{script} && exec {daemon_argv}") as daemon:
+    prepare = f"cd {sender.folder} && printf %s {conf} >rsyncd.conf && echo $$ >rsync.pid"
+    daemon_command = f"rsync --daemon --no-detach --config=rsyncd.conf --address={sender.address} --port={RSYNC_PORT}"
+    with sender.popen(f"{prepare} && exec {daemon_command}") as daemon:
         for _ in range(100):
-            done = receiver.ask("rsync", hub=f"{receiver.folder}/rsync", address=sender.address, port=RSYNC_PORT)
+            done = receiver.call("rsync", hub=f"{receiver.folder}/rsync", address=sender.address, port=RSYNC_PORT)
             if "Connection refused" not in done.get("error", ""):
                 break
             time.sleep(0.1)
         sender.shell(f"kill $(cat {sender.folder}/rsync.pid)")
         daemon.wait()
-    receiver.ask("clear", hub=f"{receiver.folder}/rsync")
+    receiver.call("clear", hub=f"{receiver.folder}/rsync")
     if "error" in done:
         raise SystemExit(done["error"])
     return float(done["seconds"])
 
 
 def layers(size: int) -> tuple[float, int, float, int]:
-    """Return seconds and bytes of a whole image, then seconds and bytes of one whose last layer changed."""
+    """Return seconds and bytes of a whole image, and of an image of which one layer changed, through two caches."""
     with tempfile.TemporaryDirectory() as folder:
         head, names = BlobCache(Path(folder)), []
-        head.make()
+        head.create()
         for _ in range(LAYERS + 1):
             content = os.urandom(size // LAYERS)
             names.append(f"sha256:{hashlib.sha256(content).hexdigest()}")
             head.blob(names[-1]).write_bytes(content)
-        with Server(("127.0.0.1", 0), head, "bench") as server:
+        with BlobServer(("127.0.0.1", 0), head, "bench") as server:
             Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             url = f"http://127.0.0.1:{server.server_port}"
-            results = []
+            results: list[float] = []
             for digests in (names[:LAYERS], names[LAYERS:]):
                 worker = BlobCache(Path(folder) / "worker", Upstream(url, "head", "bench"), keep=False)
-                started = time.monotonic()
-                moved = sum(len(piece) for name in digests for piece in worker.read("bench/image", name))
-                results += [time.monotonic() - started, moved]
+                started_at = time.monotonic()
+                moved = sum(len(block) for name in digests for block in worker.read("bench/image", name))
+                results += [time.monotonic() - started_at, moved]
             server.shutdown()
     return float(results[0]), int(results[1]), float(results[2]), int(results[3])
 
 
-def summary_line(name: str, size: int, seconds: float) -> str:
+def format_rate(name: str, size: int, seconds: float) -> str:
     return f"{name:<52} {size / GIGA / seconds:7.2f} GB/s   {seconds:7.2f} s"
 
 
@@ -227,54 +230,54 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="between two folders of this machine")
     args = parser.parse_args()
     size = args.mib << 20
-    names = ("read", "write", "wire", "sha256", "unproven", "ours", "again", "rsync")
+    names = ("read", "write", "wire", "sha256", "unverified", "copy", "again", "rsync")
     took: dict[str, list[float]] = {name: [] for name in names}
     with ends(args.here) as (sender, receiver):
         for end in (sender, receiver):
             end.place()
-        sender.ask("tree", hub=sender.hub, size=size)
+        sender.call("tree", hub=sender.hub, size=size)
         for _ in range(args.rounds):
-            cold = not args.here and sender.ask("drop")["dropped"]
-            took["read"].append(sender.ask("read", hub=sender.hub)["seconds"])
-            took["write"].append(receiver.ask("write", hub=f"{receiver.folder}/written", size=size)["seconds"])
+            cold = not args.here and sender.call("drop")["dropped"]
+            took["read"].append(sender.call("read", hub=sender.hub)["seconds"])
+            took["write"].append(receiver.call("write", hub=f"{receiver.folder}/written", size=size)["seconds"])
             took["wire"].append(wire(sender, receiver, size))
-            took["sha256"].append(receiver.ask("sha256", size=size)["seconds"])
-            unproven, first, second, moved = ours(sender, receiver, cold)
-            took["unproven"].append(unproven)
-            took["ours"].append(first)
+            took["sha256"].append(receiver.call("sha256", size=size)["seconds"])
+            unverified, first, second, moved = copy(sender, receiver, cold)
+            took["unverified"].append(unverified)
+            took["copy"].append(first)
             took["again"].append(second)
             if cold:
-                sender.ask("drop")
+                sender.call("drop")
             stream = one_rsync(sender, receiver)
             took["rsync"] += [stream] if stream else []
     median = {name: statistics.median(seconds) for name, seconds in took.items() if seconds}
     floor = max(median[name] for name in ("read", "write", "wire"))
     where = "from the disk" if cold else "(this kernel keeps its cache)"
-    print(summary_line(f"reading the tree {where}", size, median["read"]))
-    print(summary_line("writing as much to the disk", size, median["write"]))
-    print(summary_line("network, eight streams that are discarded", size, median["wire"]))
-    print(summary_line("sha256 on all cores", size, median["sha256"]))
-    print(summary_line("toolkit, with every sha256", size, median["ours"]))
-    print(summary_line("toolkit, without checksums", size, median["unproven"]))
+    print(format_rate(f"reading the tree {where}", size, median["read"]))
+    print(format_rate("writing as much to the disk", size, median["write"]))
+    print(format_rate("the wire, eight streams without a disk", size, median["wire"]))
+    print(format_rate("sha256 on every core", size, median["sha256"]))
+    print(format_rate("the copy of a pull, every sha256 verified", size, median["copy"]))
+    print(format_rate("the same without sha256", size, median["unverified"]))
     print(f"second run: {moved} bytes in {median['again']:.2f} s (aim: 0 in about 1)")
     print(
-        f"{args.rounds} rounds of {args.mib} MiB; toolkit against the floor {floor / median['ours']:.2f} (aim: 0.6), "
-        f"without checksums {floor / median['unproven']:.2f}, "
-        f"against the slower of floor and sha256 {max(floor, median['sha256']) / median['ours']:.2f}"
+        f"{args.rounds} rounds of {args.mib} MiB; the copy against the floor {floor / median['copy']:.2f} (aim: 0.6), "
+        f"without sha256 {floor / median['unverified']:.2f}, "
+        f"against the slower of floor and sha256 {max(floor, median['sha256']) / median['copy']:.2f}"
     )
     if "rsync" in median:
-        print(summary_line("one rsync stream, without sha256", size, median["rsync"]))
-        proven = median["rsync"] + median["sha256"]
+        print(format_rate("one rsync stream, which verifies no sha256", size, median["rsync"]))
+        verified = median["rsync"] + median["sha256"]
         print(
-            f"toolkit against rsync {median['rsync'] / median['ours']:.2f} (aim: 4), "
-            f"without checksums {median['rsync'] / median['unproven']:.2f}, "
-            f"with checksums against rsync and sha256 after it {proven / median['ours']:.2f}"
+            f"the copy against it {median['rsync'] / median['copy']:.2f} (aim: 4), "
+            f"without sha256 {median['rsync'] / median['unverified']:.2f}, "
+            f"with sha256 against it and sha256 after it {verified / median['copy']:.2f}"
         )
     else:
         print("rsync is not installed here")
     whole_s, whole, changed_s, changed = layers(min(size, 1 << 30))
-    print(summary_line(f"an image of {LAYERS} layers, through two blob caches", whole, whole_s))
-    print(summary_line(f"the same with one layer changed ({changed / whole:.0%} moved)", changed, changed_s))
+    print(format_rate(f"an image of {LAYERS} layers, through two caches", whole, whole_s))
+    print(format_rate(f"the same with one layer changed ({changed / whole:.0%} moved)", changed, changed_s))
     return 0
 
 

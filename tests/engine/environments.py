@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from made import AS_LISTED, made, pip
+from cached_folder import AS_LISTED, cached_folder, pip
 from vllm_spark.core import paths
 
 HERE = Path(__file__).parent
@@ -59,7 +59,7 @@ def sources(version: str) -> Path:
         named.mkdir()
         (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
 
-    return made(CACHE, f"vllm-{version}", wheel, fill)
+    return cached_folder(CACHE, f"vllm-{version}", wheel, fill)
 
 
 def packages(requirements: Path) -> Path:
@@ -72,7 +72,7 @@ def packages(requirements: Path) -> Path:
         if not (folder / "torch").exists():
             shutil.copytree(NUMBA, folder / "numba", dirs_exist_ok=True)
 
-    return made(CACHE, requirements.stem, requirements.read_text(encoding="utf-8"), fill)
+    return cached_folder(CACHE, requirements.stem, requirements.read_text(encoding="utf-8"), fill)
 
 
 def environment(version: str) -> dict[str, str]:

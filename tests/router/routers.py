@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import loopback
-from made import AS_LISTED, made, pip
+from cached_folder import AS_LISTED, cached_folder, pip
 from vllm_spark.core import paths
 
 HERE = Path(__file__).parent
@@ -39,7 +39,9 @@ def litellm_packages() -> Path:
         for part in UNREAD:
             shutil.rmtree(folder / part, ignore_errors=True)
 
-    return made(CACHE, "litellm", LITELLM.read_text(encoding="utf-8") + NEEDS.read_text(encoding="utf-8"), fill)
+    return cached_folder(
+        CACHE, "litellm", LITELLM.read_text(encoding="utf-8") + NEEDS.read_text(encoding="utf-8"), fill
+    )
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def nginx_binary() -> Path:
         subprocess.run(["dpkg-deb", "--extract", str(package), str(folder)], check=True)
         shutil.rmtree(lists)
 
-    return made(CACHE, "nginx", "", fill) / "usr" / "sbin" / "nginx"
+    return cached_folder(CACHE, "nginx", "", fill) / "usr" / "sbin" / "nginx"
 
 
 def fetch(folder: Path, *own: str) -> subprocess.CompletedProcess[bytes]:

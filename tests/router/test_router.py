@@ -64,7 +64,7 @@ class Servers:
 
     def _start(self, place: str, name: str) -> Server:
         if place == "nobody":
-            return loopback.ADDRESS, self._stack.enter_context(loopback.nobody())
+            return loopback.ADDRESS, self._stack.enter_context(loopback.refusing_port())
         refused = {"busy": (429, "Too many requests"), "broken": (500, "EngineCore died")}
         healthy = {
             "engine": mock(name),

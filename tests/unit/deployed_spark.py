@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 from vllm_spark.deploy import launch, plan
@@ -30,7 +31,7 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     }
     built = plan.build(spec, facts, "test")
     record = next(file.content for file in built.files if file.path.endswith("/deployed.json"))
-    facts["records"] = {name: plan.json.loads(record)}
+    facts["records"] = {name: json.loads(record)}
     facts["env_mtimes"] = {name: STARTED - 1}
     facts["status"] = {
         "deployments": {name: {"launch": launch.script(spec), "counters": []}},

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import DATA, RECIPE_FOLDERS
-from recorded_boxes import load, record
+from recorded_hosts import load, record
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, plan, ranks

@@ -88,7 +88,7 @@ class Server:
                 continue
 
     def close(self) -> None:
-        loopback.end(self.listener, self.thread)
+        loopback.close_listener(self.listener, self.thread)
 
     @property
     def authorized_keys(self) -> Path:
@@ -258,7 +258,7 @@ def test_a_server_without_password_login_is_refused(server: Server, run: Run) ->
 
 
 def test_a_closed_port_is_refused(run: Run) -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         result = run(port, "--fingerprint", "SHA256:x")
     assert result.status == 1
     assert f"127.0.0.1 port {port}: Connection refused" in result.err

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import DATA
-from recorded_boxes import load, record
+from recorded_hosts import load, record
 
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import RefusedError
@@ -197,7 +197,7 @@ FAILURES = {
     "pip": (["ERROR: ResolutionImpossible", "vllm-spark refuses: pip cannot add ray==2 (above)"],
             "stopped: pip cannot add ray==2 (above)", "image-build"),
     "the builder itself": (["/var/lib/docker: no space left on device"], "no space left on device", "image-build"),
-    "nothing": ([], "the builder ended without a word", "image-build"),
+    "nothing": ([], "the builder printed nothing", "image-build"),
 }  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def test_the_headline_and_the_overlay_failure_of_a_build() -> None:
     )
     message = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
     assert message.startswith(
-        "the overlay https://example.org/o.tar.gz was not taken: The checksum for x did not match"
+        "the overlay https://example.org/o.tar.gz was not downloaded: The checksum for x did not match"
     )
     assert f"expected: an archive with sha256 {'3' * 64}" in message
 
@@ -225,7 +225,9 @@ def test_the_headline_and_the_overlay_failure_of_a_build() -> None:
 def test_a_failed_transfer_names_both_hosts() -> None:
     ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
     message = messages.transfer_failure(ends, "Connection\n refused")
-    assert message.startswith("vllm-spark/demo:abc did not go from spark1 to its worker: Connection refused — expected")
+    assert message.startswith(
+        "vllm-spark/demo:abc was not copied from spark1 to its worker: Connection refused — expected"
+    )
     assert "10.0.0.1 port 25090" in message
 
 

@@ -1,4 +1,4 @@
-"""The steps of a derived image, which run inside it: patches (with git as the judge), the overlay, and pip's limits."""
+"""Build steps of a derived image: patches (compared with git apply), the overlay, and the constraints of pip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = "".join(LINES)
 
 
 def changed(*edits: tuple[int, int, list[str]]) -> str:
-    """TEXT with slices replaced, from the end so that the numbers stay true."""
+    """Return TEXT with slices replaced, from the end so that earlier line numbers stay valid."""
     lines = list(LINES)
     for start, stop, new in sorted(edits, reverse=True):
         lines[start:stop] = new
@@ -28,19 +28,19 @@ def changed(*edits: tuple[int, int, list[str]]) -> str:
 
 
 def diff(old: str | None, new: str | None, path: str = "engine/part.py") -> str:
-    """What `diff -u` says; None is a file that is not there."""
+    """Return the output of `diff -u`; None is an absent file."""
 
     def lines(text: str | None) -> list[str]:
         return (text or "").splitlines(keepends=True)
 
     names = (f"a/{path}" if old is not None else "/dev/null", f"b/{path}" if new is not None else "/dev/null")
-    said = difflib.unified_diff(lines(old), lines(new), *names)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in said)
+    output = difflib.unified_diff(lines(old), lines(new), *names)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in output)
 
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The image's folder of packages, with one package `engine`, and a place for the record."""
+    """Create the package folder of an image with one package `engine`, and redirect the record."""
     folder = tmp_path / "site"
     (folder / "engine").mkdir(parents=True)
     (folder / "engine" / "__init__.py").write_text("")
@@ -56,37 +56,37 @@ def write(folder: Path, text: str | None) -> Path:
     return path
 
 
-# what a patch makes of the file: before, after
+# name -> (file before the patch, file after it)
 PAIRS: dict[str, tuple[str | None, str | None]] = {
     "one line": (TEXT, changed((14, 15, ["changed\n"]))),
     "first line": (TEXT, changed((0, 1, ["changed\n"]))),
     "last line": (TEXT, changed((29, 30, ["changed\n"]))),
     "before the first": (TEXT, changed((0, 0, ["new\n"]))),
     "after the last": (TEXT, changed((30, 30, ["new\n"]))),
-    "only taken away": (TEXT, changed((10, 14, []))),
+    "only deletions": (TEXT, changed((10, 14, []))),
     "three places": (TEXT, changed((3, 4, ["x\n", "y\n"]), (14, 15, []), (25, 25, ["z\n"]))),
     "a line that looks like a header": (TEXT, changed((14, 15, ["-- b/engine\n", "++ a/engine\n", "@@ -1 +1 @@\n"]))),
     "no line break at the end": (TEXT, TEXT[:-1]),
     "a line break at the end": (TEXT[:-1], TEXT),
     "a form feed inside a line": (TEXT, changed((14, 15, ["form\x0cfeed\n"]))),
     "a new file": (None, "one\ntwo\n"),
-    "a file that goes": ("one\ntwo\n", None),
+    "a deleted file": ("one\ntwo\n", None),
 }
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_patch_makes_what_git_makes(name: str, packages: Path, tmp_path: Path) -> None:
+def test_a_patch_has_the_result_of_git_apply(name: str, packages: Path, tmp_path: Path) -> None:
     old, new = PAIRS[name]
     if old is not None and new is not None and "\x0c" in old + new:
         old, new = old.replace("\x0c", " "), new.replace("\x0c", "_")  # difflib would split there
     path = write(packages, old)
     file = tmp_path / "01-it.patch"
     file.write_text(f"Why it is here.\n\n{diff(old, new)}")
-    judge = tmp_path / "judge"
-    (judge / "engine").mkdir(parents=True)
-    write(judge, old)
-    subprocess.run(["git", "apply", str(file)], cwd=judge, check=True)
-    expected = (judge / "engine" / "part.py").read_text() if new is not None else None
+    reference = tmp_path / "reference"
+    (reference / "engine").mkdir(parents=True)
+    write(reference, old)
+    subprocess.run(["git", "apply", str(file)], cwd=reference, check=True)
+    expected = (reference / "engine" / "part.py").read_text() if new is not None else None
 
     assert image_build.patch(str(file)) == {"01-it.patch": "applied"}
     assert (path.read_text() if path.exists() else None) == expected == new
@@ -94,7 +94,7 @@ def test_a_patch_makes_what_git_makes(name: str, packages: Path, tmp_path: Path)
     assert (path.read_text() if path.exists() else None) == new
 
 
-def test_a_patch_finds_its_lines_where_they_have_moved_to(packages: Path, tmp_path: Path) -> None:
+def test_a_hunk_applies_to_moved_lines(packages: Path, tmp_path: Path) -> None:
     file = tmp_path / "it.patch"
     file.write_text(diff(TEXT, changed((14, 15, ["changed\n"]), (25, 26, ["changed too\n"]))))
     path = write(packages, "new\n" * 7 + TEXT)
@@ -102,7 +102,7 @@ def test_a_patch_finds_its_lines_where_they_have_moved_to(packages: Path, tmp_pa
     assert path.read_text() == "new\n" * 7 + changed((14, 15, ["changed\n"]), (25, 26, ["changed too\n"]))
 
 
-def test_line_ends_stay_as_they_are(packages: Path, tmp_path: Path) -> None:
+def test_line_endings_are_kept(packages: Path, tmp_path: Path) -> None:
     path = packages / "engine" / "part.py"
     path.write_bytes(b"one\r\ntwo\r\nthree\r\nfour\r\n")
     file = tmp_path / "it.patch"
@@ -111,7 +111,7 @@ def test_line_ends_stay_as_they_are(packages: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == b"one\r\nTWO\r\nthree\r\nfour\r\n"
 
 
-def test_bytecode_of_the_old_source_goes(packages: Path, tmp_path: Path) -> None:
+def test_bytecode_of_the_old_source_is_deleted(packages: Path, tmp_path: Path) -> None:
     write(packages, TEXT)
     cache = packages / "engine" / "__pycache__"
     cache.mkdir()
@@ -126,21 +126,21 @@ def test_bytecode_of_the_old_source_goes(packages: Path, tmp_path: Path) -> None
 GOOD = diff(TEXT, changed((3, 4, ["x\n"]), (20, 21, ["y\n"])))
 HEAD = "--- a/engine/part.py\n+++ b/engine/part.py\n"
 
-# patch, the file as it is in the image -> a part of the message
+# name -> (patch, file in the image, part of the message)
 REFUSED = {
     "second hunk": (
         GOOD,
         TEXT.replace("line 21\n", "else\n"),
         "it.patch does not apply: engine/part.py, hunk 2 (line 18)",
     ),
-    "half of it there": (GOOD, TEXT.replace("line 4\n", "x\n"), "engine/part.py, hunk 1 (line 1)"),
+    "half of it applied": (GOOD, TEXT.replace("line 4\n", "x\n"), "engine/part.py, hunk 1 (line 1)"),
     "file missing": (GOOD, None, "engine/part.py is not in the image"),
-    "new file there": (diff(None, "one\n"), "two\n", "engine/part.py is there already"),
+    "new file exists": (diff(None, "one\n"), "two\n", "engine/part.py is there already"),
     "other package": (GOOD.replace("/engine/", "/no_such/"), TEXT, "the image has no package no_such"),
     "no package": (GOOD.replace("/engine/", "/"), TEXT, "part.py is in no package"),
     "outside": (GOOD.replace("/engine/", "/engine/../../"), TEXT, "is in no package"),
     "no context": (f"{HEAD}@@ -4 +4 @@\n-line 4\n+x\n", TEXT, "hunk 1 has no context"),
-    "cut off": (f"{HEAD}@@ -1,9 +1,9 @@\n line 1\n", TEXT, "hunk 1 ends before its 9 old and 9 new lines"),
+    "truncated": (f"{HEAD}@@ -1,9 +1,9 @@\n line 1\n", TEXT, "hunk 1 ends before its 9 old and 9 new lines"),
     "binary": (f"{HEAD}GIT binary patch\n", TEXT, "only changes of text"),
     "rename": ("rename from a\nrename to b\n", TEXT, "only changes of text"),
     "no diff": ("just text\n", TEXT, "it.patch is no unified diff"),
@@ -150,17 +150,17 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_patch_that_does_not_apply_changes_nothing(name: str, packages: Path, tmp_path: Path) -> None:
-    text, current, says = REFUSED[name]
+    text, current, message = REFUSED[name]
     path = write(packages, current)
     file = tmp_path / "it.patch"
     file.write_text(text)
     with pytest.raises(StepError) as refused:
         image_build.patch(str(file))
-    assert says in str(refused.value)
+    assert message in str(refused.value)
     assert (path.read_text() if path.exists() else None) == current
 
 
-def test_a_file_is_patched_by_one_patch_after_the_other(packages: Path, tmp_path: Path) -> None:
+def test_patches_of_one_file_apply_in_order(packages: Path, tmp_path: Path) -> None:
     path = write(packages, TEXT)
     middle = changed((3, 4, ["x\n"]))
     (tmp_path / "1.patch").write_text(diff(TEXT, middle))
@@ -170,7 +170,7 @@ def test_a_file_is_patched_by_one_patch_after_the_other(packages: Path, tmp_path
     assert path.read_text() == changed((3, 4, ["y\n"]))
 
 
-def test_what_was_done_is_recorded_and_a_refusal_is_one_line(
+def test_steps_are_recorded_and_a_refusal_is_one_line(
     packages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(packages, TEXT)
@@ -194,7 +194,7 @@ def archive(path: Path, files: dict[str, str]) -> str:
     return str(path)
 
 
-def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
+def test_an_overlay_copies_only_sources_of_its_folder(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_build, "ENGINE", "engine")
@@ -211,8 +211,8 @@ def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
         },
     )
     assert image_build.overlay(file, "src-1/engine") == {"folder": "src-1/engine", "files": 2}
-    held = {str(path.relative_to(packages)): path.read_text() for path in packages.rglob("*") if path.is_file()}
-    assert held == {
+    files = {str(path.relative_to(packages)): path.read_text() for path in packages.rglob("*") if path.is_file()}
+    assert files == {
         "engine/__init__.py": "",
         "engine/_C.so": "compiled",
         "engine/part.py": "new\n",
@@ -221,30 +221,30 @@ def test_an_overlay_brings_sources_of_its_folder_and_nothing_else(
     assert not (tmp_path / "escape.py").exists()
 
 
-@pytest.mark.parametrize(("engine", "says"), [("engine", "no *.py in src-2"), ("no_such", "has no package no_such")])
+@pytest.mark.parametrize(("engine", "message"), [("engine", "no *.py in src-2"), ("no_such", "has no package no_such")])
 @pytest.mark.usefixtures("packages")
-def test_an_overlay_that_brings_nothing_is_refused(
-    engine: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_overlay_without_sources_is_refused(
+    engine: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_build, "ENGINE", engine)
     file = archive(tmp_path / "o.tar.gz", {"src-1/engine/part.py": "x\n"})
     with pytest.raises(StepError) as refused:
         image_build.overlay(file, "src-2")
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_everything_but_the_pinned_keeps_its_version() -> None:
+def test_packages_without_a_pin_keep_their_version() -> None:
     present = {"torch": "2.13.0+cpu", "transformers": "5.15.0", "typing-extensions": "4.16.0"}
     pins = ["Transformers==5.14.1", "ray[cgraph]==2.55.1"]
     assert image_build.constraints(present, pins) == ["torch==2.13.0+cpu", "typing-extensions==4.16.0"]
 
 
-def test_installed_finds_what_this_python_has() -> None:
+def test_installed_lists_the_packages_of_this_python() -> None:
     assert image_build.installed()["pyyaml"]
 
 
-def test_pip_that_cannot_is_refused_with_the_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index of which nothing can be had."""
+def test_a_failure_of_pip_is_refused_with_the_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package index is empty."""
     pins = tmp_path / "pins.txt"
     pins.write_text("vllm-spark-no-such-package==1.0\n")
     monkeypatch.setenv("PIP_INDEX_URL", tmp_path.as_uri())
@@ -255,8 +255,8 @@ def test_pip_that_cannot_is_refused_with_the_pins(tmp_path: Path, monkeypatch: p
     assert "pyyaml==" in pins.with_suffix(".constraints").read_text()
 
 
-def test_it_needs_nothing_but_the_standard_library() -> None:
-    """It runs in images that have no vllm_spark."""
+def test_the_program_needs_only_the_standard_library() -> None:
+    """It runs in images without vllm_spark."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(Path(image_build.__file__)), "nonsense", "x"], capture_output=True, check=False
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.spark_secrets import Secrets, in_argv
 from deployed_spark import STARTED, deployed_facts
-from recorded_boxes import HOSTS
+from recorded_hosts import HOSTS
 from test_cases import CASES, boxes_of, merge, resolved
 
 from vllm_spark.deploy import drift, ranks

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import spark_fabric
-from recorded_boxes import CASES, HOSTS, load, record, recorded
+from recorded_hosts import CASES, HOSTS, load, record, recorded
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError

@@ -27,6 +27,13 @@ def test_every_file_is_a_gate_and_every_gate_is_a_file() -> None:
     assert (FOLDER / "__init__.py").read_text() == ""
 
 
+def test_the_gates_of_the_toolkit_have_their_order() -> None:
+    order = ["ready", "identity", "log", "fabric", "failover", "answer", "garbage", "structured", "tools", "vision"]
+    names = [gate.name for gate in registry.GATES]
+    assert [name for name in names if name in order] == order
+    assert {gate.name for gate in registry.GATES if not gate.optional} >= {"ready", "identity", "log", "answer"}
+
+
 def test_the_schema_of_recipes_has_the_fields_of_the_gates() -> None:
     schema = json.loads(recipe_schema.FILE.read_text(encoding="utf-8"))
     assert schema["properties"]["gates"] == recipe_schema.gates_schema()
@@ -38,8 +45,8 @@ def judge(*_: object) -> Any:
 
 
 def gate(name: str = "extra", order: int = 200, **fields: Any) -> Gate:
-    return Gate(**{"name": name, "proves": "a proof", "order": order, "schema": {}, "requests": no_requests}
-                | {"judge": judge} | fields)  # fmt: skip
+    required = {"proves": "a proof", "schema": {}, "requests": no_requests, "judge": judge}
+    return Gate(**{"name": name, "order": order, **required, **fields})
 
 
 @pytest.mark.parametrize("missing", ["name", "proves", "order", "schema", "requests", "judge"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import DATA
-from stand_in import Reply, serving
 
 import loopback
+from fakes.fake_http import Reply, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_mounted_is_refused(repository: str, path: str, me
 
 
 def test_a_hub_that_is_down_is_refused() -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=rf"the hub at {url} does not answer: .* Fix: "):
             Hub(url).revision("owner/Model")
@@ -203,7 +203,7 @@ def test_lock_resolves_named_recipes_without_a_deployment(folder: Path) -> None:
 
 
 def test_the_file_is_unchanged_if_the_registry_is_down(folder: Path) -> None:
-    with serving(hub_response) as (models, _), loopback.nobody() as port:
+    with serving(hub_response) as (models, _), loopback.refusing_port() as port:
         (folder / "lock.yml").write_text("images: {}\n")
         with pytest.raises(RefusedError, match="does not answer"):
             run(folder, f"http://127.0.0.1:{port}", models)

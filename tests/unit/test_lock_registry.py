@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in import Reply, serving
 
 import loopback
+from fakes.fake_http import Reply, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import registry
 from vllm_spark.pinning.registry import Registry
@@ -101,7 +101,7 @@ def test_another_response_is_refused_with_its_reason(tag: str) -> None:
 
 
 def test_a_registry_that_is_down_is_refused() -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         with pytest.raises(RefusedError, match=r"does not answer at http://127.*[Cc]onnection refused.* Fix: "):
             Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
@@ -191,7 +191,7 @@ NAMES = {
 
 @pytest.mark.parametrize("image", NAMES)
 def test_names_are_resolved_like_docker_does(image: str) -> None:
-    with loopback.nobody() as port:
+    with loopback.refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         hosts = dict.fromkeys(("docker.io", "registry:5000", "ghcr.io"), url)
         with pytest.raises(RefusedError) as refused:

@@ -238,7 +238,7 @@ TOO_LONG = f"ping: local error: message too long, mtu=1500\n{NOTHING}"
 
 def judged(*answers: tuple[int, str], carrier: bool = True) -> tuple[list[str], list[str]]:
     plan = planned()
-    pings = [ping | {"rc": rc, "output": text} for ping, (rc, text) in zip(plan.pings, answers, strict=True)]
+    pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(plan.pings, answers, strict=True)]
     lines, refusals = netplan.judge_pings(plan.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
     return lines, [str(refusal) for refusal in refusals]
 

@@ -29,26 +29,35 @@ PLAY = """
   hosts: sparks
   gather_facts: false
   tasks:
-    - name: Work, while nobody else changes these Sparks
-      block:
-        - name: Hold the Sparks
-          ansible.builtin.import_role:
-            name: spark_lock
-          vars:
-            spark_lock_verb: deploy
-        - name: Leave the idle one
-          ansible.builtin.include_role:
-            name: spark_lock
-            tasks_from: leave
-          when: inventory_hostname == idle | default('')
-        - name: Change it
-          ansible.builtin.shell: >-
-            test ! -e {{ work }}/fail && touch {{ work }}/{{ inventory_hostname }} && {{ then | default('true') }}
-      always:
-        - name: Give the Sparks back
-          ansible.builtin.import_role:
-            name: spark_lock
-            tasks_from: give
+    - name: Work under the lock
+      ansible.builtin.include_role:
+        name: spark_lock
+        tasks_from: hold
+      vars:
+        spark_lock_verb: deploy
+        spark_lock_role: work
+"""
+# The role that runs under the lock. Like the roles of the verbs it includes and imports others.
+ROLE = """
+- name: End the play for an idle host
+  ansible.builtin.include_role:
+    name: spark_lock
+    tasks_from: leave
+  when: inventory_hostname == idle | default('')
+- name: Change the host
+  ansible.builtin.include_tasks: change.yml
+"""
+CHANGE = """
+- name: Change the host
+  ansible.builtin.shell: >-
+    test ! -e {{ work }}/fail{{ '-' ~ inventory_hostname if fails_on_one | default(false) | bool else '' }} &&
+    touch {{ work }}/{{ inventory_hostname }} && {{ then | default('true') }}
+  any_errors_fatal: "{{ fails_on_one | default(false) | bool }}"
+- name: Change the host again
+  ansible.builtin.file:
+    path: "{{ work }}/{{ inventory_hostname }}-again"
+    state: touch
+    mode: "0644"
 """
 INVENTORY = """
 [sparks]
@@ -211,6 +220,10 @@ class Operator:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "play.yml").write_text(PLAY)
+        tasks = folder / "roles" / "work" / "tasks"
+        tasks.mkdir(parents=True)
+        (tasks / "main.yml").write_text(ROLE)
+        (tasks / "change.yml").write_text(CHANGE)
         (folder / "hosts").write_text(INVENTORY.format(python=sys.executable, work=folder))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -267,6 +280,14 @@ def test_it_is_given_back_where_the_run_fails_or_leaves_a_host(tmp_path: Path) -
     (tmp_path / "fail").touch()
     status, said = operator.run("-e", "idle=spark2")
     assert (status != 0, operator.held, operator.changed) == (True, set(), set()), said
+
+
+def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_path: Path) -> None:
+    operator = Operator(tmp_path)
+    (tmp_path / "fail-spark2").touch()
+    status, output = operator.run("-e", "fails_on_one=true")
+    assert (status != 0, operator.held, operator.changed) == (True, set(), {"spark1"}), output
+    assert not (tmp_path / "spark1-again").exists()
 
 
 def test_one_spark_that_is_held_ends_the_run_on_both(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From the hub into a hub cache, by the hub's own library from a stand-in: exact commit, manifest, damage."""
+"""Downloads with huggingface_hub from a fake hub: the commit, the manifest, damaged files."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from pull_boxes import COMMIT, FILES, FOLDER, REPOSITORY, shown
 
 import loopback
-from stand_in_hub import Hub
-from vllm_spark.node.pull import hub_cache, hub_fetch
-from vllm_spark.node.pull.hub_cache import Manifest, Source
+from fakes.fake_hub import Hub
+from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, snapshot_files
+from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.model_files import Manifest, ManifestError, Source
 
 BIG = "model-00001-of-00002.safetensors"
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that has the model."""
+    """Serve a hub that has the model."""
     root = tmp_path / "outside" / REPOSITORY / COMMIT
     for path, content in FILES.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -37,50 +37,50 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Source:
-    return Source(tmp_path / "box", FOLDER, COMMIT)
+def model(tmp_path: Path) -> Source:
+    return Source(tmp_path / "model", FOLDER, COMMIT)
 
 
-def have(box: Source, *, verify: bool = False) -> tuple[Manifest, bool]:
-    return hub_fetch.ensure_model(box, REPOSITORY, JobProgress(), verify=verify)
+def ensure(model: Source, *, verify: bool = False) -> tuple[Manifest, bool]:
+    return hub_fetch.ensure_model(model, REPOSITORY, JobProgress(), verify=verify)
 
 
 def fetched(hub: Hub) -> set[str]:
-    """The files whose content was sent since the last call."""
+    """Return the files that were sent since the last call."""
     sent = {
         line.split()[1].rpartition(f"{COMMIT}/")[2]
-        for line in hub.asked
+        for line in hub.requests
         if line.startswith("GET") and "/resolve/" in line
     }
-    hub.asked.clear()
+    hub.requests.clear()
     return sent
 
 
-def test_the_model_comes_with_its_manifest_and_the_second_run_asks_nobody(hub: Hub, box: Source) -> None:
-    manifest, asked = have(box)
-    assert asked
-    assert shown(box.hub) == FILES
+def test_the_second_run_sends_no_request(hub: Hub, model: Source) -> None:
+    manifest, contacted = ensure(model)
+    assert contacted
+    assert snapshot_files(model.hub) == FILES
     assert {entry.path: entry.size for entry in manifest.files} == {
         path: len(content) for path, content in FILES.items()
     }
-    assert all((box.root / "blobs" / entry.blob).is_file() for entry in manifest.files)
+    assert all((model.root / "blobs" / entry.blob).is_file() for entry in manifest.files)
     assert fetched(hub) == set(FILES) - {"empty.txt"}
-    assert have(box) == (manifest, False)
-    assert hub.asked == []
+    assert ensure(model) == (manifest, False)
+    assert hub.requests == []
 
 
-def test_what_was_proven_needs_no_hub(hub: Hub, box: Source) -> None:
-    have(box)
+def test_a_verified_model_needs_no_hub(hub: Hub, model: Source) -> None:
+    ensure(model)
     hub.shutdown()
     hub.server_close()
-    assert have(box, verify=True)[1] is False
+    assert ensure(model, verify=True)[1] is False
 
 
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "gone"])
-def test_a_damaged_file_alone_is_fetched_again(hub: Hub, box: Source, damage: str) -> None:
-    have(box)
+def test_only_a_damaged_file_is_fetched_again(hub: Hub, model: Source, damage: str) -> None:
+    ensure(model)
     fetched(hub)
-    path = (box.snapshot / BIG).resolve()
+    path = (model.snapshot / BIG).resolve()
     if damage == "gone":
         path.unlink()
     elif damage == "truncated":
@@ -88,60 +88,60 @@ def test_a_damaged_file_alone_is_fetched_again(hub: Hub, box: Source, damage: st
     else:
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert have(box)[1]
+    assert ensure(model)[1]
     assert fetched(hub) == {BIG}
-    assert shown(box.hub) == FILES
+    assert snapshot_files(model.hub) == FILES
 
 
-def test_what_the_hub_sent_damaged_is_fetched_once_more(hub: Hub, box: Source) -> None:
+def test_a_file_that_arrived_damaged_is_fetched_once_more(hub: Hub, model: Source) -> None:
     hub.damage, hub.damages = BIG, 1
-    have(box)
-    assert shown(box.hub) == FILES
+    ensure(model)
+    assert snapshot_files(model.hub) == FILES
 
 
-def test_a_hub_that_sends_it_damaged_again_is_named_and_nothing_of_it_stays(hub: Hub, box: Source) -> None:
+def test_a_file_that_arrives_damaged_twice_is_reported_and_deleted(hub: Hub, model: Source) -> None:
     hub.damage, hub.damages = BIG, 9
     with pytest.raises(JobError, match=BIG) as bad:
-        have(box)
+        ensure(model)
     assert bad.value.reason == "corrupt"
-    assert BIG not in shown(box.hub)
+    assert BIG not in snapshot_files(model.hub)
 
 
-def test_a_small_file_is_held_against_gits_hash(hub: Hub, box: Source) -> None:
+def test_a_small_file_is_verified_by_gits_hash(hub: Hub, model: Source) -> None:
     hub.damage, hub.damages = "config.json", 1
     with pytest.raises(JobError, match=r"config\.json"):
-        have(box)
-    have(box)
-    assert shown(box.hub) == FILES
+        ensure(model)
+    ensure(model)
+    assert snapshot_files(model.hub) == FILES
 
 
-def test_a_download_of_before_is_taken_over_without_fetching_it_again(hub: Hub, box: Source) -> None:
-    """As `hf download` leaves it: no manifest, one file cut off."""
-    have(box)
-    box.manifest_file.unlink()
-    os.truncate((box.snapshot / BIG).resolve(), 10)
+def test_an_earlier_download_is_adopted(hub: Hub, model: Source) -> None:
+    """The state that an interrupted `hf download` leaves: no manifest, one truncated file."""
+    ensure(model)
+    model.manifest_file.unlink()
+    os.truncate((model.snapshot / BIG).resolve(), 10)
     fetched(hub)
-    have(box)
+    ensure(model)
     assert fetched(hub) == {BIG}
-    assert shown(box.hub) == FILES
+    assert snapshot_files(model.hub) == FILES
 
 
-def test_a_damaged_manifest_is_said(hub: Hub, box: Source) -> None:
-    have(box)
-    box.manifest_file.write_text(json.dumps({"commit": COMMIT}))
-    with pytest.raises(hub_cache.ManifestError):
-        have(box)
+def test_a_damaged_manifest_is_reported(hub: Hub, model: Source) -> None:
+    ensure(model)
+    model.manifest_file.write_text(json.dumps({"commit": COMMIT}))
+    with pytest.raises(ManifestError):
+        ensure(model)
 
 
-def test_no_such_model(hub: Hub, box: Source) -> None:
+def test_an_unknown_model_is_a_login_error(hub: Hub, model: Source) -> None:
     with pytest.raises(JobError) as refused:
-        hub_fetch.ensure_model(box, "owner/nothing", JobProgress())
+        hub_fetch.ensure_model(model, "owner/nothing", JobProgress())
     assert refused.value.reason == "hub-login"
 
 
-def test_no_hub(box: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    with loopback.nobody() as port:
+def test_an_unreachable_hub_is_reported(model: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    with loopback.refusing_port() as port:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
         with pytest.raises(JobError) as refused:
-            have(box)
+            ensure(model)
     assert refused.value.reason == "hub-down"

@@ -1,28 +1,28 @@
-"""An image from a shelf into Docker under its own name: a stand-in for Docker pulls, and the box is as before."""
+"""Pulls of an image into a fake Docker under its own name. The configuration of the host is restored."""
 
 from __future__ import annotations
 
 import json
 import socket
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
-from registry_on_a_shelf import REPOSITORY, Image, digest_of, registry, sent
 
+import fakes
 import loopback
-from vllm_spark.node.pull import image_pull
+from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
+from vllm_spark.node.pull import docker_config, image_pull
+from vllm_spark.node.pull.image_pull import ImageRequest, ImageResult
 from vllm_spark.node.pull.job import JobError, JobProgress
 
 HOSTS = "127.0.0.1 localhost\n10.0.0.7 nas\n"
-# Somebody else's formatting has to survive.
+# The formatting of the owner must survive.
 DAEMON = (
     '{ "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}},\n  "registry-mirrors": ["http://mirror.home"] }'
 )
-Pull = Callable[..., Mapping[str, Any]]
+FAKE_DOCKER = Path(fakes.__file__).with_name("fake_docker.py")
 
 
 @pytest.fixture
@@ -31,15 +31,13 @@ def image() -> Image:
 
 
 @pytest.fixture
-def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A box whose Docker is the stand-in."""
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host whose Docker is the fake."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("docker", "systemctl"):
         program = programs / name
-        program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("docker_that_pulls.py")} "$@"\n'
-        )
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_DOCKER} "$@"\n')
         program.chmod(0o755)
     (tmp_path / "state").mkdir()
     (tmp_path / "hosts").write_text(HOSTS)
@@ -49,18 +47,19 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("DOCKER_HOSTS", str(tmp_path / "hosts"))
     monkeypatch.setenv("DOCKER_DAEMON", str(tmp_path / "daemon.json"))
-    monkeypatch.setattr(image_pull, "HOSTS", tmp_path / "hosts")
-    monkeypatch.setattr(image_pull, "DAEMON", tmp_path / "daemon.json")
-    monkeypatch.setattr(image_pull, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
+    monkeypatch.setattr(docker_config, "HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(docker_config, "DAEMON", tmp_path / "daemon.json")
+    monkeypatch.setattr(docker_config, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
     monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
     monkeypatch.setattr(image_pull, "POLL_INTERVAL_S", 0.02)
-    monkeypatch.setattr(image_pull, "RELOAD_S", 0.3)
-    # It pins names for its own process, which is this one.
+    monkeypatch.setattr(docker_config, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(docker_config, "RELOAD_TIMEOUT_S", 0.3)
+    # The pull replaces this function in its process, which is the one of the test.
     monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
     return tmp_path
 
 
-def request(box: Path, image: Image, url: str, host: str = "docker.io") -> dict[str, Any]:
+def request(node: Path, image: Image, url: str, host: str = "docker.io") -> ImageRequest:
     name = image.name if host == "docker.io" else f"{host}/{image.name}"
     return {
         "image": name,
@@ -69,96 +68,97 @@ def request(box: Path, image: Image, url: str, host: str = "docker.io") -> dict[
         "digest": image.digest,
         "platform": "linux/arm64",
         "port": loopback.free_port(),
-        "folder": str(box / "shelf"),
+        "folder": str(node / "cache"),
         "keep": True,
-        "behind": {"url": url, "host": host} if url else None,
+        "upstream": {"url": url, "host": host} if url else None,
     }
 
 
-def pull(asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    return image_pull.pull(asked, JobProgress(), Event())
+def pull(image_request: ImageRequest) -> ImageResult:
+    return image_pull.pull_image(image_request, JobProgress(), Event())
 
 
-def unchanged(box: Path) -> None:
-    assert (box / "hosts").read_text() == HOSTS
-    assert (box / "daemon.json").read_text() == DAEMON
-    assert json.loads((box / "state" / "mirrors").read_text()) == ["http://mirror.home"]
-    assert not (box / "pull" / "daemon.json.before").exists()
+def assert_restored(node: Path) -> None:
+    assert (node / "hosts").read_text() == HOSTS
+    assert (node / "daemon.json").read_text() == DAEMON
+    assert json.loads((node / "state" / "mirrors").read_text()) == ["http://mirror.home"]
+    assert not (node / "pull" / "daemon.json.before").exists()
 
 
 @pytest.mark.parametrize("host", ["docker.io", "registry"])
-def test_docker_has_it_under_its_own_name_and_the_box_is_as_before(box: Path, image: Image, host: str) -> None:
+def test_docker_has_the_image_under_its_own_name(node: Path, image: Image, host: str) -> None:
     host = host if host == "docker.io" else f"registry:{loopback.free_port()}"
-    with registry(image) as (url, asked):
-        asked_for = request(box, image, url, host)
-        first, second = pull(asked_for), pull(asked_for)
-        layers = sent(asked)
-    assert first["digests"] == [asked_for["image"]]
+    with registry(image) as (url, requests):
+        image_request = request(node, image, url, host)
+        first, second = pull(image_request), pull(image_request)
+        layers = sent(requests)
+    assert first["digests"] == [image_request["image"]]
     assert first["id"] == second["id"]
     assert (first["pulled"], second["pulled"]) == (True, False)
     assert len(layers) == len(set(layers)) == 3
-    unchanged(box)
+    assert_restored(node)
 
 
-def test_only_layers_that_docker_lacks_are_fetched(box: Path, image: Image) -> None:
+def test_only_missing_layers_are_fetched(node: Path, image: Image) -> None:
     newer = Image(layers=[image.layers[0], b"the one layer that changed"])
     with registry(image) as (url, _):
-        pull(request(box, image, url))
-    with registry(newer) as (url, asked):
-        pull(request(box, newer, url))
-    assert digest_of(image.layers[0]) not in sent(asked)
-    assert digest_of(newer.layers[1]) in sent(asked)
+        pull(request(node, image, url))
+    with registry(newer) as (url, requests):
+        pull(request(node, newer, url))
+    assert digest_of(image.layers[0]) not in sent(requests)
+    assert digest_of(newer.layers[1]) in sent(requests)
 
 
-def test_a_folder_of_a_bundle_is_enough(box: Path, image: Image) -> None:
+def test_a_filled_cache_needs_no_registry(node: Path, image: Image) -> None:
     with registry(image) as (url, _):
-        pull(request(box, image, url))
-    (box / "state" / "images").unlink()
-    again = pull(request(box, image, ""))
+        pull(request(node, image, url))
+    (node / "state" / "images").unlink()
+    again = pull(request(node, image, ""))
     assert again["pulled"]
-    assert (box / "pulled").read_text().splitlines() == [request(box, image, "")["image"]]
-    unchanged(box)
+    assert (node / "pulled").read_text().splitlines() == [request(node, image, "")["image"]]
+    assert_restored(node)
 
 
-def test_what_cannot_be_had_leaves_the_box_as_before(box: Path, image: Image) -> None:
+def test_a_missing_layer_fails_and_the_host_is_restored(node: Path, image: Image) -> None:
     with registry(image) as (url, _):
         del image.blobs[digest_of(image.layers[0])]
         with pytest.raises(JobError) as refused:
-            pull(request(box, image, url))
+            pull(request(node, image, url))
     assert refused.value.reason == "image"
-    unchanged(box)
+    assert_restored(node)
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_changed(box: Path, image: Image) -> None:
-    with registry(image) as (url, _), socket.create_server(("127.0.0.1", 0)) as taken:
-        asked = {**request(box, image, url), "port": taken.getsockname()[1]}
+def test_a_port_in_use_is_reported_before_a_change(node: Path, image: Image) -> None:
+    with registry(image) as (url, _), socket.create_server(("127.0.0.1", 0)) as listener:
+        image_request = request(node, image, url)
+        image_request["port"] = listener.getsockname()[1]
         with pytest.raises(JobError) as refused:
-            pull(asked)
+            pull(image_request)
     assert refused.value.reason == "image-port"
-    unchanged(box)
+    assert_restored(node)
 
 
-def test_a_docker_that_takes_no_mirror_is_said(box: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_pull, "_mirrors", lambda: [])
+def test_a_docker_without_the_mirror_is_reported(node: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_config, "configured_mirrors", lambda: [])
     with registry(image) as (url, _), pytest.raises(JobError) as refused:
-        pull(request(box, image, url))
+        pull(request(node, image, url))
     assert refused.value.reason == "docker-mirror"
-    unchanged(box)
+    assert_restored(node)
 
 
-def test_the_next_run_repairs_what_a_killed_one_has_left(box: Path) -> None:
-    image_pull.add_mirror(25093)
-    image_pull.add_hosts_entry("nvcr.io")
-    assert "25093" in (box / "daemon.json").read_text()
-    assert "nvcr.io" in (box / "hosts").read_text()
-    image_pull.repair()
-    unchanged(box)
+def test_the_next_run_restores_what_a_killed_one_left(node: Path) -> None:
+    docker_config.add_mirror(25093)
+    docker_config.add_hosts_entry("nvcr.io")
+    assert "25093" in (node / "daemon.json").read_text()
+    assert "nvcr.io" in (node / "hosts").read_text()
+    docker_config.restore()
+    assert_restored(node)
 
 
-def test_a_box_without_a_daemon_file_has_none_afterwards(box: Path) -> None:
-    (box / "daemon.json").unlink()
-    (box / "state" / "mirrors").unlink()
-    image_pull.add_mirror(25093)
-    image_pull.repair()
-    assert not (box / "daemon.json").exists()
-    assert json.loads((box / "state" / "mirrors").read_text()) == []
+def test_a_created_daemon_file_is_deleted(node: Path) -> None:
+    (node / "daemon.json").unlink()
+    (node / "state" / "mirrors").unlink()
+    docker_config.add_mirror(25093)
+    docker_config.restore()
+    assert not (node / "daemon.json").exists()
+    assert json.loads((node / "state" / "mirrors").read_text()) == []

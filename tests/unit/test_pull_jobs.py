@@ -1,4 +1,4 @@
-"""The programs as they run on a box: processes of their own, ended, killed and started again; and the module's look."""
+"""The jobs as processes, as on a host: run, stopped, killed and started again. And the states that the module reads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
-from pull_boxes import COMMIT, FOLDER, Cable, giving, model, request, shown
 
 import loopback
+from fakes.model_copies import COMMIT, FOLDER, FaultyRelay, file_server, request, snapshot_files, write_model
 from vllm_spark.transfer import plan
+from vllm_spark.transfer.jobs import JOBS
 
 FILES = {"config.json": b"{}", **{f"model-{number}.safetensors": os.urandom(30 << 20) for number in range(2)}}
 SIZE = sum(map(len, FILES.values()))
@@ -26,89 +27,89 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Path:
-    """A box with nothing but the programs, as the module places them."""
+def host(tmp_path: Path) -> Path:
+    """A host with only the programs, as the module places them."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     for path, text in plan.programs().items():
         (tmp_path / "programs" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "programs" / path).write_text(text)
-    model(tmp_path / "head", FILES)
+    write_model(tmp_path / "head", FILES)
     return tmp_path
 
 
-def started(box: Path, command: str, asked: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """A program without anything of the toolkit around it: -S leaves out what is installed."""
-    (box / "jobs" / f"{command}.request").write_text(json.dumps(asked))
-    (box / "jobs" / f"{command}.result").unlink(missing_ok=True)
+def start(host: Path, job: str, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a job without the installed toolkit: -S leaves out the site packages."""
+    (host / "jobs" / f"{job}.request").write_text(json.dumps(request))
+    (host / "jobs" / f"{job}.result").unlink(missing_ok=True)
     environment = {
-        "PYTHONPATH": str(box / "programs"),
-        "VLLM_SPARK_JOBS": str(box / "jobs"),
+        "PYTHONPATH": str(host / "programs"),
+        "VLLM_SPARK_JOBS": str(host / "jobs"),
         "PATH": os.environ["PATH"],
     }
-    words = [sys.executable, "-S", "-m", "vllm_spark.node.pull.range_copy", command]
-    return subprocess.Popen(words, env=environment, cwd=box)
+    argv = [sys.executable, "-S", *JOBS[job].argv[1:]]
+    return subprocess.Popen(argv, env=environment, cwd=host)
 
 
-def result(box: Path, command: str) -> dict[str, Any]:
-    return json.loads((box / "jobs" / f"{command}.result").read_text())
+def result(host: Path, job: str) -> dict[str, Any]:
+    return json.loads((host / "jobs" / f"{job}.result").read_text())
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
-def arrived(box: Path) -> bool:
-    """Has a first range been noted?"""
-    return bool(list((box / "worker").rglob("*.vllm-spark.parts")))
+def has_chunk(host: Path) -> bool:
+    """Return True if a first chunk was recorded."""
+    return bool(list((host / "worker").rglob("*.vllm-spark.parts")))
 
 
-def take(box: Path, port: int) -> dict[str, Any]:
-    return {**request(box / "worker", port), "streams": 1, "patience_s": 30}
+def fetch_request(host: Path, port: int) -> dict[str, Any]:
+    return {**request(host / "worker", port), "streams": 1, "idle_timeout_s": 30}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_one_that_was_ended_goes_on_with_the_next(box: Path, number: signal.Signals) -> None:
-    # Ranges that a slow test machine can count; the program has its own constant.
-    program = box / "programs" / "vllm_spark" / "node" / "pull" / "range_copy.py"
-    program.write_text(program.read_text().replace("CHUNK = 64 << 20", "CHUNK = 1 << 20"))
-    with giving(box / "head") as giver:
-        # Twenty megabytes, then silence: the program waits, and is ended there.
-        cable = Cable(giver.server_port, budget=20 << 20)
-        running = started(box, "take", take(box, cable.port))
-        until(lambda: arrived(box) and cable.budget <= 0)
+def test_a_stopped_copy_is_continued_by_the_next(host: Path, number: signal.Signals) -> None:
+    # Chunks small enough for a slow test machine.
+    program = host / "programs" / "vllm_spark" / "node" / "pull" / "partial_file.py"
+    program.write_text(program.read_text().replace("CHUNK_BYTES = 64 << 20", "CHUNK_BYTES = 1 << 20"))
+    with file_server(host / "head") as server:
+        # After twenty megabytes the relay carries nothing more. The job waits, and is stopped there.
+        relay = FaultyRelay(server.server_port, budget=20 << 20)
+        running = start(host, "fetch-peer", fetch_request(host, relay.port))
+        wait_until(lambda: has_chunk(host) and relay.budget <= 0)
         running.send_signal(number)
         running.wait(DEADLINE_S)
-        cable.close()
+        relay.close()
         if number == signal.SIGTERM:
-            assert result(box, "take")["reason"] == "stopped"
-        assert started(box, "take", take(box, giver.server_port)).wait(DEADLINE_S) == 0
-    assert shown(box / "worker") == FILES
-    assert 0 < result(box, "take")["moved"] < SIZE
+            assert result(host, "fetch-peer")["reason"] == "stopped"
+        assert start(host, "fetch-peer", fetch_request(host, server.server_port)).wait(DEADLINE_S) == 0
+    assert snapshot_files(host / "worker") == FILES
+    assert 0 < result(host, "fetch-peer")["moved"] < SIZE
 
 
-def test_both_ends_as_programs(box: Path) -> None:
+def test_both_sides_as_processes(host: Path) -> None:
     sources = [{"folder": FOLDER, "commit": COMMIT}]
     port = loopback.free_port()
-    giver = started(box, "serve", request(box / "head", port))
-    assert started(box, "take", take(box, port)).wait(DEADLINE_S) == 0
-    giver.terminate()
-    assert giver.wait(DEADLINE_S) == 0
-    assert result(box, "serve")["sent"] == result(box, "take")["moved"] == SIZE
-    assert not list((box / "jobs").glob("*.request")), "a request holds the token"
-    progress = json.loads((box / "jobs" / "take.progress").read_text())
+    server = start(host, "serve-files", request(host / "head", port))
+    assert start(host, "fetch-peer", fetch_request(host, port)).wait(DEADLINE_S) == 0
+    server.terminate()
+    assert server.wait(DEADLINE_S) == 0
+    assert result(host, "serve-files")["sent"] == result(host, "fetch-peer")["moved"] == SIZE
+    assert not list((host / "jobs").glob("*.request")), "a request contains the token"
+    progress = json.loads((host / "jobs" / "fetch-peer.progress").read_text())
     assert (progress["phase"], progress["done"]) == ("copying", SIZE)
-    assert started(box, "check", {"hub": str(box / "worker"), "sources": sources, "verify": True}).wait(DEADLINE_S) == 0
-    assert result(box, "check") == {"ok": True, "bad": {}}
+    assert start(host, "check", {"hub": str(host / "worker"), "sources": sources, "verify": True}).wait(DEADLINE_S) == 0
+    assert result(host, "check") == {"ok": True, "bad": {}}
 
 
-def test_a_giver_that_nobody_asks_ends(box: Path) -> None:
-    asked = {**request(box / "head", loopback.free_port()), "idle_s": 0.1}
-    assert started(box, "serve", asked).wait(DEADLINE_S) == 0
-    assert result(box, "serve") == {"ok": True, "sent": 0}
+def test_a_server_without_requests_ends(host: Path) -> None:
+    idle = {**request(host / "head", loopback.free_port()), "idle_timeout_s": 0.1}
+    assert start(host, "serve-files", idle).wait(DEADLINE_S) == 0
+    assert result(host, "serve-files") == {"ok": True, "sent": 0}
 
 
 def run_module(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
@@ -119,23 +120,25 @@ def run_module(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_the_module_looks_and_places_nothing(box: Path, capsys: pytest.CaptureFixture[str], check: bool) -> None:
-    asked = {"hub": str(box / "head"), "sources": [{"folder": FOLDER, "commit": COMMIT}]}
-    said = run_module(
+def test_the_module_reads_the_states_and_writes_nothing(
+    host: Path, capsys: pytest.CaptureFixture[str], check: bool
+) -> None:
+    hub_request = {"hub": str(host / "head"), "sources": [{"folder": FOLDER, "commit": COMMIT}]}
+    reply = run_module(
         capsys,
         action="look",
         programs=plan.programs(),
-        request=asked,
-        program_dir=str(box / "nowhere"),
+        request=hub_request,
+        program_dir=str(host / "nowhere"),
         _ansible_check_mode=check,
     )
-    assert said["looks"][0]["unread"] == SIZE
-    assert not said["changed"]
-    assert not (box / "nowhere").exists()
+    assert reply["looks"][0]["unread"] == SIZE
+    assert not reply["changed"]
+    assert not (host / "nowhere").exists()
 
 
-def test_the_module_says_why_it_cannot_look(box: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {"hub": str(box / "head"), "sources": [{"folder": "../etc", "commit": COMMIT}]}
-    said = run_module(capsys, action="look", programs=plan.programs(), request=asked)
-    assert said["failed"]
-    assert "../etc" in said["msg"]
+def test_the_module_reports_an_invalid_model(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub_request = {"hub": str(host / "head"), "sources": [{"folder": "../etc", "commit": COMMIT}]}
+    reply = run_module(capsys, action="look", programs=plan.programs(), request=hub_request)
+    assert reply["failed"]
+    assert "../etc" in reply["msg"]

@@ -1,8 +1,9 @@
-"""Who gets what from where: from outside once, then over the fabric; or every reason why not. Cases as data."""
+"""Plans of a pull: downloads from outside once, then copies over the fabric, or refusals. Cases as data."""
 
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 from conftest import DATA, RECIPE_FOLDERS
-from recorded_boxes import load, record
+from recorded_hosts import load, record
 
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import loader, lockfile
-from vllm_spark.transfer import messages, plan, selection
+from vllm_spark.transfer import jobs, plan, selection
 from vllm_spark.transfer import site as transfer_site
 from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps
 
@@ -39,7 +40,7 @@ def inventory(deployments: list[dict[str, Any]], lock_file: Path | None = None) 
 
 @pytest.fixture
 def site(facts: dict[str, Any], tmp_path: Path) -> Make:
-    """A site: `has` says by host what is there, `whole` or `cut` models and the `image`; `cable` is a recorded one."""
+    """Return a site. `has`: host -> a state of its models (whole, cut, unread) and `image`. `cable` is a record."""
 
     def _site(
         deployments: list[dict[str, Any]],
@@ -50,24 +51,24 @@ def site(facts: dict[str, Any], tmp_path: Path) -> Make:
     ) -> PullSite:
         locked = tmp_path / "lock.yml"
         locked.write_text(json.dumps({"images": {DERIVED_FROM: {"digest": f"sha256:{'4' * 64}"}}}))
-        found = {host: selection.of_host(inventory(deployments, locked), host) for host in ("spark1", "spark2")}
-        wanted = {host: specs for host, specs in found.items() if specs}
-        boxes, looks = {}, {}
-        for host, specs in wanted.items():
+        resolved = {host: selection.of_host(inventory(deployments, locked), host) for host in ("spark1", "spark2")}
+        by_host = {host: specs for host, specs in resolved.items() if specs}
+        facts_by_host, states = {}, {}
+        for host, specs in by_host.items():
             mine = (has or {}).get(host, set())
-            boxes[host] = {
+            facts_by_host[host] = {
                 **copy.deepcopy(facts),
                 "fabric": record(tmp_path / host, load(DATA / "fabric" / cable, host)),
                 "disks": {specs[0].site.hub_dir: {"free": free}},
                 "images": {specs[0].base: IMAGE} if "image" in mine else {},
             }
-            looks[host] = [look(model, mine) for model in transfer_site.models(specs)]
-        return PullSite(wanted, looks, boxes, "test", bundled)
+            states[host] = [state_of(model, mine) for model in transfer_site.models(specs)]
+        return PullSite(by_host, states, facts_by_host, "test", bundled)
 
     return _site
 
 
-def look(model: PulledModel, has: set[str]) -> dict[str, Any]:
+def state_of(model: PulledModel, has: set[str]) -> dict[str, Any]:
     state = next((state for state in ("whole", "cut", "unread") if state in has), "")
     size = model.size or 1000
     empty = {"folder": model.folder, "commit": model.commit, "manifest": bool(state), "wrong": []}
@@ -77,162 +78,173 @@ def look(model: PulledModel, has: set[str]) -> dict[str, Any]:
     return empty | ({state: size} if state else {})
 
 
-def done(mine: PullSteps) -> dict[str, Any]:
-    """The steps of a Spark, short: only those that there are."""
-    short = {
-        "fetch": [source["repository"] for source in mine.fetch.get("sources", [])],
-        "load": [source["repository"] for source in mine.load.get("sources", [])],
-        "give": [source["repository"] for source in mine.give.get("sources", [])],
-        "take": [(entry["from"], source["repository"]) for entry in mine.take for source in entry["sources"]],
-        "pulls": len(mine.pulls),
-        "shelved": len(mine.shelved),
-        "shelf": bool(mine.shelf),
-        "over": len(mine.over),
+def summary_of(mine: PullSteps) -> dict[str, Any]:
+    """Return the steps of a Spark that are not empty, in short."""
+    summary = {
+        "hub_fetch": [source["repository"] for source in mine.hub_fetch.get("sources", [])],
+        "bundle_fetch": [source["repository"] for source in mine.bundle_fetch.get("sources", [])],
+        "file_server": [source["repository"] for source in mine.file_server.get("sources", [])],
+        "peer_fetches": [
+            (entry["sender"], source["repository"]) for entry in mine.peer_fetches for source in entry["sources"]
+        ],
+        "registry_pulls": len(mine.registry_pulls),
+        "cached_pulls": len(mine.cached_pulls),
+        "image_server": bool(mine.image_server),
+        "peer_pulls": len(mine.peer_pulls),
     }
-    return {name: value for name, value in short.items() if value}
+    return {name: value for name, value in summary.items() if value}
 
 
-def steps(asked: PullSite) -> dict[str, PullSteps]:
-    """Of every host, as the tasks of each make them."""
-    return {host: plan.steps(asked, host) for host in asked.wanted}
+def steps(pull_site: PullSite) -> dict[str, PullSteps]:
+    """Return the steps of every host. Each host computes its own."""
+    return {host: plan.steps(pull_site, host) for host in pull_site.specs}
 
 
 M = "owner/Model"
 G, D = "unsloth/gemma-4-26B-A4B-it-NVFP4", "google/gemma-4-26B-A4B-it-assistant"
 ALL = {"whole", "image"}
 
-# (deployments, what there is, more) -> what each Spark does
+# name -> (deployments, state by host, arguments of `site`, steps by host)
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any], dict[str, dict[str, Any]]]] = {
-    "nothing is here: once from outside, then over the fabric": (
+    "nothing is present: one download, then a copy over the fabric": (
         PAIR,
         {},
         {},
         {
-            "spark1": {"fetch": [M], "give": [M], "shelved": 1, "shelf": True},
-            "spark2": {"take": [("spark1", M)], "over": 1},
+            "spark1": {"hub_fetch": [M], "file_server": [M], "cached_pulls": 1, "image_server": True},
+            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
         },
     ),
-    "everything is here": (PAIR, {"spark1": ALL, "spark2": ALL}, {}, {"spark1": {}, "spark2": {}}),
-    "a new worker takes from the head": (
+    "everything is present": (PAIR, {"spark1": ALL, "spark2": ALL}, {}, {"spark1": {}, "spark2": {}}),
+    "a new worker copies from the head": (
         PAIR,
         {"spark1": ALL},
         {},
-        {"spark1": {"give": [M], "shelf": True}, "spark2": {"take": [("spark1", M)], "over": 1}},
+        {
+            "spark1": {"file_server": [M], "image_server": True},
+            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
+        },
     ),
-    "a new head takes from the worker": (
+    "a new head copies from the worker": (
         PAIR,
         {"spark2": ALL},
         {},
-        {"spark1": {"take": [("spark2", M)], "over": 1}, "spark2": {"give": [M], "shelf": True}},
+        {
+            "spark1": {"peer_fetches": [("spark2", M)], "peer_pulls": 1},
+            "spark2": {"file_server": [M], "image_server": True},
+        },
     ),
-    "a head whose copy is damaged takes from the worker, and asks nobody outside": (
+    "a head with a damaged copy copies from the worker": (
         PAIR,
         {"spark1": {"cut", "image"}, "spark2": ALL},
         {},
-        {"spark1": {"take": [("spark2", M)]}, "spark2": {"give": [M]}},
+        {"spark1": {"peer_fetches": [("spark2", M)]}, "spark2": {"file_server": [M]}},
     ),
     "both are damaged": (
         PAIR,
         {"spark1": {"cut", "image"}, "spark2": {"cut", "image"}},
         {},
-        {"spark1": {"fetch": [M], "give": [M]}, "spark2": {"take": [("spark1", M)]}},
+        {"spark1": {"hub_fetch": [M], "file_server": [M]}, "spark2": {"peer_fetches": [("spark1", M)]}},
     ),
-    "a model without a manifest is asked for at the hub": (
+    "a model without a manifest is fetched from the hub": (
         PAIR,
         {"spark1": {"image"}, "spark2": {"image"}},
         {},
-        {"spark1": {"fetch": [M], "give": [M]}, "spark2": {"take": [("spark1", M)]}},
+        {"spark1": {"hub_fetch": [M], "file_server": [M]}, "spark2": {"peer_fetches": [("spark1", M)]}},
     ),
-    "one Spark, drafter and all": (ALONE, {}, {}, {"spark1": {"fetch": [G, D], "pulls": 1}}),
+    "one Spark, with a drafter": (ALONE, {}, {}, {"spark1": {"hub_fetch": [G, D], "registry_pulls": 1}}),
     "two servers of one model share a download": (
         SOLOS,
         {},
         {},
         {
-            "spark1": {"fetch": [G, D], "give": [G, D], "shelved": 1, "shelf": True},
-            "spark2": {"take": [("spark1", G), ("spark1", D)], "over": 1},
+            "spark1": {"hub_fetch": [G, D], "file_server": [G, D], "cached_pulls": 1, "image_server": True},
+            "spark2": {"peer_fetches": [("spark1", G), ("spark1", D)], "peer_pulls": 1},
         },
     ),
-    "two servers that no cable joins": (
+    "two servers without a cable": (
         SOLOS,
         {},
         {"cable": "no-cable"},
-        {"spark1": {"fetch": [G, D], "pulls": 1}, "spark2": {"fetch": [G, D], "pulls": 1}},
+        {"spark1": {"hub_fetch": [G, D], "registry_pulls": 1}, "spark2": {"hub_fetch": [G, D], "registry_pulls": 1}},
     ),
-    "a bundle takes the place of outside": (
+    "a bundle replaces hub and registry": (
         PAIR,
         {},
         {"bundled": True},
         {
-            "spark1": {"load": [M], "give": [M], "shelved": 1, "shelf": True},
-            "spark2": {"take": [("spark1", M)], "over": 1},
+            "spark1": {"bundle_fetch": [M], "file_server": [M], "cached_pulls": 1, "image_server": True},
+            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
         },
     ),
-    "a bundle for one Spark": (ALONE, {}, {"bundled": True}, {"spark1": {"load": [G, D], "shelved": 1}}),
+    "a bundle for one Spark": (ALONE, {}, {"bundled": True}, {"spark1": {"bundle_fetch": [G, D], "cached_pulls": 1}}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(site: Make, name: str) -> None:
     deployments, has, more, expected = CASES[name]
-    found = steps(site(deployments, has, **more))
-    assert {host: done(mine) for host, mine in found.items()} == expected
+    by_host = steps(site(deployments, has, **more))
+    assert {host: summary_of(mine) for host, mine in by_host.items()} == expected
 
 
-def test_addresses_and_ports_are_the_fabrics(site: Make) -> None:
-    found = steps(site(PAIR))
-    give, taken = found["spark1"].give, found["spark2"].take[0]
-    assert (give["address"], give["port"]) == (taken["address"], taken["port"])
-    assert found["spark2"].over[0]["behind"]["url"] == f"http://{give['address']}:{ports.IMAGES_PORT}"
-    assert give["address"].startswith("192.168.") or give["address"].startswith("10.") or "169.254" in give["address"]
+def test_addresses_and_ports_are_those_of_the_fabric(site: Make) -> None:
+    by_host = steps(site(PAIR))
+    server, request = by_host["spark1"].file_server, by_host["spark2"].peer_fetches[0]
+    assert (server["address"], server["port"]) == (request["address"], request["port"])
+    upstream = by_host["spark2"].peer_pulls[0]["upstream"]
+    assert upstream is not None
+    assert upstream["url"] == f"http://{server['address']}:{ports.IMAGES_PORT}"
+    assert server["address"].startswith(("192.168.", "10.")) or "169.254" in server["address"]
     assert {ports.WEIGHTS_PORT, ports.IMAGES_PORT, ports.MIRROR_PORT} <= set(ports.PORTS)
 
 
-def test_without_outside_no_request_leads_there(site: Make) -> None:
+def test_a_bundled_pull_has_no_request_to_the_outside(site: Make) -> None:
     for mine in steps(site(PAIR, bundled=True)).values():
-        behind = [entry["behind"] for entry in [*mine.shelved, *mine.over, mine.shelf] if entry]
-        assert all(entry is None or entry["url"].startswith("http://") for entry in behind)
-        assert not mine.fetch
+        requests = [*mine.cached_pulls, *mine.peer_pulls, mine.image_server]
+        upstreams = [entry["upstream"] for entry in requests if entry]
+        assert all(entry is None or entry["url"].startswith("http://") for entry in upstreams)
+        assert not mine.hub_fetch
 
 
-def test_the_engines_own_image_fetches_and_no_token_is_in_its_words(site: Make) -> None:
+def test_the_engines_image_fetches_and_its_argv_has_no_token(site: Make) -> None:
     mine = steps(site(ALONE))["spark1"]
-    words = " ".join(mine.fetch_words)
-    assert "vllm/vllm-openai@sha256:" in words
-    assert "--env-file" in words
-    assert "HF_TOKEN" not in words
+    argv = " ".join(mine.hub_fetch_argv)
+    assert "vllm/vllm-openai@sha256:" in argv
+    assert "--env-file" in argv
+    assert "HF_TOKEN" not in argv
 
 
-# (what there is, free bytes) -> a part of the message, or nothing. The model and its drafter take 16.5 GiB.
+# name -> (state by host, free bytes, part of the message or empty). The model and its drafter take 16.5 GiB.
 DISKS = {
     "too full": ({}, 17 << 30, "has 17.0 GiB free"),
     "enough": ({}, 30 << 30, ""),
-    "full, and nothing has to come": ({"spark1": ALL}, 0, ""),
-    "full, and a hundred bytes have to come": ({"spark1": {"cut", "image"}}, 1 << 30, "has 1.0 GiB free"),
+    "full, and nothing is missing": ({"spark1": ALL}, 0, ""),
+    "full, and a hundred bytes are missing": ({"spark1": {"cut", "image"}}, 1 << 30, "has 1.0 GiB free"),
 }
 
 
 @pytest.mark.parametrize("name", DISKS)
-def test_the_disk_is_looked_at_first(site: Make, name: str) -> None:
-    has, free, said = DISKS[name]
-    asked = site(ALONE, has, free=free)
-    if not said:
-        steps(asked)
+def test_a_disk_that_is_too_small_is_refused(site: Make, name: str) -> None:
+    has, free, text = DISKS[name]
+    pull_site = site(ALONE, has, free=free)
+    if not text:
+        steps(pull_site)
         return
-    with pytest.raises(RefusedError, match=said) as refused:
-        steps(asked)
+    with pytest.raises(RefusedError, match=text) as refused:
+        steps(pull_site)
     assert [refusal.id for refusal in refused.value.refusals] == ["pull-disk"]
 
 
-def test_a_box_without_docker_is_refused(site: Make) -> None:
-    asked = site(ALONE)
-    asked.facts["spark1"]["docker"]["version"] = ""
+def test_a_spark_without_docker_is_refused(site: Make) -> None:
+    pull_site = site(ALONE)
+    pull_site.facts["spark1"]["docker"]["version"] = ""
     with pytest.raises(RefusedError) as refused:
-        steps(asked)
+        steps(pull_site)
     assert [refusal.id for refusal in refused.value.refusals] == ["no-docker"]
 
 
-# what is there at the end -> ids of what is said
+# name -> (state by host after the pull, ids of the refusals)
 ENDS = {
     "all": ({"spark1": ALL, "spark2": ALL}, []),
     "not read": ({"spark1": {"unread", "image"}, "spark2": ALL}, ["pull-incomplete"]),
@@ -243,65 +255,65 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_the_end_is_judged(site: Make, name: str) -> None:
+def test_the_result_of_a_pull_is_verified(site: Make, name: str) -> None:
     has, expected = ENDS[name]
-    asked, said = site(PAIR, has), []
-    for host in asked.wanted:
+    pull_site, ids = site(PAIR, has), []
+    for host in pull_site.specs:
         try:
-            plan.proven(asked, host)
+            plan.verify(pull_site, host)
         except RefusedError as error:
-            said += [refusal.id for refusal in error.refusals]
-    assert sorted(said) == expected
+            ids += [refusal.id for refusal in error.refusals]
+    assert sorted(ids) == expected
 
 
-def test_two_images_of_one_name_are_found(site: Make) -> None:
-    asked = site(PAIR, {"spark1": ALL, "spark2": ALL})
-    asked.facts["spark2"]["images"] = dict.fromkeys(asked.facts["spark2"]["images"], "sha256:other")
+def test_two_images_of_one_name_are_refused(site: Make) -> None:
+    pull_site = site(PAIR, {"spark1": ALL, "spark2": ALL})
+    pull_site.facts["spark2"]["images"] = dict.fromkeys(pull_site.facts["spark2"]["images"], "sha256:other")
     with pytest.raises(RefusedError, match="spark2 has sha256:other"):
-        plan.proven(asked, "spark1")
+        plan.verify(pull_site, "spark1")
 
 
-def test_a_bundle_holds_no_derived_image(site: Make) -> None:
+def test_a_bundle_contains_no_derived_image(site: Make) -> None:
     patched = [{"name": "p", "recipe": DERIVED, "hosts": ["spark1"]}]
     with pytest.raises(RefusedError) as refused:
-        steps(asked := site(patched, bundled=True))
+        steps(bundled := site(patched, bundled=True))
     assert [refusal.id for refusal in refused.value.refusals] == ["bundle-derived"]
-    made = steps(replace(asked, bundled=False))["spark1"].made
-    assert made["pull"]
-    assert made["build"]
+    derived = steps(replace(bundled, bundled=False))["spark1"].derived_image
+    assert derived["pull"]
+    assert derived["build"]
 
 
-# deployments, names -> the names of those that are pulled for
+# name -> (names that the operator gives, deployments of the pull)
 NAMED = {
-    "those that serve": ((), ["a"]),
-    "one whose turn comes later": (("b",), ["b"]),
+    "the active ones": ((), ["a"]),
+    "an inactive one": (("b",), ["b"]),
     "all": (("all",), ["a", "b"]),
 }
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_pull_may_be_for_what_comes_later(name: str) -> None:
+def test_a_pull_may_name_inactive_deployments(name: str) -> None:
     named, expected = NAMED[name]
     deployments = [
         {"name": "a", "recipe": SOLO, "hosts": ["spark1"]},
         {"name": "b", "recipe": SOLO, "hosts": ["spark1"], "active": False},
     ]
-    found = selection.of_host(inventory(deployments), "spark1", named)
-    assert [entry.deployment.name for entry in found] == expected
+    specs = selection.of_host(inventory(deployments), "spark1", named)
+    assert [entry.deployment.name for entry in specs] == expected
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(RefusedError, match="pull_deployments names nobody"):
         selection.of_host(inventory(ALONE), "spark1", ("nobody",))
 
 
-def test_the_programs_import_nothing_that_is_not_placed() -> None:
-    placed = plan.programs()
-    named = re.compile(r"^from vllm_spark\.node\.pull(?: import ([\w, ]+)|\.(\w+) import)", re.MULTILINE)
-    found = [name for text in placed.values() for match in named.findall(text) for name in match if name]
-    imported = {name.split(" as ")[0].strip() for names in found for name in names.split(",")}
+def test_the_programs_import_only_placed_modules() -> None:
+    programs = plan.programs()
+    statement = re.compile(r"^from vllm_spark\.node\.pull(?: import ([\w, ]+)|\.(\w+) import)", re.MULTILINE)
+    matches = [name for text in programs.values() for match in statement.findall(text) for name in match if name]
+    imported = {name.split(" as ")[0].strip() for names in matches for name in names.split(",")}
     assert "hub_cache" in imported
-    assert imported <= {Path(path).stem for path in placed}
+    assert imported <= {Path(path).stem for path in programs}
 
 
 HEADLINES = {
@@ -319,18 +331,32 @@ HEADLINES = {
 
 
 @pytest.mark.parametrize("expected", HEADLINES)
-def test_progress_reads(expected: str) -> None:
-    assert messages.job_headline(HEADLINES[expected]) == expected
+def test_the_headline_shows_the_progress(expected: str) -> None:
+    assert jobs.headline(HEADLINES[expected]) == expected
 
 
-@pytest.mark.parametrize("reason", [*messages.REASONS, "never heard of"])
+@pytest.mark.parametrize("reason", [*jobs.REASONS, "unknown"])
 def test_every_reason_of_a_job_has_a_fix_and_a_runbook(reason: str) -> None:
-    said = messages.job_failure("take", "spark2", {"ok": False, "reason": reason, "said": "what it saw"})
-    assert "on spark2 stopped: what it saw — expected" in str(said)
-    assert (paths.RUNBOOKS / f"{said.runbook}.md").is_file()
+    refusal = jobs.failure("fetch-peer", "spark2", {"ok": False, "reason": reason, "detail": "the detail"})
+    assert "on spark2 stopped: the detail — expected" in str(refusal)
+    assert (paths.RUNBOOKS / f"{refusal.runbook}.md").is_file()
 
 
-def test_the_look_is_of_every_model_once(site: Make) -> None:
-    specs = site(ALONE).wanted["spark1"]
-    asked = plan.look_at([*specs, *(replace(entry) for entry in specs)])
-    assert [source["repository"] for source in asked["sources"]] == [G, D]
+def test_the_state_of_every_model_is_requested_once(site: Make) -> None:
+    specs = site(ALONE).specs["spark1"]
+    request = plan.model_state_request([*specs, *(replace(entry) for entry in specs)])
+    assert [source["repository"] for source in request["sources"]] == [G, D]
+
+
+@pytest.mark.parametrize("job", jobs.JOBS.values(), ids=jobs.JOBS)
+def test_every_job_has_its_function_on_the_host_and_a_valid_unit_name(job: jobs.Job) -> None:
+    module = importlib.import_module(f"vllm_spark.node.pull.{job.module}")
+    assert callable(getattr(module, job.function))
+    assert f"vllm_spark/node/pull/{job.module}.py" in plan.programs()
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", job.id)
+
+
+def test_the_roles_run_only_known_jobs() -> None:
+    text = "".join(file.read_text() for file in (paths.ROOT / "roles").rglob("*.yml"))
+    names = re.findall(r"^ +vllm_pull_job:\n +job: ([\w-]+)$", text, re.MULTILINE)
+    assert set(names) == set(jobs.JOBS)

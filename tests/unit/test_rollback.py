@@ -132,3 +132,31 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
     assert json.loads((tmp_path / "deployed.json").read_text()) == {"mark": "new"}
     restore(tmp_path, capsys)
     assert (marks(tmp_path), marks(tmp_path / "failed")) == ({"old"}, {"new"})
+
+
+@pytest.mark.parametrize(
+    ("settled", "results", "enabled", "decision"),
+    [
+        (False, [HOLDS], True, {"record": True, "restore": False, "missed": False}),
+        (True, [HOLDS], True, {"record": False, "restore": False, "missed": False}),
+        (True, [MISSED], True, {"record": True, "restore": True, "missed": True}),
+        (False, [MISSED], False, {"record": True, "restore": False, "missed": True}),
+        # The other rank failed: this one returns with it, and does not fail itself.
+        (False, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False}),
+        (False, [SKIPPED], True, {"record": False, "restore": False, "missed": False}),
+    ],
+)
+def test_decision_after_a_deploy(
+    settled: bool, results: list[dict[str, bool]], enabled: bool, decision: dict[str, bool]
+) -> None:
+    plan = {"settled": settled, "undoable": True}
+    plans = [plan] * len(results)
+    assert rollback.decide(plan, results[0], plans, results, enabled=enabled).to_json() == decision
+
+
+@pytest.mark.parametrize(
+    ("results", "returns"), [([HOLDS, HOLDS], False), ([HOLDS, MISSED], True), ([SKIPPED], False), ([{}, {}], False)]
+)
+def test_decision_after_a_manual_rollback(results: list[dict[str, bool]], returns: bool) -> None:
+    decision = rollback.decide_by_hand(results)
+    assert (decision.restore, decision.missed) == (returns, returns)

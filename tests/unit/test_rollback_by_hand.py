@@ -12,7 +12,7 @@ from conftest import load_module
 from held_boxes import box, container, deployment, derived, launch, pulled, record
 
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.lifecycle import rollback
+from vllm_spark.lifecycle import rollback, rollback_target
 
 FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
 IMAGES = (pulled("a"), pulled("c"))
@@ -54,7 +54,7 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
     ],
 )
 def test_ways(boxes: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
-    ways = rollback.targets(boxes, name)
+    ways = rollback_target.targets(boxes, name)
     assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == found
     assert {way.record["recipe"] for way in ways.values()} == {"recipe-a"}
 
@@ -113,14 +113,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
 @pytest.mark.parametrize(("boxes", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
 def test_refusals(boxes: dict[str, Any], name: str, ids: list[str]) -> None:
     with pytest.raises(RefusedError) as error:
-        rollback.targets(boxes, name)
+        rollback_target.targets(boxes, name)
     assert [refusal.id for refusal in error.value.refusals] == ids
 
 
 def test_a_derived_image_is_known_by_its_name() -> None:
     images = [pulled("c"), derived("a")]
     boxes = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
-    assert rollback.targets(boxes)["spark1"].to[0] == "a"
+    assert rollback_target.targets(boxes)["spark1"].to[0] == "a"
 
 
 WAY = {"deployment": "demo", "record": record("a"), "current": record("c")}

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from ansible.module_utils import spark_status
 from deployed_spark import deployed_facts
-from recorded_boxes import HOSTS
-from stand_in import Reply, serving
+from recorded_hosts import HOSTS
 from test_cases import boxes_of, merge, resolved
 
+from fakes.fake_http import Reply, serving
 from vllm_spark.core import paths
 from vllm_spark.deploy import ranks
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import status
+from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 
 SECRET = "hidden-value-of-a-test"
@@ -61,8 +61,8 @@ def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> Non
         "model": box["records"]["demo"]["model"],
         "drift": {"differs": False, "reasons": [], "launch_diff": []},
     }
-    lines = status.table(shown(spark1=HostResult(spec, "", box))).splitlines()
-    assert max(map(len, lines)) <= status.TABLE_WIDTH
+    lines = status_table.table(shown(spark1=HostResult(spec, "", box))).splitlines()
+    assert max(map(len, lines)) <= status_table.TABLE_WIDTH
     (first,) = [line for line in lines if "spark1" in line]
     assert [cell.strip() for cell in first.split("│")[1:-1]] == [
         "spark1",
@@ -114,11 +114,11 @@ def test_every_host_has_the_same_keys(spec: Spec, box: dict[str, Any]) -> None:
 
 
 def rows(found: dict[str, Any]) -> str:
-    return " ".join(status.table(found).replace("│", " ").split())
+    return " ".join(status_table.table(found).replace("│", " ").split())
 
 
 def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
-    text = status.table(
+    text = status_table.table(
         shown(spark1=HostResult(spec, "", None, "no route to host"), spark2=HostResult(problem="no sudo"))
     )
     assert "spark1  does not answer: no route to host" in text
@@ -133,7 +133,7 @@ def test_a_host_without_docker_has_its_row(spec: Spec, box: dict[str, Any]) -> N
     found = shown(spark1=HostResult(spec, "", box))
     assert found["hosts"][0]["answers"]
     assert "no-docker" in found["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
-    assert "spark1  no Docker engine answers: no socket" in status.table(found)
+    assert "spark1  no Docker engine answers: no socket" in status_table.table(found)
 
 
 def test_an_idle_spark_and_one_that_nobody_placed(facts: dict[str, Any]) -> None:
@@ -172,7 +172,9 @@ def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
     failed = {"recipe": "everything-new", "launch": "new", "previous": {"launch": record["launch"]}}
     box["status"]["deployments"]["demo"]["failed"] = failed
     assert one(spec, box)["taken_back"]["recipe"] == "everything-new"
-    assert "everything-new missed its gates and was taken back" in status.table(shown(spark1=HostResult(spec, "", box)))
+    assert "everything-new missed its gates and was taken back" in status_table.table(
+        shown(spark1=HostResult(spec, "", box))
+    )
     # Another launch has come since: what was taken back is past.
     box["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
     assert one(spec, box)["taken_back"] is None
@@ -233,7 +235,7 @@ def test_who_holds_it_and_what_the_launch_would_become(spec: Spec, box: dict[str
     box["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
     box["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
     box["status"]["deployments"]["demo"]["launch"] = "by hand\n"
-    text = status.table(shown(spark1=HostResult(spec, "", box)))
+    text = status_table.table(shown(spark1=HostResult(spec, "", box)))
     assert "spark1  is held by ben@laptop with switch for 01:07; that run is of another machine" in text
     assert "spark1  demo  -by hand" in text
 
@@ -249,7 +251,9 @@ def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, box: dict[str, Any]
     }
     found = shown(spark1=HostResult(spec, "", box, holder_lives=False))
     assert found["hosts"][0]["lock"] == {**box["status"]["lock"], "age_s": 3, "alive": False}
-    assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status.table(found)
+    assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status_table.table(
+        found
+    )
 
 
 def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) -> None:
@@ -278,7 +282,7 @@ def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) ->
             ["vllm@pair.service is restarted: it is waiting"],
         ),
     ]
-    assert "pair, rank 0" in status.table(asked())
+    assert "pair, rank 0" in status_table.table(asked())
     boxes["spark2"]["fabric"]["hcas"] = []
     found = [host["deployments"][0]["drift"]["reasons"] for host in asked()["hosts"]]
     assert found == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]

@@ -14,7 +14,7 @@ import pytest
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import exclusion, plan
+from vllm_spark.deploy import exclusion, plan, unit_state
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import switch, switch_report
 from vllm_spark.sizing import memory
@@ -65,7 +65,7 @@ def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) ->
         ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, BOTH, []),
         # The pair runs, and only half of it would stop.
         ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, ("spark1",), ["switch-outside"]),
-        ({"spark1": {"stop_units": [], "reason": plan.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
+        ({"spark1": {"stop_units": [], "reason": unit_state.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
         ({"spark1": {"stop_units": [], "reason": ""}, "spark2": {"idle": True, "stop_units": []}}, BOTH, []),
     ],
 )
@@ -136,7 +136,7 @@ def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[...
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
     idle, said = plan.idle_plan(facts)
-    assert idle["stop_units"] == ["vllm@b.service"]
+    assert idle.stop_units == ["vllm@b.service"]
     assert said == ["vllm@b.service stops: no deployment is active here"]
 
 

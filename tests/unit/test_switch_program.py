@@ -249,6 +249,15 @@ def test_steps_say_json(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
     assert (box.unit("a"), box.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
 
 
+def test_a_unit_that_cannot_be_enabled_fails_the_step(
+    box: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box.add("b", active=True)
+    monkeypatch.setattr(switch, "systemctl", lambda *_: "no such unit")
+    assert switch.main(["--step=settle", "b"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"ok": False, "said": "no such unit"}
+
+
 def test_a_spark_that_only_gives_up_its_rank_starts_nothing(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
     box.add("a", active=True)
     assert switch.main(["--inside", "--step=change", "--stop=a"]) == 0

@@ -1,7 +1,7 @@
-"""Drift: what `deploy` would change on a Spark, from the plan that `deploy` itself would make. Pure.
+"""Drift: what deploy would change on a host, computed from the plan of deploy. Pure.
 
-The Spark's side is facts.status of plugins/modules/spark_facts.py: checksums of files, names of variables, and the
-launch without its secrets. Nothing here holds the value of one.
+The state of the host is facts.status of plugins/modules/spark_facts.py: checksums of files, names of variables, and
+the launch without its secrets. No value of a secret is read here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan
-from vllm_spark.deploy.plan import File, Plan
+from vllm_spark.deploy.files import File
+from vllm_spark.deploy.plan import Plan
 from vllm_spark.inventory.spec import Spec
 
 # A launch has some forty lines; one of another recipe differs in most of them.
@@ -25,15 +26,15 @@ DIFF_LINES = 40
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """`differs` is None where it cannot be known, and the first of `reasons` says why. `launch_diff` are lines of a
-    unified diff, from what lies on the Spark to what `deploy` would place."""
+    """Differences between a host and its plan. `differs` is None if unknown; the first of `reasons` has the cause.
+    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install."""
 
     differs: bool | None
     reasons: tuple[str, ...] = ()
     launch_diff: tuple[str, ...] = ()
 
     def said(self, most: int = 2) -> str:
-        """In a few words: `none`, or the first reasons."""
+        """Return `none`, or the first reasons."""
         if self.differs is False:
             return "none"
         more = len(self.reasons) - most
@@ -41,51 +42,51 @@ class Drift:
 
 
 def unknown(why: str) -> Drift:
-    """Of a Spark that nobody could ask, or for which nobody knows what it shall run."""
+    """Return the drift of a host that did not answer or has no resolvable desired state."""
     return Drift(None, (f"unknown: {why}",))
 
 
 def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str) -> Drift:
-    """Of the deployment that a Spark shall serve. `specs` and `facts` are by host, of all hosts of the deployment."""
+    """Return the drift of the active deployment of a host. `specs` and `facts` hold every host of the deployment."""
     absent = [name for name in specs[host].deployment.hosts if name not in facts or name not in specs]
     if absent:
         return unknown(f"{', '.join(absent)} was not asked")
     try:
-        made, _ = plan.of_host(specs, facts, host, toolkit)
+        planned, _ = plan.of_host(specs, facts, host, toolkit)
     except RefusedError as error:
         return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
-    reasons = tuple(_reasons(made, facts[host]))
-    return Drift(bool(reasons), reasons, tuple(_launch_diff(made, facts[host])))
+    reasons = tuple(_reasons(planned, facts[host]))
+    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])))
 
 
 def of_idle(facts: Facts) -> Drift:
-    """Of a Spark that shall serve nothing."""
-    stops = plan.idle_plan(facts)[0]["stop_units"]
+    """Return the drift of a host without an active deployment."""
+    stops = plan.idle_plan(facts)[0].stop_units
     return Drift(bool(stops), tuple(f"{unit} stops" for unit in stops))
 
 
-def _reasons(made: Plan, facts: Facts) -> Iterator[str]:
-    container = facts["docker"]["containers"].get(made.container)
-    if container and container["image"] != made.image:
-        yield f"image {_short(container['image'])} becomes {_short(made.image)}"
-    if made.pull or made.build or made.transfer:
-        yield f"image {_short(made.image)} is fetched or built"
-    changed = [file for file in made.files if _differs(file, facts)]
-    yield from _files(made, changed)
+def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
+    container = facts["docker"]["containers"].get(planned.container)
+    if container and container["image"] != planned.image:
+        yield f"image {_short(container['image'])} becomes {_short(planned.image)}"
+    if planned.pull or planned.build or planned.transfer:
+        yield f"image {_short(planned.image)} is fetched or built"
+    changed = [file for file in planned.files if _differs(file, facts)]
+    yield from _files(planned, changed)
     yield from _env(facts["status"]["env"])
-    if made.reload:
+    if planned.reload:
         yield "systemd reads its unit files anew"
-    if not made.settled:
+    if not planned.settled:
         # The plan's word for a unit: restarted or started.
-        yield f"{made.unit} is {made.state}: {made.reason}"
-    for unit in made.stop_units:
+        yield f"{planned.unit} is {planned.state}: {planned.reason}"
+    for unit in planned.stop_units:
         yield f"{unit} stops"
 
 
-def _files(made: Plan, changed: Iterable[File]) -> Iterator[str]:
-    """The launch by itself, then the names of units, then those of other files."""
+def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
+    """Yield the launch, then the names of units, then those of other files."""
     names = [file.path for file in changed]
-    launches = [name for name in names if name == _launch_path(made)]
+    launches = [name for name in names if name == _launch_path(planned)]
     units = [name.rpartition("/")[2] for name in names if name.startswith(host_layout.UNIT_DIR)]
     others = [
         name.rpartition("/")[2] for name in names if name not in launches and not name.startswith(host_layout.UNIT_DIR)
@@ -100,28 +101,29 @@ def _files(made: Plan, changed: Iterable[File]) -> Iterator[str]:
 
 def _env(env: Mapping[str, Any] | None) -> Iterator[str]:
     if env and not env["same"]:
-        said = [f"{what} {', '.join(env[what])}" for what in ("added", "removed", "changed") if env[what]]
-        yield f"env: {'; '.join(said) or 'its mode or its other lines'}"
+        parts = [f"{what} {', '.join(env[what])}" for what in ("added", "removed", "changed") if env[what]]
+        yield f"env: {'; '.join(parts) or 'its mode or its other lines'}"
 
 
 def _differs(file: File, facts: Facts) -> bool:
-    wanted = [hashlib.sha256(file.content.encode()).hexdigest(), file.mode]
-    return list(facts["status"]["files"].get(file.path, [])) != wanted
+    planned = [hashlib.sha256(file.content.encode()).hexdigest(), file.mode]
+    return list(facts["status"]["files"].get(file.path, [])) != planned
 
 
-def _launch_path(made: Plan) -> str:
-    return f"{made.env_path.rpartition('/')[0]}/launch"
+def _launch_path(planned: Plan) -> str:
+    return f"{planned.env_path.rpartition('/')[0]}/launch"
 
 
-def _launch_diff(made: Plan, facts: Facts) -> Iterator[str]:
-    """The lines that differ, none around them, and how many more there are."""
-    wanted = next(file for file in made.files if file.path == _launch_path(made))
-    if not _differs(wanted, facts):
+def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
+    """Yield the lines that differ, without context, and the number of further ones."""
+    launch = next(file for file in planned.files if file.path == _launch_path(planned))
+    if not _differs(launch, facts):
         return
-    name = made.unit.partition("@")[2].removesuffix(".service")
-    there = facts["status"]["deployments"].get(name, {}).get("launch", "")
-    found = difflib.unified_diff(there.splitlines(), wanted.content.splitlines(), n=0, lineterm="")
-    lines = [line for line in list(found)[2:] if not line.startswith("@@")]
+    name = planned.unit.partition("@")[2].removesuffix(".service")
+    deployment = facts["status"]["deployments"].get(name)
+    on_disk = (deployment["launch"] if deployment else None) or ""
+    diff = difflib.unified_diff(on_disk.splitlines(), launch.content.splitlines(), n=0, lineterm="")
+    lines = [line for line in list(diff)[2:] if not line.startswith("@@")]
     yield from lines[:DIFF_LINES]
     if len(lines) > DIFF_LINES:
         yield f"… and {len(lines) - DIFF_LINES} lines more: deploy.yml --check --diff"

@@ -1,36 +1,25 @@
-"""Status: what every Spark runs and what is known of it, as a document for programs and a table for people. Pure.
+"""Status document: what every Spark runs, its last results and its drift. Pure.
 
-docs/operations/status.md describes the document; its keys are a contract.
+docs/operations/status.md describes the document. Its keys are a contract.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-
-from vllm_spark.core import units
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import operator_lock
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
 Document = dict[str, Any]
 
-# Of the document. It goes up when a key changes its meaning or goes; a new key leaves it.
+# Version of the document. It increases when a key is removed or changes its meaning, not when a key is added.
 VERSION = 1
-
-COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/s", "drift")
-TABLE_WIDTH = 120
-SHOWN_DIGITS = 12
-NOTHING = "—"
 
 # templates/launch.sh.j2
 OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
@@ -38,9 +27,9 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What a run knows of one host. `spec` is None for a Spark that shall be idle, and where `refused` says why nobody
-    knows; `facts` is None where `problem` says why it did not answer. `holder_lives`, of the run that
-    holds it, is from operator_lock.lives_here."""
+    """What a run has read of one host. `spec` is None for an idle host, and if the inventory is refused (`refused` has
+    the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result of
+    operator_lock.lives_here for the run that has locked the host."""
 
     spec: Spec | None = None
     refused: str = ""
@@ -50,74 +39,74 @@ class HostResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
-    """One host that answered, with its drift."""
+class _Host:
+    """One host that answered, with its drift. `on_disk` holds its deployments by name."""
 
-    asked: HostResult
+    result: HostResult
     facts: Facts
     drift: Drift
-    lying: Mapping[str, Any] = field(default_factory=dict)
+    on_disk: Mapping[str, Any] = field(default_factory=dict)
 
 
 def document(hosts: Mapping[str, HostResult], at: str, toolkit: str) -> Document:
-    """Everything, for programs: `hosts` in the order of the inventory. `at` is the controller's time, ISO 8601."""
-    shown = [_host(name, hosts, toolkit) for name in hosts]
-    return {"version": VERSION, "at": at, "toolkit": toolkit, "hosts": shown}
+    """Return the document. `hosts` is in the order of the inventory. `at` is the controller's time, ISO 8601."""
+    documents = [_host(name, hosts, toolkit) for name in hosts]
+    return {"version": VERSION, "at": at, "toolkit": toolkit, "hosts": documents}
 
 
 def _host(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Document:
-    asked = hosts[name]
-    if asked.facts is None:
-        wanted = [_unasked(asked.spec)] if asked.spec else []
-        return _host_document(name, asked.problem or "it was not asked", asked, wanted)
-    facts = asked.facts
-    box = _Box(asked, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
+    result = hosts[name]
+    if result.facts is None:
+        active = [_unanswered(result.spec)] if result.spec else []
+        return _host_document(name, result.problem or "it was not asked", result, active)
+    facts = result.facts
+    host = _Host(result, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
     docker = facts["docker"]
     problem = "" if docker["version"] else f"no Docker engine answers: {docker['error']}"
-    return _host_document(name, problem, asked, [_deployment(one, box) for one in _names(box)])
+    return _host_document(name, problem, result, [_deployment(one, host) for one in _names(host)])
 
 
-def _host_document(name: str, problem: str, asked: HostResult, deployments: Sequence[Document]) -> Document:
-    facts = asked.facts
-    held = facts["status"]["lock"] if facts else None
+def _host_document(name: str, problem: str, result: HostResult, deployments: Sequence[Document]) -> Document:
+    facts = result.facts
+    lock = facts["status"]["lock"] if facts else None
     return {
         "host": name,
         "answers": facts is not None,
         "problem": problem,
         "memory": {key: facts["memory"][key] for key in ("total", "available")} if facts else None,
-        "lock": _lock(held, asked.holder_lives) if held else None,
+        "lock": _lock(lock, result.holder_lives) if lock else None,
         "deployments": list(deployments),
     }
 
 
-def _lock(held: Mapping[str, Any], alive: bool | None) -> Document:
-    lock = LockHolder.from_json(held)
+def _lock(document: Mapping[str, Any], alive: bool | None) -> Document:
+    lock = LockHolder.from_json(document)
     of_run = {"user": lock.user, "controller": lock.controller, "pid": lock.pid, "verb": lock.verb}
     return {**of_run, "age_s": round(lock.age_s), "connected": lock.connected, "alive": alive}
 
 
 def _drift(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Drift:
-    asked = hosts[name]
-    assert asked.facts is not None  # noqa: S101  its caller has looked; this tells the type checker
-    if asked.refused:
+    result = hosts[name]
+    assert result.facts is not None  # noqa: S101  the caller has checked this; the type checker does not know
+    if result.refused:
         return drift.unknown("the inventory is refused")
-    if asked.spec is None:
-        return drift.of_idle(asked.facts)
-    of_pair = [host for host in asked.spec.deployment.hosts if host in hosts]
+    if result.spec is None:
+        return drift.of_idle(result.facts)
+    of_pair = [host for host in result.spec.deployment.hosts if host in hosts]
     specs = {host: spec for host in of_pair if (spec := hosts[host].spec)}
     facts = {host: found for host in of_pair if (found := hosts[host].facts) is not None}
     return drift.of_host(specs, facts, name, toolkit)
 
 
-def _names(box: _Box) -> list[str]:
-    """The deployments of a Spark: what it shall serve first, then what else runs, then what else lies there."""
-    wanted = [box.asked.spec.deployment.name] if box.asked.spec else []
-    running = [unit.partition("@")[2].removesuffix(".service") for unit in box.facts["running_units"]]
-    return list(dict.fromkeys([*wanted, *running, *sorted(box.lying)]))
+def _names(host: _Host) -> list[str]:
+    """Return the deployments of a host: the active one, then what else runs, then what else is on disk."""
+    active = [host.result.spec.deployment.name] if host.result.spec else []
+    running = [unit.partition("@")[2].removesuffix(".service") for unit in host.facts["running_units"]]
+    return list(dict.fromkeys([*active, *running, *sorted(host.on_disk)]))
 
 
-def _unasked(spec: Spec) -> Document:
-    """What a Spark that does not answer shall run: the same keys."""
+def _unanswered(spec: Spec) -> Document:
+    """Return the active deployment of a host that did not answer, with the same keys."""
     return {
         **_empty(),
         "name": spec.deployment.name,
@@ -135,14 +124,14 @@ def _empty() -> Document:
 
 
 def _ranks(spec: Spec | None, launch: str) -> int | None:
-    """On how many Sparks it runs; of one that the inventory does not have here, by its launch's own words."""
-    said = OF_RANKS.search(launch)
-    return len(spec.deployment.hosts) if spec else int(said[1]) if said else None
+    """Return the number of ranks, from the inventory, or from the launch if the inventory does not know it."""
+    match = OF_RANKS.search(launch)
+    return len(spec.deployment.hosts) if spec else int(match[1]) if match else None
 
 
-def _deployment(name: str, box: _Box) -> Document:
-    facts, lying = box.facts, box.lying.get(name, {})
-    spec = box.asked.spec if box.asked.spec and box.asked.spec.deployment.name == name else None
+def _deployment(name: str, host: _Host) -> Document:
+    facts, on_disk = host.facts, host.on_disk.get(name, {})
+    spec = host.result.spec if host.result.spec and host.result.spec.deployment.name == name else None
     record = facts["records"].get(name) or {}
     container = facts["docker"]["containers"].get(f"vllm-{name}")
     running = container if container and container["state"] == "running" else None
@@ -151,38 +140,38 @@ def _deployment(name: str, box: _Box) -> Document:
         "name": name,
         "recipe": record.get("recipe") or (spec.recipe["name"] if spec else None),
         "rank": record.get("rank", spec.rank if spec else None),
-        "ranks": _ranks(spec, lying.get("launch", "")),
-        "wanted": None if box.asked.refused else spec is not None,
+        "ranks": _ranks(spec, on_disk.get("launch", "")),
+        "wanted": None if host.result.refused else spec is not None,
         "state": _state(name, facts, container),
         "unit": _unit(facts["units"].get(f"vllm@{name}.service")),
         "image": _image(running),
         "model": record.get("model"),
         "launch": record.get("launch"),
         "toolkit": record.get("toolkit"),
-        "gates": _gates(lying.get("judged"), record),
-        "tokens": tokens(lying.get("counters") or []),
-        "liveness": _liveness(lying.get("liveness")),
-        "derived": lying.get("derived"),
-        "taken_back": _taken_back(lying.get("failed"), record),
-        "drift": _drift_document(_drift_of(name, spec, box)),
+        "gates": _gates(on_disk.get("judged"), record),
+        "tokens": tokens(on_disk.get("counters") or []),
+        "liveness": _liveness(on_disk.get("liveness")),
+        "derived": on_disk.get("derived"),
+        "taken_back": _taken_back(on_disk.get("failed"), record),
+        "drift": _drift_document(_drift_of(name, spec, host)),
     }
 
 
-def _drift_of(name: str, spec: Spec | None, box: _Box) -> Drift:
-    """That of what a Spark shall serve is the Spark's; what else runs is stopped by a deploy or refused by it."""
-    if spec or box.asked.refused:
-        return box.drift
+def _drift_of(name: str, spec: Spec | None, host: _Host) -> Drift:
+    """Return the drift of a deployment. The active one has that of its host; deploy stops or refuses any other."""
+    if spec or host.result.refused:
+        return host.drift
     unit = f"vllm@{name}.service"
     stops = f"{unit} stops"
-    if stops in box.drift.reasons:
+    if stops in host.drift.reasons:
         return Drift(True, (stops,))
-    if unit in box.facts["running_units"]:
+    if unit in host.facts["running_units"]:
         return Drift(True, ("it runs, and the inventory has it nowhere active",))
     return Drift(False)
 
 
-def _drift_document(found: Drift) -> Document:
-    return {"differs": found.differs, "reasons": list(found.reasons), "launch_diff": list(found.launch_diff)}
+def _drift_document(drift_: Drift) -> Document:
+    return {"differs": drift_.differs, "reasons": list(drift_.reasons), "launch_diff": list(drift_.launch_diff)}
 
 
 def _unit(shown: Mapping[str, Any] | None) -> Document | None:
@@ -200,27 +189,27 @@ def _unit(shown: Mapping[str, Any] | None) -> Document | None:
 
 
 def _state(name: str, facts: Facts, container: Mapping[str, Any] | None) -> str:
-    """The unit's state; of a rank that runs, what its supervisor knows: the unit of one that waits is active too."""
+    """Return the state of the unit, or that of the supervisor of a running rank: a waiting rank's unit is active."""
     unit = facts["units"].get(f"vllm@{name}.service", {})
-    told = facts.get("states", {}).get(name)
+    state = facts.get("states", {}).get(name)
     if name not in facts["status"]["deployments"] and not container:
         return "not deployed"
     if container and container["state"] != "running":
         return f"container {container['state']}"
-    if not told or unit.get("ActiveState") != "active":
-        last = f"; {told['last_end']}" if told and told.get("last_end") else ""
+    if not state or unit.get("ActiveState") != "active":
+        last = f"; {state['last_end']}" if state and state.get("last_end") else ""
         return f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')}){last}"
-    last = f"; before that: {told['last_end']}" if told["state"] != "serving" and told.get("last_end") else ""
-    return f"{told['state']} {told['why']}".strip() + last
+    last = f"; before that: {state['last_end']}" if state["state"] != "serving" and state.get("last_end") else ""
+    return f"{state['state']} {state['why']}".strip() + last
 
 
 def _image(running: Mapping[str, Any] | None) -> Document | None:
-    """What the container runs, not what the inventory says: its name with the digest, and Docker's id."""
+    """Return the image that the container runs: its name with the digest, and Docker's id."""
     return {"name": running["image"], "id": running["image_id"]} if running else None
 
 
 def _gates(judged: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Document | None:
-    """When a launch was judged last, by the Spark's own history; `this_launch`: none has come since."""
+    """Return the last judged gates in the history of the host. `this_launch`: they are those of the current launch."""
     if not judged:
         return None
     gates = judged.get("gates") or {}
@@ -234,13 +223,13 @@ def _gates(judged: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Docum
     }
 
 
-def tokens(looks: Sequence[Mapping[str, float]]) -> Document | None:
-    """The engine's own counters as speeds. `looks`: one or two of them (spark_status.first_sample), two where requests
-    ran. `now` is tokens a second of all requests together between the two; `mean` that of one request, over all that
-    have ended since the start, without each one's first token, which prefill gives."""
-    if not looks:
+def tokens(samples: Sequence[Mapping[str, float]]) -> Document | None:
+    """Return speeds in tokens per second, from one or two samples of the engine's counters (spark_status.first_sample):
+    two if requests ran. `now` is the rate of all requests together between the samples. `mean` is that of one request,
+    over all that have ended since the start, without the first token of each, which prefill produces."""
+    if not samples:
         return None
-    first, last = looks[0], looks[-1]
+    first, last = samples[0], samples[-1]
     return {
         "running": int(last.get("running", 0)),
         "waiting": int(last.get("waiting", 0)),
@@ -250,119 +239,19 @@ def tokens(looks: Sequence[Mapping[str, float]]) -> Document | None:
 
 
 def _rate(count: float, seconds: float) -> float | None:
-    """None where nothing was measured; a counter that goes back is an engine that started anew."""
+    """Return None if nothing was measured, or if a counter decreased because the engine has restarted."""
     return round(count / seconds, 2) if seconds > 0 and count >= 0 else None
 
 
-def _liveness(said: Mapping[str, Any] | None) -> Document | None:
-    """What the timer that asks for a token saw last."""
-    if not said:
+def _liveness(result: Mapping[str, Any] | None) -> Document | None:
+    """Return the last result of the liveness timer."""
+    if not result:
         return None
-    return {"ready": bool(said.get("ready")), "misses": int(said.get("misses", 0)), "age_s": round(said["age_s"])}
+    return {"ready": bool(result.get("ready")), "misses": int(result.get("misses", 0)), "age_s": round(result["age_s"])}
 
 
 def _taken_back(failed: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Document | None:
-    """The launch that missed its gates, while the one before it is back in its place."""
+    """Return the launch that failed its gates, if the previous launch has replaced it."""
     if not failed or not record or (failed.get("previous") or {}).get("launch") != record.get("launch"):
         return None
     return {key: failed.get(key) for key in ("recipe", "image", "model", "launch", "toolkit")}
-
-
-def table(shown: Document) -> str:
-    """The document as a person reads it: a row a deployment, then what does not fit into one."""
-    drawn = Table(*(Column(name, overflow="fold") for name in COLUMNS), show_lines=True)
-    for host in shown["hosts"]:
-        for row in _rows(host):
-            drawn.add_row(*row)
-    text = StringIO()
-    Console(file=text, width=TABLE_WIDTH).print(drawn, markup=False)
-    return "\n".join([text.getvalue().rstrip(), *_notes(shown)])
-
-
-def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    lines = [host["host"], *(["held"] if host["lock"] else [])]
-    free = _free(host["memory"])
-    if not host["deployments"]:
-        yield ("\n".join(lines), NOTHING, _shown_state(None, host), NOTHING, NOTHING, free, NOTHING)
-    for one in host["deployments"]:
-        yield (
-            "\n".join(lines),
-            _named(one),
-            "\n".join(filter(None, [_shown_state(one, host), _up(one["unit"]), _alive(one)])),
-            f"{_digest(one['image'])}\n{_commit(one['model'])}",
-            _judged(one),
-            f"{free}\n{_speed(one['tokens'])}",
-            Drift(one["drift"]["differs"], tuple(one["drift"]["reasons"])).said(),
-        )
-
-
-def _named(one: Mapping[str, Any]) -> str:
-    rank = f", rank {one['rank']}" if one["ranks"] and one["ranks"] > 1 else ""
-    note = {True: "", False: "\nnot active", None: ""}[one["wanted"]]
-    return f"{one['name']}{rank}\n{one['recipe'] or NOTHING}{note}"
-
-
-def _shown_state(one: Mapping[str, Any] | None, host: Mapping[str, Any]) -> str:
-    """In a word; what is wrong with a host as a whole stands below the table."""
-    if host["problem"]:
-        return "no Docker" if host["answers"] else "no answer"
-    return str(one["state"]) if one else "idle"
-
-
-def _up(unit: Mapping[str, Any] | None) -> str:
-    if not unit or unit["up_s"] is None:
-        return ""
-    again = f", {unit['restarts']} restarts" if unit["restarts"] else ""
-    return f"up {units.clock(unit['up_s'])}{again}"
-
-
-def _alive(one: Mapping[str, Any]) -> str:
-    said = one["liveness"]
-    return f"{said['misses']} tokens missed" if said and said["misses"] else ""
-
-
-def _digest(image: Mapping[str, Any] | None) -> str:
-    return str(image["name"]).rpartition(":")[2][:SHOWN_DIGITS] if image else NOTHING
-
-
-def _commit(model: str | None) -> str:
-    return str(model).rpartition("@")[2][:SHOWN_DIGITS] if model else NOTHING
-
-
-def _judged(one: Mapping[str, Any]) -> str:
-    gates = one["gates"]
-    if not gates:
-        return NOTHING
-    said = f"✓ {len(gates['held'])} held" if gates["holds"] else f"✗ {', '.join(gates['missed'])}"
-    when = str(gates["at"] or "").removesuffix("Z").replace("T", " ")[:16]
-    return "\n".join([said, when, *([] if gates["this_launch"] else ["of another launch"])])
-
-
-def _free(found: Mapping[str, int] | None) -> str:
-    if not found:
-        return NOTHING
-    return f"{units.gib(found['available']).removesuffix(' GiB')}/{units.gib(found['total'])}"
-
-
-def _speed(found: Mapping[str, Any] | None) -> str:
-    if not found:
-        return NOTHING
-    if found["now"] is not None and found["running"]:
-        return f"{found['now']:.1f} tok/s\n{found['running']} running"
-    return f"idle, mean {found['mean']:.1f}" if found["mean"] else "idle"
-
-
-def _notes(shown: Document) -> Iterator[str]:
-    for host in shown["hosts"]:
-        if host["problem"]:
-            yield f"{host['host']}  {'' if host['answers'] else 'does not answer: '}{host['problem']}"
-        if lock := host["lock"]:
-            held = LockHolder.from_json(lock)
-            yield f"{host['host']}  is held by {held.said()}; {operator_lock.holder_life(held, lock['alive'])}"
-        for one in host["deployments"]:
-            where = f"{host['host']}  {one['name']}"
-            if one["taken_back"]:
-                yield f"{where}: {one['taken_back']['recipe']} missed its gates and was taken back; see failed/"
-            for reason in one["drift"]["reasons"][2:]:
-                yield f"{where}: drift, {reason}"
-            yield from (f"{where}  {line}" for line in one["drift"]["launch_diff"])

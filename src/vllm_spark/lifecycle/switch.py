@@ -1,4 +1,4 @@
-"""The verb switch: what of the inventory a run looks at, and what it refuses. Pure."""
+"""The verb switch: the deployments that a run considers, and its refusals. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
-from vllm_spark.deploy import plan
+from vllm_spark.deploy import unit_state
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.deployment import Deployment
 
@@ -16,10 +16,10 @@ SWITCH_OUTSIDE = register("switch-outside", runbook="switch-refused")
 
 
 def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]:
-    """The inventory of this run: `to` is active, what shares a Spark with it is not, and what shares none is left out,
-    so that the run does not touch it. Raises RefusedError."""
+    """Return the deployments of this run: `to` is active, and those that share a Spark with it are not. All others are
+    left out, so that the run does not touch them. Raises RefusedError."""
     everything = deployment.parse(raw)
-    assert isinstance(raw, Sequence)  # noqa: S101  parse has said so; this tells the type checker
+    assert isinstance(raw, Sequence)  # noqa: S101  parse has checked it; the type checker does not know
     wanted = next((placed for placed in everything if placed.name == to), None)
     if wanted is None:
         raise RefusedError([_unknown(to, everything)])
@@ -31,21 +31,21 @@ def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]
 
 
 def before(stop_units: Sequence[str], running: Collection[str]) -> str:
-    """The unit that a Spark returns to, of those that the switch stops there: what runs, otherwise what is enabled,
-    because a run that was cut off had stopped it. Empty where nothing was."""
+    """Return the unit that returns if the switch fails: of those that the switch stops, the one that runs, otherwise
+    the one that is enabled, because an interrupted run had stopped it. Empty if there is none."""
     return next((unit for unit in stop_units if unit in running), stop_units[0] if stop_units else "")
 
 
 def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Collection[str]) -> Iterator[Refusal]:
-    """Why a switch must not begin: `plans` are those of this run by host, of which an idle Spark's only stops."""
+    """Yield the reasons why a switch must not begin. `plans` are those of this run by host, as JSON."""
     known = {placed.unit: placed for placed in deployment.parse(chosen)}
     wanted = next(placed for placed in known.values() if placed.active)
-    stops = dict.fromkeys(unit for made in plans.values() for unit in made["stop_units"])
+    stops = dict.fromkeys(unit for plan in plans.values() for unit in plan["stop_units"])
     for placed in (known[unit] for unit in stops):
         absent = [host for host in placed.hosts if host not in limit]
         if absent:
             yield _outside(placed, "stops", absent)
-    changed = [host for host, made in plans.items() if made.get("reason") == plan.LAUNCH_CHANGED]
+    changed = [host for host, plan in plans.items() if plan.get("reason") == unit_state.LAUNCH_CHANGED]
     if changed:
         yield SWITCH_RUNS_ALREADY(
             what=f"{wanted.name} runs on {' and '.join(changed)} with another launch than the inventory's",

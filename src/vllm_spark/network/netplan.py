@@ -43,10 +43,10 @@ class PlannedLink(TypedDict):
 
 
 class PingResult(Ping):
-    """A ping, and the exit status and output of its command."""
+    """A ping, and the exit status (`rc`) and output (`said`) of its command, as roles/spark_fabric passes them."""
 
     rc: int
-    output: str
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _is_live(config: LinkConfig, fabric: FabricFacts) -> bool:
 
 
 def _ping_refusal(link: PlannedLink, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
-    output = full["output"].strip().splitlines()
+    output = full["said"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
     if small["rc"] == 0:
         return FABRIC_PING_SIZE(
@@ -210,7 +210,7 @@ def _route(ping: Ping) -> str:
 
 def _format_answers(ping: PingResult) -> str:
     """Return "3 of 3 with 8972 bytes undivided, 0.14 ms" from ping's own summary."""
-    count = re.search(r"(\d+) packets transmitted, (\d+) received", ping["output"])
-    times = re.search(r"= [\d.]+/([\d.]+)/", ping["output"])
+    count = re.search(r"(\d+) packets transmitted, (\d+) received", ping["said"])
+    times = re.search(r"= [\d.]+/([\d.]+)/", ping["said"])
     answers = f"{count[2]} of {count[1]}" if count else "answers"
     return f"{answers} with {ping['size']} bytes undivided" + (f", {times[1]} ms" if times else "")

@@ -361,7 +361,9 @@ def main(words: Sequence[str]) -> int:
                           f"{done['said'] or 'done'}")  # fmt: skip
             reply(json.dumps(done))
         case "settle":
-            reply(json.dumps(enable_and_disable(asked.name, asked.stop)))
+            settled = enable_and_disable(asked.name, asked.stop)
+            reply(json.dumps(settled))
+            return 0 if settled["ok"] else 1
         case _ if asked.name:
             return switch(asked.name, asked.drain_s, asked.memory_s)
         case _:

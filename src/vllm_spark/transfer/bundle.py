@@ -1,11 +1,11 @@
 """A folder that carries images, models and the toolkit's packages to a site without internet.
 
-    bundle.json   what is in it; written last, so that a folder without it is not finished
+    bundle.json   the contents; written last, so a folder without it is not finished
     images/       an OCI image layout: every blob by its digest
     hub/          a hub cache with a manifest per model
     wheels/       the Python packages of requirements.lock
 
-It is written by the machine that runs Ansible, and asks no Spark for anything.
+The machine that runs Ansible writes it and needs no connection to a Spark for that.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import TypedDict
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.pull import blob_registry, hub_cache, hub_fetch
-from vllm_spark.node.pull.blob_registry import BlobCache, BlobCacheError, Upstream
-from vllm_spark.node.pull.hub_cache import ManifestError, Source
+from vllm_spark.node.pull import blob_cache, hub_fetch
+from vllm_spark.node.pull.blob_cache import BlobCache
+from vllm_spark.node.pull.files import sha256_of, write_json
 from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.model_files import ManifestError, ModelRef, Source
+from vllm_spark.node.pull.oci import BlobError
+from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.pinning.registry import ADDRESSES
 from vllm_spark.transfer import images as transfer_images
-from vllm_spark.transfer import messages
+from vllm_spark.transfer import jobs
 from vllm_spark.transfer.site import PulledModel, models
 
-# The id is shared with the support bundle; the runbook is that of the missing part.
+# The id is shared with the support bundle; the runbook is that of the part that was not written.
 IMAGE_NOT_WRITTEN = RefusalKind("bundle-not-written", "image-registry")
 PACKAGES_NOT_WRITTEN = RefusalKind("bundle-not-written", "bundle-lacks")
 BUNDLE_LACKS = register("bundle-lacks", runbook="bundle-lacks")
 
 CONTENTS = "bundle.json"
 LOG_INTERVAL_S = 5.0
-Say = Callable[[str], None]
+# Prints one line to the operator.
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class BundledImage:
 
 @dataclass(frozen=True, slots=True)
 class BundleRequest:
-    """What a bundle is to hold: of every Spark's specs, each image and model once."""
+    """Contents of a bundle: each image and model of all specs once."""
 
     images: tuple[BundledImage, ...]
     models: tuple[PulledModel, ...]
@@ -65,17 +69,17 @@ class BundleRequest:
     @classmethod
     def of(cls, specs: Sequence[Spec]) -> BundleRequest:
         images = (transfer_images.image_of(spec, "") for spec in specs)
-        held = (
+        bundled = (
             BundledImage(image.name, image.host, image.repository, image.digest, tuple(spec.platforms))
             for image, spec in zip(images, specs, strict=True)
         )
-        return cls(tuple(dict.fromkeys(held)), tuple(models(specs)))
+        return cls(tuple(dict.fromkeys(bundled)), tuple(models(specs)))
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteSources:
-    """Where a bundle gets its content. `registries` are those that answer elsewhere, host -> URL; `environment` is that
-    of the hub's library (HF_ENDPOINT, HF_TOKEN, a proxy); `pip` its options for pip download."""
+    """Sources of a bundle. `registries`: host -> URL of those with another address. `environment`: variables of
+    huggingface_hub (HF_ENDPOINT, HF_TOKEN, a proxy). `pip`: options of pip download."""
 
     registries: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -85,145 +89,167 @@ class RemoteSources:
         return self.registries.get(host) or ADDRESSES.get(host) or f"https://{host}"
 
 
+class BundledImageJson(TypedDict):
+    """An image in bundle.json."""
+
+    name: str
+    host: str
+    repository: str
+    digest: str
+    platforms: list[str]
+
+
+class Contents(TypedDict):
+    """bundle.json. `wheels`: file name -> sha256."""
+
+    toolkit: str
+    images: list[BundledImageJson]
+    models: list[ModelRef]
+    wheels: dict[str, str]
+
+
 def is_finished(folder: Path) -> bool:
     return (folder / CONTENTS).is_file()
 
 
-def write(folder: Path, wanted: BundleRequest, outside: RemoteSources, toolkit: str, say: Say) -> None:
-    """Fetch everything, go on where an earlier run was cut, and say last that it is finished. Raises RefusedError."""
+def write(folder: Path, request: BundleRequest, sources: RemoteSources, toolkit: str, log: Log) -> None:
+    """Write a bundle, or continue an interrupted one. Raises RefusedError."""
     folder.mkdir(parents=True, exist_ok=True)
-    for image in wanted.images:
-        _write_image(folder / "images", image, outside, say)
-    _index(folder / "images", wanted.images)
-    with _environment(outside.environment):
-        for model in wanted.models:
-            _write_model(folder / "hub", model, say)
-    wheels = _write_wheels(folder / "wheels", outside, say)
-    contents = {
+    for image in request.images:
+        _write_image(folder / "images", image, sources, log)
+    _index(folder / "images", request.images)
+    with _environment(sources.environment):
+        for model in request.models:
+            _write_model(folder / "hub", model, log)
+    wheels = _write_wheels(folder / "wheels", sources, log)
+    contents: Contents = {
         "toolkit": toolkit,
-        "images": [asdict(image) for image in wanted.images],
-        "models": [model.request() for model in wanted.models],
+        "images": [_image_json(image) for image in request.images],
+        "models": [model.ref() for model in request.models],
         "wheels": wheels,
     }
-    hub_cache.place(folder / CONTENTS, contents)
+    write_json(folder / CONTENTS, contents)
 
 
-def refusals(folder: Path, wanted: BundleRequest, say: Say) -> list[Refusal]:
-    """Read the whole bundle; what it lacks, and what in it is not what it should be. Nothing is changed, because it may
-    lie on a disk that cannot be written."""
-    found: list[str] = []
-    for image in wanted.images:
-        say(f"reading {image.name}")
-        found += blob_registry.missing_blobs(folder / "images", image.digest, image.platforms)
-    for model in wanted.models:
-        say(f"reading {model}")
-        found += _lacking_of(folder / "hub", model)
-    found += _lacking_wheels(folder)
+def refusals(folder: Path, request: BundleRequest, log: Log) -> list[Refusal]:
+    """Read the whole bundle and return a refusal for each missing or damaged part.
+
+    Nothing is changed, because the bundle may be on a read-only disk.
+    """
+    faults: list[str] = []
+    for image in request.images:
+        log(f"reading {image.name}")
+        faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms)
+    for model in request.models:
+        log(f"reading {model}")
+        faults += _model_faults(folder / "hub", model)
+    faults += _wheel_faults(folder)
     return [
         BUNDLE_LACKS(
-            what=f"the bundle {folder}: {reason}",
+            what=f"the bundle {folder}: {fault}",
             expected="every image, model and wheel of these deployments, with its checksum",
-            fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: what is right stays.",
+            fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: valid parts are kept.",
         )
-        for reason in found
+        for fault in faults
     ]
 
 
-def _write_image(layout: Path, image: BundledImage, outside: RemoteSources, say: Say) -> None:
-    kept = BlobCache(layout, Upstream(outside.registry(image.host), image.host))
+def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log: Log) -> None:
+    cache = BlobCache(layout, Upstream(sources.registry(image.host), image.host))
     progress = JobProgress()
     progress.enter(image.name.partition("@")[0], 0)
     before = 0
     try:
-        with _told(progress, say):
-            for _, size in blob_registry.mirror_image(kept, image.repository, image.digest, image.platforms):
+        with _logged(progress, log):
+            for _, size in blob_cache.mirror_image(cache, image.repository, image.digest, image.platforms):
                 progress.done += before
                 progress.total, before = progress.total + size, size
-    except (BlobCacheError, ValueError, KeyError, OSError) as error:
+    except (BlobError, ValueError, KeyError, OSError) as error:
         raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error))]) from error
-    if missing := list(blob_registry.missing_blobs(layout, image.digest, image.platforms, read=False)):
+    if missing := list(blob_cache.missing_blobs(layout, image.digest, image.platforms, read=False)):
         raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))])
-    say(f"{image.name} is in the bundle")
+    log(f"{image.name} is in the bundle")
 
 
 def _index(layout: Path, images: Iterable[BundledImage]) -> None:
-    kept = BlobCache(layout)
-    blob_registry.write_index(layout, {image.name: kept.manifest(image.repository, image.digest) for image in images})
+    cache = BlobCache(layout)
+    cache.write_index({image.name: cache.manifest(image.repository, image.digest) for image in images})
 
 
-def _write_model(hub: Path, model: PulledModel, say: Say) -> None:
+def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     hub.mkdir(parents=True, exist_ok=True)
     progress = JobProgress()
     try:
-        with _told(progress, say):
+        with _logged(progress, log):
             hub_fetch.ensure_model(Source(hub, model.folder, model.commit), model.repository, progress)
     except (JobError, ManifestError) as error:
         reason = getattr(error, "reason", "no-manifest")
-        raise RefusedError([messages.job_refusal(reason, f"{model}: {error}")]) from error
-    say(f"{model} is in the bundle")
+        raise RefusedError([jobs.refusal(reason, f"{model}: {error}")]) from error
+    log(f"{model} is in the bundle")
 
 
-def _write_wheels(folder: Path, outside: RemoteSources, say: Say) -> dict[str, str]:
-    """File -> sha256."""
-    say("fetching the toolkit's Python packages")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *outside.pip]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own words
+def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> dict[str, str]:
+    """Return file name -> sha256."""
+    log("fetching the toolkit's Python packages")
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *sources.pip]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  a constant command
     if done.returncode:
-        said = " ".join(done.stderr.split())[-300:]
-        raise RefusedError([_not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", said)])
-    return {file.name: hub_cache.sha256_of(file) for file in sorted(folder.iterdir())}
+        stderr = " ".join(done.stderr.split())[-300:]
+        raise RefusedError([_not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", stderr)])
+    return {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
 
 
-def _lacking_of(hub: Path, model: PulledModel) -> Iterator[str]:
-    kept = Source(hub, model.folder, model.commit)
+def _model_faults(hub: Path, model: PulledModel) -> Iterator[str]:
+    source = Source(hub, model.folder, model.commit)
     try:
-        manifest = kept.manifest()
+        manifest = source.manifest()
     except ManifestError as error:
         yield str(error)
         return
     if manifest is None:
-        yield f"it has no {model}"
+        yield f"{model} is missing"
         return
     for entry in manifest.files:
-        file = kept.file(entry)
+        file = source.file(entry)
         if not file.is_file():
-            yield f"{model} lacks {entry.path}"
-        elif file.stat().st_size != entry.size or hub_cache.sha256_of(file) != entry.sha256:
-            yield f"{entry.path} of {model} is not what its manifest says"
+            yield f"{entry.path} of {model} is missing"
+        elif file.stat().st_size != entry.size or sha256_of(file) != entry.sha256:
+            yield f"{entry.path} of {model} differs from its manifest"
 
 
-def _lacking_wheels(folder: Path) -> Iterator[str]:
-    contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+def _wheel_faults(folder: Path) -> Iterator[str]:
+    contents = read_contents(folder)
     for name, sha256 in contents["wheels"].items():
         file = folder / "wheels" / name
         if not file.is_file():
-            yield f"it lacks wheels/{name}"
+            yield f"wheels/{name} is missing"
         elif hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
             yield f"wheels/{name} has another sha256 than when it was written"
 
 
 @contextmanager
-def _told(progress: JobProgress, say: Say) -> Iterator[None]:
-    over = Event()
+def _logged(progress: JobProgress, log: Log) -> Iterator[None]:
+    """Log the progress at intervals while the context is open."""
+    ended = Event()
 
-    def tell() -> None:
-        while not over.wait(LOG_INTERVAL_S):
-            say(messages.job_headline(progress.to_json()))
+    def write_lines() -> None:
+        while not ended.wait(LOG_INTERVAL_S):
+            log(jobs.headline(progress.to_json()))
 
-    teller = Thread(target=tell, daemon=True)
-    teller.start()
+    logger = Thread(target=write_lines, daemon=True)
+    logger.start()
     try:
         yield
     finally:
-        over.set()
-        teller.join()
+        ended.set()
+        logger.join()
 
 
 @contextmanager
-def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    """The hub's library is told by its variables alone."""
-    before: dict[str, str | None] = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the context is open. huggingface_hub has no other interface for them."""
+    before: dict[str, str | None] = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -234,14 +260,25 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _not_fetched(kind: RefusalKind, what: str, said: str) -> Refusal:
+def _not_fetched(kind: RefusalKind, what: str, detail: str) -> Refusal:
     return kind(
-        what=f"{what} did not come into the bundle: {said}",
-        expected="this machine to reach where it is",
+        what=f"{what} was not written to the bundle: {detail}",
+        expected="a machine that reaches the registry, the hub and the package index",
         fix="ansible-playbook pull.yml -e bundle=DIR again: what has arrived is kept.",
     )
 
 
-def read_contents(folder: Path) -> dict[str, Any]:
-    """What a finished bundle says of itself."""
-    return dict(json.loads((folder / CONTENTS).read_text(encoding="utf-8")))
+def read_contents(folder: Path) -> Contents:
+    """Return the contents of a finished bundle."""
+    contents: Contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+    return contents
+
+
+def _image_json(image: BundledImage) -> BundledImageJson:
+    return {
+        "name": image.name,
+        "host": image.host,
+        "repository": image.repository,
+        "digest": image.digest,
+        "platforms": list(image.platforms),
+    }

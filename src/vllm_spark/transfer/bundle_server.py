@@ -1,7 +1,8 @@
-"""Gives a bundle to one Spark: the two servers of src/vllm_spark/node on this machine's loopback device, to which ssh
-leads the Spark. A process of its own, because a task of Ansible ends and this has to go on.
+"""Serve a bundle to one Spark: its files and its images on this machine's loopback device, reached through SSH.
 
-    python -m vllm_spark.transfer.bundle_server FOLDER  the token on stdin; {"weights": port, "shelf": port} on stdout
+It is a process of its own, because it must outlive the Ansible task that starts it.
+
+    python -m vllm_spark.transfer.bundle_server FOLDER  the token on stdin; {"weights": port, "images": port} on stdout
 """
 
 from __future__ import annotations
@@ -18,31 +19,33 @@ from threading import Thread
 
 from vllm_spark.core import paths
 from vllm_spark.core.ports import LOOPBACK
-from vllm_spark.node.pull.blob_registry import BlobCache, Server
-from vllm_spark.node.pull.hub_cache import NOTES, Manifest, Source
-from vllm_spark.node.pull.range_copy import RangeServer
+from vllm_spark.node.pull.blob_cache import BlobCache
+from vllm_spark.node.pull.blob_server import BlobServer
+from vllm_spark.node.pull.model_files import NOTES_DIR, Manifest, Source
+from vllm_spark.node.pull.range_server import RangeServer
 
-# A giver that nobody asks has been forgotten by a run that was killed. An image may take this long to be unpacked.
-IDLE_S = 3600.0
+# A server that sent nothing for this long was left behind by a run that was killed. Docker may unpack an image for as
+# long.
+IDLE_TIMEOUT_S = 3600.0
 POLL_INTERVAL_S = 1.0
 
 
 def bundled_models(hub: Path) -> dict[str, tuple[Source, Manifest]]:
-    """Every model of a bundle, by its path on the server."""
-    found = {}
-    for file in sorted(hub.glob(f"models--*/{NOTES}/*.json")):
+    """Return every model of a bundle by its path on the server, FOLDER/COMMIT."""
+    models = {}
+    for file in sorted(hub.glob(f"models--*/{NOTES_DIR}/*.json")):
         if file.name == "stamps.json":
             continue
         model = Source(hub, file.parent.parent.name, file.stem)
         if manifest := model.manifest():
-            found[f"{model.folder}/{model.commit}"] = (model, manifest)
-    return found
+            models[f"{model.folder}/{model.commit}"] = (model, manifest)
+    return models
 
 
 def start(folder: Path, token: str) -> tuple[int, dict[str, int]]:
-    """(its process, its two ports). Raises OSError where it does not start."""
+    """Start the server. Return its process id and its ports by name. Raises OSError if it does not start."""
     environment = {**os.environ, "PYTHONPATH": str(paths.ROOT / "src")}
-    running = subprocess.Popen(  # noqa: S603  our own words
+    running = subprocess.Popen(  # noqa: S603  a constant command
         [sys.executable, "-m", "vllm_spark.transfer.bundle_server", str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -54,30 +57,31 @@ def start(folder: Path, token: str) -> tuple[int, dict[str, int]]:
     assert running.stdout is not None  # noqa: S101  for the type checker
     running.stdin.write(token)
     running.stdin.close()
-    said = running.stdout.readline()
-    if not said:
-        raise OSError(f"the giver of {folder} ended with status {running.wait()}")
-    return running.pid, json.loads(said)
+    line = running.stdout.readline()
+    if not line:
+        raise OSError(f"the server of {folder} ended with status {running.wait()}")
+    return running.pid, json.loads(line)
 
 
 def stop(process: int) -> None:
-    """End it; one that has ended is well."""
+    """Stop the server, if it still runs."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)
 
 
 def main() -> int:
+    """Serve until stopped, or until nothing was sent for the idle timeout."""
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
-    giver = RangeServer((LOOPBACK, 0), token, bundled_models(folder / "hub"))
-    shelf = Server((LOOPBACK, 0), BlobCache(folder / "images"), token)
-    for server in (giver, shelf):
+    files = RangeServer((LOOPBACK, 0), token, bundled_models(folder / "hub"))
+    images = BlobServer((LOOPBACK, 0), BlobCache(folder / "images"), token)
+    for server in (files, images):
         Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-    print(json.dumps({"weights": giver.server_port, "shelf": shelf.server_port}), flush=True)
-    sent, asked_at = -1, time.monotonic()
-    while time.monotonic() - asked_at < IDLE_S:
+    print(json.dumps({"weights": files.server_port, "images": images.server_port}), flush=True)
+    sent, last_sent_at = -1, time.monotonic()
+    while time.monotonic() - last_sent_at < IDLE_TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
-        if giver.sent + shelf.sent != sent:
-            sent, asked_at = giver.sent + shelf.sent, time.monotonic()
+        if files.sent + images.sent != sent:
+            sent, last_sent_at = files.sent + images.sent, time.monotonic()
     return 0
 
 

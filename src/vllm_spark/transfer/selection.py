@@ -1,4 +1,4 @@
-"""Which deployments a pull is for: those that serve, or others by name, whose turn comes later. Pure."""
+"""Deployments of a pull: the active ones, or those that the operator names. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ EVERYTHING = "all"
 
 
 def of_host(inventory: Inventory, host: str, named: Sequence[str] = ()) -> list[Spec]:
-    """The specs of one Spark: of its active deployment, or of those `named` (or `all`) as if each were the active one.
-    Raises RefusedError."""
-    everything = deployment.parse(inventory.deployments)
-    unknown = sorted(set(named) - {placed.name for placed in everything} - {EVERYTHING})
+    """Return the specs of one host: of its active deployment, or of each of `named` (or `all`) as if it were active.
+
+    Raises RefusedError.
+    """
+    deployments = deployment.parse(inventory.deployments)
+    unknown = sorted(set(named) - {placed.name for placed in deployments} - {EVERYTHING})
     if unknown:
-        raise RefusedError([_unknown(unknown, [placed.name for placed in everything])])
+        raise RefusedError([_unknown(unknown, [placed.name for placed in deployments])])
     if not named:
-        found = spec.resolve(inventory, host)
-        return [found] if found else []
-    mine = [placed.name for placed in deployment.of_host(everything, host)]
+        active = spec.resolve(inventory, host)
+        return [active] if active else []
+    mine = [placed.name for placed in deployment.of_host(deployments, host)]
     names = mine if EVERYTHING in named else [name for name in mine if name in named]
-    found_all = [spec.resolve(_only(inventory, name), host) for name in names]
-    return [found for found in found_all if found]
+    resolved = [spec.resolve(_only(inventory, name), host) for name in names]
+    return [entry for entry in resolved if entry]
 
 
 def _only(inventory: Inventory, name: str) -> Inventory:
-    """The inventory with this one deployment active."""
-    assert isinstance(inventory.deployments, Sequence)  # noqa: S101  it has been parsed; this tells the type checker
+    """Return the inventory with only this deployment active."""
+    assert isinstance(inventory.deployments, Sequence)  # noqa: S101  parsed before; for the type checker
     return replace(
         inventory, deployments=[{**entry, "active": entry["name"] == name} for entry in inventory.deployments]
     )
@@ -41,6 +43,6 @@ def _only(inventory: Inventory, name: str) -> Inventory:
 def _unknown(names: Sequence[str], known: Sequence[str]) -> Refusal:
     return PULL_UNKNOWN(
         what=f"pull_deployments names {', '.join(names)}",
-        expected=f"{EVERYTHING}, or some of {', '.join(known)}",
+        expected=f"{EVERYTHING}, or some of: {', '.join(known)}",
         fix="correct -e pull_deployments=NAME[,NAME].",
     )

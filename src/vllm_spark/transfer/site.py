@@ -1,4 +1,4 @@
-"""What a pull knows of the Sparks, and what it has them do. Pure."""
+"""State of the Sparks of a pull, and the steps of each Spark. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
+from vllm_spark.node.pull.hub_cache import HubRequest, ModelState
+from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest
+from vllm_spark.node.pull.model_files import ModelRef
+from vllm_spark.node.pull.range_client import PeerRequest
+from vllm_spark.node.pull.range_server import FileServerRequest
 from vllm_spark.recipe import hub_cache
-
-Look = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PulledModel:
-    """A model or drafter at its commit. `size` is what the recipe says, for as long as nobody knows better."""
+    """A model or drafter at its commit. `size` is the recipe's number of bytes, used until a manifest exists."""
 
     repository: str
     commit: str
@@ -27,7 +30,8 @@ class PulledModel:
     def folder(self) -> str:
         return hub_cache.hub_folder(self.repository)
 
-    def request(self) -> dict[str, Any]:
+    def ref(self) -> ModelRef:
+        """Return the reference to this model in a request."""
         return {"repository": self.repository, "folder": self.folder, "commit": self.commit}
 
     def __str__(self) -> str:
@@ -35,7 +39,7 @@ class PulledModel:
 
 
 def models(specs: Sequence[Spec]) -> list[PulledModel]:
-    """Every model and drafter, each once."""
+    """Return every model and drafter of the specs once."""
     sources = [source for spec in specs for source in (spec.recipe["model"], spec.recipe.get("drafter")) if source]
     return list(
         dict.fromkeys(PulledModel(s["repository"], s["revision"], int(s.get("size_bytes", 0))) for s in sources)
@@ -44,20 +48,22 @@ def models(specs: Sequence[Spec]) -> list[PulledModel]:
 
 @dataclass(slots=True)
 class PullSteps:
-    """What one Spark does: requests to the programs of src/vllm_spark/node. Empty where there is nothing to do; `lines`
-    is what an operator reads first."""
+    """Steps of one Spark: requests to the jobs of transfer/jobs.py. A step that is not needed is empty.
 
-    pulls: list[str] = field(default_factory=list)  # images straight from their registry
-    shelved: list[dict[str, Any]] = field(default_factory=list)  # through its own shelf, from outside or a bundle
-    shelf: dict[str, Any] = field(default_factory=dict)  # what it gives of that to others
-    over: list[dict[str, Any]] = field(default_factory=list)  # through its own shelf, from another Spark's
-    made: dict[str, Any] = field(default_factory=dict)  # a derived image, as roles/vllm_image takes it
+    `lines` describe the steps to an operator.
+    """
+
+    registry_pulls: list[str] = field(default_factory=list)  # images that Docker pulls from their registry
+    cached_pulls: list[ImageRequest] = field(default_factory=list)  # through the own blob cache, from outside
+    image_server: ImageServerRequest | dict[str, Any] = field(default_factory=dict)  # serves that cache to others
+    peer_pulls: list[ImageRequest] = field(default_factory=list)  # from the image server of another Spark
+    derived_image: dict[str, Any] = field(default_factory=dict)  # argument of roles/vllm_image
     platform: str = ""
-    fetch: dict[str, Any] = field(default_factory=dict)
-    fetch_words: list[str] = field(default_factory=list)
-    load: dict[str, Any] = field(default_factory=dict)  # what it takes from the bundle
-    give: dict[str, Any] = field(default_factory=dict)
-    take: list[dict[str, Any]] = field(default_factory=list)
+    hub_fetch: HubRequest = field(default_factory=HubRequest)
+    hub_fetch_argv: list[str] = field(default_factory=list)
+    bundle_fetch: PeerRequest = field(default_factory=PeerRequest)
+    file_server: FileServerRequest = field(default_factory=FileServerRequest)
+    peer_fetches: list[PeerRequest] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,33 +72,41 @@ class PullSteps:
 
 @dataclass(frozen=True, slots=True)
 class PullSite:
-    """The Sparks of a run, by host in the inventory's order: what they shall have, what they have. With `bundled` what
-    would come from outside comes from the bundle."""
+    """The Sparks of a run by host, in the order of the inventory: specs, states of the models, facts.
 
-    wanted: Mapping[str, Sequence[Spec]]
-    looks: Mapping[str, Sequence[Look]]
+    With `bundled` the bundle replaces hub and registries.
+    """
+
+    specs: Mapping[str, Sequence[Spec]]
+    model_states: Mapping[str, Sequence[ModelState]]
     facts: Mapping[str, Facts]
     toolkit: str
     bundled: bool = False
 
-    def address(self, giver: str, taker: str) -> str:
-        """The giver's address on a fabric that joins the two, or nothing."""
+    def address(self, sender: str, receiver: str) -> str:
+        """Return the sender's address on a fabric that joins the two hosts, or an empty string."""
         try:
-            return fabric.choose({host: self.facts[host]["fabric"] for host in (giver, taker)})[giver].address
+            return fabric.choose({host: self.facts[host]["fabric"] for host in (sender, receiver)})[sender].address
         except RefusedError:
             return ""
 
-    def look(self, host: str, model: PulledModel) -> Look:
-        asked = (model.folder, model.commit)
-        return next((look for look in self.looks[host] if (look["folder"], look["commit"]) == asked), {})
+    def state(self, host: str, model: PulledModel) -> ModelState | None:
+        """Return the state of a model on a host, or None if it was not read."""
+        key = (model.folder, model.commit)
+        return next((s for s in self.model_states[host] if (s["folder"], s["commit"]) == key), None)
 
-    def has(self, host: str, image: str) -> bool:
+    def is_complete(self, host: str, model: PulledModel) -> bool:
+        """Return True if all files of the manifest are on the host, verified or not."""
+        state = self.state(host, model)
+        return state is not None and state["manifest"] and not state["missing"]
+
+    def missing_bytes(self, host: str, model: PulledModel) -> int:
+        """Return the bytes of a model that a host is missing; without a manifest the size in the recipe."""
+        state = self.state(host, model)
+        return state["missing"] if state and state["manifest"] else model.size
+
+    def has_image(self, host: str, image: str) -> bool:
         return self.facts[host]["images"].get(image) is not None
 
     def hub(self, host: str) -> str:
-        return self.wanted[host][0].site.hub_dir
-
-
-def is_whole(look: Look) -> bool:
-    """All files are there, by their manifest."""
-    return bool(look.get("manifest")) and not look["missing"]
+        return self.specs[host][0].site.hub_dir

@@ -1,8 +1,10 @@
-"""What every long program on a box has in common: its request, its progress, its result. Runs on the box.
+"""Run one job of a pull: read its request, write its progress, leave its result. Runs on the host.
+
+    python3 -m vllm_spark.node.pull.run JOB MODULE FUNCTION
 
 /run/vllm-spark/pull/JOB.request    0600, read once
-/run/vllm-spark/pull/JOB.progress   {"phase", "done", "total", "seconds", "note"}, bytes, written anew every second
-/run/vllm-spark/pull/JOB.result     {"ok": true, …}, or {"ok": false, "reason": id, "said": "…", …}
+/run/vllm-spark/pull/JOB.progress   {"phase", "done", "total", "seconds", "note"}, in bytes, rewritten every second
+/run/vllm-spark/pull/JOB.result     {"ok": true, …}, or {"ok": false, "reason": id, "detail": "…"}
 """
 
 from __future__ import annotations
@@ -15,79 +17,100 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, TypedDict
 
-from vllm_spark.node.pull.hub_cache import ManifestError, StoppedError, place
+from vllm_spark.node.pull.files import StoppedError, write_json
+from vllm_spark.node.pull.model_files import ManifestError
 
 RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
-LOG_INTERVAL_S = 1.0
+WRITE_INTERVAL_S = 1.0
 
 
 class JobError(Exception):
-    """A job that cannot go on. `reason` is an id that the controller knows the fix of."""
+    """A job that cannot continue. `reason` is the id of a Reason in transfer/jobs.py."""
 
-    def __init__(self, reason: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
         self.reason = reason
+
+
+class ProgressJson(TypedDict, total=False):
+    """Progress of a phase. `done` and `total` are bytes, `seconds` the time since the phase began."""
+
+    phase: str
+    done: int
+    total: int
+    note: str
+    seconds: float
 
 
 @dataclass(slots=True)
 class JobProgress:
-    """How far a job is. Bytes may be added from any thread."""
+    """Progress of a job. Any thread may add bytes."""
 
     phase: str = "starting"
     total: int = 0
     done: int = 0
     note: str = ""
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     lock: Lock = field(default_factory=Lock)
 
     def enter(self, phase: str, total: int, done: int = 0) -> None:
+        """Start a phase of `total` bytes."""
         with self.lock:
-            self.phase, self.total, self.done, self.began = phase, total, done, time.monotonic()
+            self.phase, self.total, self.done, self.started_at = phase, total, done, time.monotonic()
 
     def add(self, size: int) -> None:
         with self.lock:
             self.done += size
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ProgressJson:
         with self.lock:
-            shown = {"phase": self.phase, "total": self.total, "done": self.done, "note": self.note}
-        return shown | {"seconds": round(time.monotonic() - self.began, 1)}
+            seconds = round(time.monotonic() - self.started_at, 1)
+            return {
+                "phase": self.phase,
+                "total": self.total,
+                "done": self.done,
+                "note": self.note,
+                "seconds": seconds,
+            }
 
 
-def run(job: str, work: Callable[[Mapping[str, Any], JobProgress, Event], Mapping[str, Any]]) -> int:
-    """Read the request, do the work while progress is written, leave the result. `work` gets an event that is set when
-    the job is told to end. Returns the exit status."""
+# The request is JSON of the controller; each function types its own.
+JobFunction = Callable[[Any, JobProgress, Event], Mapping[str, object]]
+
+
+def run(job: str, function: JobFunction) -> int:
+    """Run a job and write its result. SIGTERM and SIGINT set the event. Returns the exit status."""
     request_file = RUN_DIR / f"{job}.request"
     request = json.loads(request_file.read_text(encoding="utf-8"))
-    # It may hold a token, and is of no more use.
+    # It may contain a token, and is not needed any more.
     request_file.unlink()
-    progress, stop, over = JobProgress(), Event(), Event()
+    progress, stop, ended = JobProgress(), Event(), Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    teller = Thread(target=_tell, args=(RUN_DIR / f"{job}.progress", progress, over), daemon=True)
-    teller.start()
+    writer = Thread(target=_write_progress, args=(RUN_DIR / f"{job}.progress", progress, ended), daemon=True)
+    writer.start()
     try:
-        result: dict[str, Any] = {"ok": True, **work(request, progress, stop)}
+        result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
     except JobError as error:
-        result = {"ok": False, "reason": error.reason, "said": str(error)}
+        result = {"ok": False, "reason": error.reason, "detail": str(error)}
     except StoppedError as error:
-        result = {"ok": False, "reason": "stopped", "said": str(error)}
+        result = {"ok": False, "reason": "stopped", "detail": str(error)}
     except ManifestError as error:
-        result = {"ok": False, "reason": "no-manifest", "said": str(error)}
+        result = {"ok": False, "reason": "no-manifest", "detail": str(error)}
     except OSError as error:
-        result = {"ok": False, "reason": "os", "said": f"{type(error).__name__}: {error}"}
+        result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
     finally:
-        over.set()
-        teller.join()
-    place(RUN_DIR / f"{job}.result", result)
+        ended.set()
+        writer.join()
+    write_json(RUN_DIR / f"{job}.result", result)
     return 0 if result["ok"] else 1
 
 
-def _tell(file: Path, progress: JobProgress, over: Event) -> None:
+def _write_progress(file: Path, progress: JobProgress, ended: Event) -> None:
     while True:
-        place(file, progress.to_json())
-        if over.wait(LOG_INTERVAL_S):
-            place(file, progress.to_json())
+        write_json(file, progress.to_json())
+        if ended.wait(WRITE_INTERVAL_S):
+            write_json(file, progress.to_json())
             return

@@ -1,7 +1,8 @@
-"""A stand-in for `docker` and `systemctl reload docker`, as far as a pull goes: it finds a registry as Docker does, by
-its mirrors or by /etc/hosts, takes the layers that it lacks, and holds them against their digests. Runs alone.
+"""A fake of `docker` and `systemctl reload docker` for a pull. It runs as a program of its own.
 
-    STATE/images      name -> id        STATE/layers/DIGEST      STATE/mirrors     what the last reload told it
+It resolves a registry as Docker does, by its mirrors or by /etc/hosts, fetches missing layers, and verifies digests.
+
+    STATE/images      name -> id        STATE/layers/DIGEST      STATE/mirrors     mirrors of the last reload
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def mirrors() -> list[str]:
 
 
 def reload() -> int:
-    # As Docker: a key that is not in the file leaves what it had.
-    told = json.loads(DAEMON.read_text())
-    if "registry-mirrors" in told:
-        (STATE / "mirrors").write_text(json.dumps(told["registry-mirrors"]))
+    # As in Docker, a missing key keeps the earlier value.
+    settings = json.loads(DAEMON.read_text())
+    if "registry-mirrors" in settings:
+        (STATE / "mirrors").write_text(json.dumps(settings["registry-mirrors"]))
     return 0
 
 
@@ -42,16 +43,16 @@ def base_of(host: str) -> str:
     if host == "docker.io":
         return mirrors()[0]
     name, _, port = host.partition(":")
-    addresses = {words[1]: words[0] for line in HOSTS.read_text().splitlines() if len(words := line.split()) > 1}
+    addresses = {fields[1]: fields[0] for line in HOSTS.read_text().splitlines() if len(fields := line.split()) > 1}
     return f"http://{addresses[name]}:{port or 80}"
 
 
 def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310  its own loopback address
-        return bytes(reply.read())
+    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310  its own loopback address
+        return bytes(response.read())
 
 
-def checked(content: bytes, digest: str) -> bytes:
+def verified(content: bytes, digest: str) -> bytes:
     if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
         sys.exit(f"filesystem layer verification failed for digest {digest}")
     return content
@@ -63,16 +64,16 @@ def pull(platform: str, name: str) -> int:
     named = re.search(r"[.:]", first)
     host, repository = (first, repository.removeprefix(f"{first}/")) if named else ("docker.io", repository)
     at = f"{base_of(host)}/v2/{repository}"
-    document: dict[str, Any] = json.loads(checked(get(f"{at}/manifests/{digest}"), digest))
+    document: dict[str, Any] = json.loads(verified(get(f"{at}/manifests/{digest}"), digest))
     for entry in document.get("manifests", []):
         if f"{entry['platform']['os']}/{entry['platform']['architecture']}" == platform:
             digest = entry["digest"]
-            document = json.loads(checked(get(f"{at}/manifests/{digest}"), digest))
+            document = json.loads(verified(get(f"{at}/manifests/{digest}"), digest))
     for layer in [document["config"], *document["layers"]]:
         file = STATE / "layers" / layer["digest"]
         if not file.exists():
             file.parent.mkdir(exist_ok=True)
-            file.write_bytes(checked(get(f"{at}/blobs/{layer['digest']}"), layer["digest"]))
+            file.write_bytes(verified(get(f"{at}/blobs/{layer['digest']}"), layer["digest"]))
     (STATE / "images").write_text(json.dumps({**images(), name: document["config"]["digest"]}))
     return 0
 
@@ -81,8 +82,8 @@ def main() -> int:
     match sys.argv[1:]:
         case ["reload", "docker"]:
             return reload()
-        case ["info", "--format", what]:
-            print(json.dumps(mirrors() if "Mirrors" in what else {}))
+        case ["info", "--format", template]:
+            print(json.dumps(mirrors() if "Mirrors" in template else {}))
             return 0
         case ["image", "inspect", name] if name in images():
             print(json.dumps([{"Id": images()[name], "RepoDigests": [name]}]))

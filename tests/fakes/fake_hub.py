@@ -1,10 +1,10 @@
-"""A stand-in for the Hugging Face hub: the models of a folder, each at one commit, over HTTP. The standard library
-alone, because molecule/offline runs it on a Spark.
+"""A fake Hugging Face hub: the models of a folder, each at one commit, over HTTP.
 
-    stand_in_hub.py FOLDER ADDRESS PORT        FOLDER/OWNER/NAME/COMMIT/files
+    fake_hub.py FOLDER ADDRESS PORT        FOLDER/OWNER/NAME/COMMIT/files
 
-It answers what huggingface_hub asks of a model: what a commit has, and its files whole or in part. Files of more than
-LARGE bytes are known by their sha256, as LFS has it, smaller ones by git's hash.
+It serves the requests of huggingface_hub for a model: the list of files of a commit, and files whole or in part. Files
+of more than LARGE bytes have a sha256, as LFS files do; smaller ones have git's hash. It uses only the standard
+library, because molecule/offline runs it on a Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INFO = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)/(?P<kind>revision|tr
 FILE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<commit>[0-9a-f]{40})/(?P<path>.+)")
 
 
-def described(file: Path, root: Path) -> dict[str, Any]:
+def listing(file: Path, root: Path) -> dict[str, Any]:
     content = file.read_bytes()
     entry = {"path": str(file.relative_to(root)), "size": len(content)}
     oid = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
@@ -32,12 +32,12 @@ def described(file: Path, root: Path) -> dict[str, Any]:
 
 
 class Hub(ThreadingHTTPServer):
-    """`asked` is every path with its range; `damage` a path whose content is sent with its middle turned."""
+    """`requests` has every method and path with its range. `damage` is a path that is sent damaged `damages` times."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, address: tuple[str, int]) -> None:
-        self.folder, self.asked, self.damage, self.damages = folder, [], "", 0
+        self.folder, self.requests, self.damage, self.damages = folder, [], "", 0
         super().__init__(address, _Handler)
 
 
@@ -46,12 +46,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.server.asked.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
+        self.server.requests.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
         if info := INFO.fullmatch(path):
             return self._info(info["repository"], info["commit"], info["kind"])
         if file := FILE.fullmatch(path):
             return self._file(file["repository"], file["commit"], file["path"])
-        return self._say(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+        return self._reply(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
 
     do_HEAD = do_GET  # noqa: N815  the name that http.server looks for
 
@@ -61,9 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _info(self, repository: str, commit: str, kind: str) -> None:
         root = self._root(repository, commit)
         if not root.is_dir():
-            return self._say(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
-        found = [described(file, root) for file in sorted(root.rglob("*")) if file.is_file()]
-        answer: Any = {
+            return self._reply(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+        files = [listing(file, root) for file in sorted(root.rglob("*")) if file.is_file()]
+        reply: Any = {
             "id": repository,
             "sha": commit,
             "siblings": [
@@ -73,11 +73,11 @@ class _Handler(BaseHTTPRequestHandler):
                     "blobId": file["oid"],
                     **({"lfs": self._lfs(file)} if "sha256" in file else {}),
                 }
-                for file in found
+                for file in files
             ],
         }
         if kind == "tree":
-            answer = [
+            reply = [
                 {
                     "type": "file",
                     "path": file["path"],
@@ -85,9 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
                     "oid": file["oid"],
                     **({"lfs": {**self._lfs(file), "oid": file["sha256"]}} if "sha256" in file else {}),
                 }
-                for file in found
+                for file in files
             ]
-        return self._say(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        return self._reply(200, json.dumps(reply).encode(), {"Content-Type": "application/json"})
 
     def _lfs(self, file: dict[str, Any]) -> dict[str, Any]:
         return {"sha256": file["sha256"], "size": file["size"], "pointerSize": 130}
@@ -95,20 +95,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, repository: str, commit: str, path: str) -> None:
         root = self._root(repository, commit)
         if not (root / path).is_file():
-            return self._say(404, b"", {"X-Error-Code": "EntryNotFound"})
-        file, content = described(root / path, root), (root / path).read_bytes()
+            return self._reply(404, b"", {"X-Error-Code": "EntryNotFound"})
+        file, content = listing(root / path, root), (root / path).read_bytes()
         if path == self.server.damage and self.server.damages and self.command == "GET":
             self.server.damages -= 1
             content = content[:-1] + bytes([content[-1] ^ 1])
         headers = {"ETag": f'"{file.get("sha256", file["oid"])}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
-            return self._say(200, content, headers)
-        begin, end = int(asked[1]), int(asked[2] or len(content) - 1) + 1
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not match:
+            return self._reply(200, content, headers)
+        begin, end = int(match[1]), int(match[2] or len(content) - 1) + 1
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(content)}"
-        return self._say(206, content[begin:end], headers)
+        return self._reply(206, content[begin:end], headers)
 
-    def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """What was asked is in `asked`."""
+        """Log nothing: `requests` has every request."""
 
 
 if __name__ == "__main__":

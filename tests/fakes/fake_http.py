@@ -1,4 +1,4 @@
-"""A stand-in for a server over HTTP: a table of answers on the loopback device."""
+"""A fake HTTP server on the loopback device: a function from a path to a response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. A body that is no text or bytes is sent as JSON."""
+    """A response. A body that is neither text nor bytes is sent as JSON."""
 
     body: Any = ""
     status: int = 200
@@ -25,19 +25,20 @@ class Reply:
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 
-Asked = tuple[str, Mapping[str, str]]
-Answers = Callable[[str, Mapping[str, str]], Reply]
+# Path and headers of one request.
+Request = tuple[str, Mapping[str, str]]
+Respond = Callable[[str, Mapping[str, str]], Reply]
 
 
 @contextmanager
-def serving(answers: Answers) -> Iterator[tuple[str, list[Asked]]]:
-    """(the URL of a server that answers every path through `answers`, what it was asked)."""
-    asked: list[Asked] = []
+def serving(respond: Respond) -> Iterator[tuple[str, list[Request]]]:
+    """Serve every path through `respond`. Yields the URL, and the list of requests so far."""
+    requests: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append((self.path, dict(self.headers)))
-            reply = answers(self.path, self.headers)
+            requests.append((self.path, dict(self.headers)))
+            reply = respond(self.path, self.headers)
             content = reply.content()
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
@@ -49,13 +50,13 @@ def serving(answers: Answers) -> Iterator[tuple[str, list[Asked]]]:
         do_HEAD = do_POST = do_GET  # noqa: N815  the names that http.server looks for
 
         def log_message(self, *_: object) -> None:
-            """Silent: what was asked is in `asked`."""
+            """Log nothing: the list has every request."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         server.server_close()

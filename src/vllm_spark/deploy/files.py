@@ -1,0 +1,106 @@
+"""The files of a deployment on one host, and the record among them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_spark.core import host_layout, paths
+from vllm_spark.core.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
+from vllm_spark.core.types import Document, Facts, Record
+from vllm_spark.deploy import exclusion, launch
+from vllm_spark.inventory import spec as inventory_spec
+from vllm_spark.inventory.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the toolkit on a host. `syntax` names the shell that must accept it before it is installed."""
+
+    path: str
+    content: str
+    mode: str = "0644"
+    syntax: str = ""
+
+
+def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed: Record) -> list[File]:
+    """Return the files of one rank in the order in which they are installed."""
+    config = spec.config_dir
+    return [
+        *(_mounted_files(spec)),
+        File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
+        File(f"{config}/gates.json", _json(gate_request)),
+        File(f"{config}/deployed.json", _json(deployed)),
+        *_exclusion(spec, excluded),
+        *_programs(spec),
+    ]
+
+
+def old_record(spec: Spec, facts: Facts) -> Record:
+    """Return the record that the host has of this deployment; empty if it has none."""
+    return facts["records"].get(spec.deployment.name) or {}
+
+
+def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str) -> Record:
+    """Return the content of deployed.json. It names the toolkit that installed the launch until the launch changes."""
+    same = old.get("launch") == fingerprint
+    recipe = spec.recipe
+    kept: Record = {**old}
+    kept.pop("previous", None)
+    previous = old.get("previous") if same else kept
+    record: Record = {
+        "deployment": spec.deployment.name,
+        "rank": spec.rank,
+        "recipe": recipe["name"],
+        "recipe_sha256": spec.recipe_sha256,
+        "image": f"{recipe['image']['repository']}:{recipe['image']['tag']}",
+        "digest": spec.digest,
+        "engine": recipe["engine"]["version"],
+        "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
+        "launch": fingerprint,
+        "port": spec.deployment.port,
+        "room": exclusion.memory_requirement(recipe),
+        "accepted_known_issues": list(spec.accepted),
+        "toolkit": old["toolkit"] if same else toolkit,
+        "previous": previous or None,
+    }
+    if spec.derived:
+        record["derived"] = {"image": spec.derived.image, "inputs": spec.derived.inputs}
+    return record
+
+
+def _exclusion(spec: Spec, excluded: Sequence[str]) -> Iterator[File]:
+    if excluded:
+        folder = exclusion.drop_in_folder(spec.deployment.name)
+        yield File(f"{folder}/{exclusion.DROP_IN}", exclusion.drop_in_text(spec.deployment.name, excluded))
+
+
+def _programs(spec: Spec) -> Iterator[File]:
+    """Yield the units and their programs, the same text on every host. liveness.json comes last: the timer probes a
+    host that has it."""
+    yield File(UNIT_FILE, launch.unit_file())
+    yield File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
+    if spec.pair:
+        yield File(host_layout.SUPERVISOR, (paths.NODE / "supervisor.py").read_text(encoding="utf-8"), "0755")
+    if spec.rank == 0:
+        yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
+        for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
+            yield File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
+        probe = {
+            "address": spec.deployment.local_address,
+            "port": spec.deployment.port,
+            "model": spec.recipe["model"]["served_name"],
+            "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
+        }
+        yield File(f"{spec.config_dir}/liveness.json", _json(probe))
+
+
+def _mounted_files(spec: Spec) -> Iterator[File]:
+    for mount in spec.recipe.get("mounts", []):
+        if mount["from"] == "toolkit":
+            yield File(inventory_spec.mount_source(spec, mount), spec.files[mount["path"]])
+
+
+def _json(document: Mapping[str, object]) -> str:
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"

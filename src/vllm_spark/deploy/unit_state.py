@@ -1,0 +1,47 @@
+"""State of a deployment's unit on one host: what a deploy must start, restart or stop, and why. Pure."""
+
+from __future__ import annotations
+
+from vllm_spark.core.types import ContainerFacts, Facts
+from vllm_spark.inventory.spec import Spec
+
+LAUNCH_CHANGED = "its launch changed"
+
+
+def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
+    """Return `restarted` or `started`, and the reason. The label of the running container decides, so that a run that
+    was interrupted between the files and the restart is completed by the next one."""
+    running = _running_container(facts, spec.deployment.container)
+    if running is None:
+        if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
+            return "started", "it is not running"
+        # A supervisor reads what it compares when it starts. One that waits or refuses may have read the old files.
+        state = facts.get("states", {}).get(spec.deployment.name, {}).get("state")
+        return ("restarted", f"it is {state}") if state in {"waiting", "refused"} else ("started", "it is starting")
+    if running["labels"].get("vllm-spark.launch") != fingerprint:
+        return "restarted", LAUNCH_CHANGED
+    if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
+        return "restarted", "its env file changed"
+    return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+
+
+def settled(spec: Spec, facts: Facts) -> bool:
+    """Return True if the unit is enabled and active, and on the head its liveness timer is active."""
+    unit, timer = (facts["units"].get(name, {}) for name in (spec.deployment.unit, spec.deployment.timer))
+    enabled = unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
+    return enabled and (spec.rank > 0 or timer.get("ActiveState") == "active")
+
+
+def units_to_stop(spec: Spec, facts: Facts) -> list[str]:
+    """Return the units of inactive deployments that run on the host or would start with the next boot."""
+    return [unit for name in spec.inactive if occupies(unit := f"vllm@{name}.service", facts)]
+
+
+def _running_container(facts: Facts, name: str) -> ContainerFacts | None:
+    container = facts["docker"].get("containers", {}).get(name)
+    return container if container and container["state"] == "running" else None
+
+
+def occupies(unit: str, facts: Facts) -> bool:
+    """Return True if the unit runs or is enabled."""
+    return unit in (*facts["running_units"], *facts["enabled_units"])

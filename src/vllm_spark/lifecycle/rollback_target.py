@@ -1,0 +1,237 @@
+"""The launch that a manual rollback restores, or why there is none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vllm_spark.core.host_layout import CONFIG_DIR
+from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
+from vllm_spark.lifecycle.installed import InstalledState, find, image_of
+
+ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
+ROLLBACK_FILES_GONE = register("rollback-files-gone", runbook="rollback-refused")
+ROLLBACK_HALF_A_PAIR = register("rollback-half-a-pair", runbook="rollback-refused")
+ROLLBACK_IMAGE_GONE = register("rollback-image-gone", runbook="rollback-refused")
+ROLLBACK_NOTHING_BEFORE = register("rollback-nothing-before", runbook="rollback-refused")
+ROLLBACK_NO_DOCKER = register("rollback-no-docker", runbook="rollback-refused")
+ROLLBACK_NO_GATES = register("rollback-no-gates", runbook="rollback-refused")
+ROLLBACK_TWO_IMAGES = register("rollback-two-images", runbook="rollback-refused")
+ROLLBACK_TWO_LAUNCHES = register("rollback-two-launches", runbook="rollback-refused")
+ROLLBACK_UNKNOWN = register("rollback-unknown", runbook="rollback-refused")
+ROLLBACK_WHICH = register("rollback-which", runbook="rollback-refused")
+
+CURRENT, PREVIOUS, SWAPPING = "current", "previous", "swapping"
+RUNS = ("active", "activating", "reloading")
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTarget:
+    """The launch that one host returns to. `to` and `back` are fingerprints: of the launch that is restored, and of the
+    one that returns if it fails a gate. `record` and `current` are their records. `finishing`: an interrupted rollback
+    is completed."""
+
+    deployment: str
+    folder: str
+    unit: str
+    env_path: str
+    to: str
+    back: str
+    record: Mapping[str, Any]
+    current: Mapping[str, Any]
+    finishing: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def line(self) -> str:
+        """Return the line that an operator reads before anything changes."""
+        verb = "goes on to" if self.finishing else "goes back to"
+        launches = f"{launch_label(self.record)}; {launch_label(self.current)} becomes the previous launch"
+        return f"{self.deployment} {verb} {launches}"
+
+
+def launch_label(record: Mapping[str, Any]) -> str:
+    """Return the recipe, image, toolkit and short fingerprint of a launch."""
+    launch = str(record.get("launch", ""))[:12]
+    return f"{record.get('recipe')} with {image_of(record)} of toolkit {record.get('toolkit')} (launch {launch})"
+
+
+def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, RollbackTarget]:
+    """Return the rollback target of each host of this run that has the deployment. `name` defaults to the running
+    deployment. Raises RefusedError with every reason."""
+    name = name or _only_one(hosts)
+    found = {host: state for host, state in hosts.items() if name in state["deployments"]}
+    refused = list(_unknown(hosts, name)) if not found else []
+    refused += [refusal for host, state in found.items() for refusal in _refusals(host, state, name)]
+    if refused:
+        raise RefusedError(refused)
+    # The ranks of a pair have one fingerprint. If a rollback was interrupted on one rank, its target is everyone's.
+    interrupted = [state["deployments"][name]["launches"].get(SWAPPING) for state in found.values()]
+    fingerprint = next((launch["record"]["launch"] for launch in interrupted if launch), "")
+    chosen = {host: _target_of(state, name, fingerprint) for host, state in found.items()}
+    refused = list(_pair(found, chosen, name))
+    if refused:
+        raise RefusedError(refused)
+    return chosen
+
+
+def _only_one(hosts: Mapping[str, InstalledState]) -> str:
+    running = sorted({name for state in hosts.values() for name in _running(state)})
+    known = sorted({name for state in hosts.values() for name in state["deployments"]})
+    candidates = running or known
+    if len(candidates) == 1:
+        return candidates[0]
+    observed = f"{', '.join(running)} run" if running else f"{', '.join(known) or 'no deployment'} exists and none runs"
+    raise RefusedError(
+        [
+            _refusal(
+                ROLLBACK_WHICH,
+                f"no deployment is named, and on {', '.join(hosts)} {observed}",
+                "one deployment, because each is rolled back alone",
+                "-e deployment=NAME, or -l HOST.",
+            )
+        ]
+    )
+
+
+def _running(state: InstalledState) -> list[str]:
+    return [
+        unit.removeprefix("vllm@").removesuffix(".service")
+        for unit, active in state["units"].items()
+        if unit.startswith("vllm@") and active in RUNS
+    ]
+
+
+def _enabled(state: InstalledState) -> list[str]:
+    """Return the enabled deployments, read from the links that `systemctl enable` makes."""
+    links = [path.rpartition("/")[2] for path in state["unit_files"] if ".wants/" in path]
+    return [link.removeprefix("vllm@").removesuffix(".service") for link in links]
+
+
+def _unknown(hosts: Mapping[str, InstalledState], name: str) -> Iterator[Refusal]:
+    here = sorted({known for state in hosts.values() for known in state["deployments"]})
+    yield _refusal(
+        ROLLBACK_UNKNOWN,
+        f"there is no deployment {name} on {', '.join(hosts)}",
+        f"one of {', '.join(here) or 'none: nothing was ever deployed there'}",
+        "name one of these, or limit to another host.",
+    )
+
+
+def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
+    """Yield the reasons why this host cannot roll back."""
+    kept = state["deployments"][name]["launches"]
+    launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
+    if others := sorted({*_running(state), *_enabled(state)} - {name}):
+        yield _refusal(
+            ROLLBACK_ANOTHER_RUNS,
+            f"{', '.join(others)} runs on {host}, or would with the next boot",
+            f"{name}, because a Spark's memory holds one model",
+            f"switch to {name} first: ansible-playbook switch.yml -e to={name}.",
+        )
+    if state["docker"]["error"]:
+        yield _refusal(
+            ROLLBACK_NO_DOCKER,
+            f"Docker does not answer on {host}: {state['docker']['error']}",
+            "a running Docker, because a rollback needs its image",
+            f"ssh {host} sudo systemctl start docker.",
+        )
+        return
+    if not launch or not launch["record"].get("launch") or not launch["runnable"]:
+        yield _refusal(
+            ROLLBACK_NOTHING_BEFORE,
+            f"{host} has no launch of {name} before this one",
+            f"{CONFIG_DIR}/{name}/previous, which deploy keeps when the launch changes",
+            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        )
+        return
+    image = image_of(launch["record"])
+    if find(state, image) is None:
+        yield _refusal(
+            ROLLBACK_IMAGE_GONE,
+            f"{image}, the image of the previous launch, is not on {host} any more",
+            "the image on the Spark, because a rollback downloads nothing",
+            "deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
+        )
+    for why in launch["lacking"]:
+        yield _refusal(
+            ROLLBACK_FILES_GONE,
+            f"the launch before cannot read its files on {host}: {why}",
+            "everything that it mounts, because a rollback downloads nothing",
+            "fetch the model at that commit again, as the runbook says.",
+        )
+    if not launch["gates"]:
+        yield _refusal(
+            ROLLBACK_NO_GATES,
+            f"the launch before on {host} was placed by a toolkit that left no gates.json",
+            "gates.json, because nothing counts as serving until its gates hold",
+            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        )
+
+
+def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTarget:
+    kept, folder = state["deployments"][name]["launches"], state["deployments"][name]["folder"]
+    records = {place: kept[place]["record"] for place in (CURRENT, PREVIOUS, SWAPPING) if place in kept}
+    to = fingerprint or records[PREVIOUS]["launch"]
+    before: Mapping[str, Any] = next((record for record in records.values() if record.get("launch") == to), {})
+    # After an interrupted rollback, the one of the two launches that the host does not return to.
+    others = (record for record in records.values() if record.get("launch") not in (to, None))
+    current: Mapping[str, Any] = next(others, {})
+    return RollbackTarget(
+        deployment=name,
+        folder=folder,
+        unit=f"vllm@{name}.service",
+        env_path=f"{folder}/env",
+        to=to,
+        back=current.get("launch", ""),
+        record=before,
+        current=current,
+        finishing=bool(fingerprint),
+    )
+
+
+def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarget], name: str) -> Iterator[Refusal]:
+    """Yield the reasons why the hosts of a pair cannot roll back together, as they must."""
+    launches = {host: _launch(state["deployments"][name]["launches"], chosen[host].to) for host, state in hosts.items()}
+    pairs = {host: launch["needs"]["peer"] for host, launch in launches.items() if launch["needs"]["pair"]}
+    if not pairs:
+        return
+    names = ", ".join(sorted(hosts))
+    if len(pairs) != 2 or len(hosts) != 2:  # noqa: PLR2004  a pair
+        absent = ", ".join(sorted({peer for peer in pairs.values() if peer not in hosts})) or "its other half"
+        yield _refusal(
+            ROLLBACK_HALF_A_PAIR,
+            f"the launch before of {name} is a pair's, and this run has {names} of it",
+            "both Sparks, because a pair is one service",
+            f"run the same command with {absent} in -l, too.",
+        )
+        return
+    if len({target.to for target in chosen.values()}) > 1 or any(not target.record for target in chosen.values()):
+        observed = ", ".join(f"{host} has {target.to[:12]}" for host, target in chosen.items())
+        yield _refusal(
+            ROLLBACK_TWO_LAUNCHES,
+            f"the launches before of {name} are not those of one pair: {observed}",
+            "one fingerprint on both",
+            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        )
+        return
+    images = {host: find(hosts[host], image_of(target.record)) for host, target in chosen.items()}
+    if len({image["id"] for image in images.values() if image}) > 1:
+        yield _refusal(
+            ROLLBACK_TWO_IMAGES,
+            f"{image_of(next(iter(chosen.values())).record)} is not the same image on {names}",
+            "one image ID, because the ranks exchange pickled Python objects",
+            "deploy the inventory of that day, which gives the worker the head's.",
+        )
+
+
+def _launch(kept: Mapping[str, Any], to: str) -> Mapping[str, Any]:
+    """Return the launch with that fingerprint, or the previous launch if the host has none."""
+    found = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
+    return next((launch for launch in found if launch["record"].get("launch") == to), found[0])
+
+
+def _refusal(kind: RefusalKind, what: str, expected: str, fix: str) -> Refusal:
+    return kind(what=what, expected=expected, fix=fix)

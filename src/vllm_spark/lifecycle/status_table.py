@@ -1,0 +1,120 @@
+"""The status document as a table for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from vllm_spark.core import units
+from vllm_spark.deploy.drift import Drift
+from vllm_spark.lifecycle import operator_lock
+from vllm_spark.lifecycle.operator_lock import LockHolder
+
+COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/s", "drift")
+TABLE_WIDTH = 120
+SHOWN_DIGITS = 12
+NOTHING = "—"
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Return the document as text: a table with entry row per deployment, then the notes that do not fit into a row."""
+    grid = Table(*(Column(name, overflow="fold") for name in COLUMNS), show_lines=True)
+    for host in document["hosts"]:
+        for row in _rows(host):
+            grid.add_row(*row)
+    text = StringIO()
+    Console(file=text, width=TABLE_WIDTH).print(grid, markup=False)
+    return "\n".join([text.getvalue().rstrip(), *_notes(document)])
+
+
+def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    lines = [host["host"], *(["held"] if host["lock"] else [])]
+    free = _free(host["memory"])
+    if not host["deployments"]:
+        yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, free, NOTHING)
+    for entry in host["deployments"]:
+        yield (
+            "\n".join(lines),
+            _name(entry),
+            "\n".join(filter(None, [_state(entry, host), _up(entry["unit"]), _alive(entry)])),
+            f"{_digest(entry['image'])}\n{_commit(entry['model'])}",
+            _judged(entry),
+            f"{free}\n{_speed(entry['tokens'])}",
+            Drift(entry["drift"]["differs"], tuple(entry["drift"]["reasons"])).said(),
+        )
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    rank = f", rank {entry['rank']}" if entry["ranks"] and entry["ranks"] > 1 else ""
+    note = {True: "", False: "\nnot active", None: ""}[entry["wanted"]]
+    return f"{entry['name']}{rank}\n{entry['recipe'] or NOTHING}{note}"
+
+
+def _state(entry: Mapping[str, Any] | None, host: Mapping[str, Any]) -> str:
+    """Return the state in a word. The notes below the table have the problem of a host as a whole."""
+    if host["problem"]:
+        return "no Docker" if host["answers"] else "no answer"
+    return str(entry["state"]) if entry else "idle"
+
+
+def _up(unit: Mapping[str, Any] | None) -> str:
+    if not unit or unit["up_s"] is None:
+        return ""
+    again = f", {unit['restarts']} restarts" if unit["restarts"] else ""
+    return f"up {units.clock(unit['up_s'])}{again}"
+
+
+def _alive(entry: Mapping[str, Any]) -> str:
+    liveness = entry["liveness"]
+    return f"{liveness['misses']} tokens missed" if liveness and liveness["misses"] else ""
+
+
+def _digest(image: Mapping[str, Any] | None) -> str:
+    return str(image["name"]).rpartition(":")[2][:SHOWN_DIGITS] if image else NOTHING
+
+
+def _commit(model: str | None) -> str:
+    return str(model).rpartition("@")[2][:SHOWN_DIGITS] if model else NOTHING
+
+
+def _judged(entry: Mapping[str, Any]) -> str:
+    gates = entry["gates"]
+    if not gates:
+        return NOTHING
+    result = f"✓ {len(gates['held'])} held" if gates["holds"] else f"✗ {', '.join(gates['missed'])}"
+    when = str(gates["at"] or "").removesuffix("Z").replace("T", " ")[:16]
+    return "\n".join([result, when, *([] if gates["this_launch"] else ["of another launch"])])
+
+
+def _free(memory: Mapping[str, int] | None) -> str:
+    if not memory:
+        return NOTHING
+    return f"{units.gib(memory['available']).removesuffix(' GiB')}/{units.gib(memory['total'])}"
+
+
+def _speed(tokens: Mapping[str, Any] | None) -> str:
+    if not tokens:
+        return NOTHING
+    if tokens["now"] is not None and tokens["running"]:
+        return f"{tokens['now']:.1f} tok/s\n{tokens['running']} running"
+    return f"idle, mean {tokens['mean']:.1f}" if tokens["mean"] else "idle"
+
+
+def _notes(document: Mapping[str, Any]) -> Iterator[str]:
+    for host in document["hosts"]:
+        if host["problem"]:
+            yield f"{host['host']}  {'' if host['answers'] else 'does not answer: '}{host['problem']}"
+        if lock := host["lock"]:
+            holder = LockHolder.from_json(lock)
+            yield f"{host['host']}  is held by {holder.said()}; {operator_lock.holder_life(holder, lock['alive'])}"
+        for entry in host["deployments"]:
+            where = f"{host['host']}  {entry['name']}"
+            if entry["taken_back"]:
+                yield f"{where}: {entry['taken_back']['recipe']} missed its gates and was taken back; see failed/"
+            for reason in entry["drift"]["reasons"][2:]:
+                yield f"{where}: drift, {reason}"
+            yield from (f"{where}  {line}" for line in entry["drift"]["launch_diff"])

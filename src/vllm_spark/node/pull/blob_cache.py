@@ -1,0 +1,227 @@
+"""Images by digest in an OCI image layout (blobs/sha256/…), filled from an upstream registry. Runs on the host.
+
+A digest belongs to the bytes of a registry: `docker save` loses them, and `docker push` makes others. The head
+therefore keeps the bytes that it downloads, and serves them to its own Docker and to the worker. The upstream of a
+worker is the blob server of the head. Every blob is verified against its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from threading import Lock
+
+from vllm_spark.node.pull.files import sha256_of, write_json
+from vllm_spark.node.pull.oci import (
+    INDEX_TYPE,
+    MANIFEST_TYPES,
+    BlobError,
+    Descriptor,
+    matches_platform,
+    media_type,
+    members,
+)
+from vllm_spark.node.pull.upstream import RefusedByRegistryError, Upstream
+
+MAX_MANIFEST_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
+# A layer has gigabytes. A connection that ends early is reopened at the byte where it ended.
+MAX_RESUMES = 5
+OCI_LAYOUT = '{"imageLayoutVersion": "1.0.0"}\n'
+
+
+@dataclass(slots=True)
+class BlobCache:
+    """A folder of blobs and its upstream registry. `keep` stores what is read from upstream.
+
+    `fetched` counts the bytes read from upstream.
+    """
+
+    folder: Path
+    upstream: Upstream | None = None
+    keep: bool = True
+    fetched: int = 0
+    blob_locks: dict[str, Lock] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def blob(self, digest: str) -> Path:
+        return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+    def create(self) -> None:
+        """Create the folder as an OCI image layout."""
+        (self.folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+        layout = self.folder / "oci-layout"
+        if not layout.exists():
+            layout.write_text(OCI_LAYOUT, encoding="utf-8")
+
+    def manifest(self, repository: str, digest: str) -> bytes:
+        """Return the bytes of an index or a manifest. Raises BlobError."""
+        file = self.blob(digest)
+        if file.exists():
+            content = file.read_bytes()
+        elif self.upstream is None:
+            raise BlobError(f"{self.folder} has no {digest}")
+        else:
+            path = f"/v2/{repository}/manifests/{digest}"
+            with self.upstream.open(path, ", ".join(MANIFEST_TYPES)) as response:
+                content = response.read(MAX_MANIFEST_BYTES)
+        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+            raise BlobError(f"{digest} of {repository} is {len(content)} bytes with another sha256")
+        if self.keep and not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return content
+
+    def ensure_blob(self, repository: str, digest: str, size: int = 0) -> Path:
+        """Fetch a blob unless it is in the folder, and return its path. Raises BlobError."""
+        for _ in self.read(repository, digest, size):
+            pass
+        return self.blob(digest)
+
+    def read(self, repository: str, digest: str, size: int = 0) -> Iterator[bytes]:
+        """Yield the bytes of a blob, from the folder or from upstream. `size` is 0 if it is unknown.
+
+        The last block follows only if the digest matches. Raises BlobError.
+        """
+        with self.lock:
+            blob_lock = self.blob_locks.setdefault(digest, Lock())
+        # Concurrent readers of one blob wait for each other, so it is downloaded once.
+        with blob_lock:
+            if self.blob(digest).exists():
+                yield from _blocks(self.blob(digest))
+            else:
+                yield from self._read_upstream(repository, digest, size)
+
+    def _read_upstream(self, repository: str, digest: str, size: int) -> Iterator[bytes]:
+        if self.upstream is None:
+            raise BlobError(f"{self.folder} has no {digest}")
+        part = self.blob(digest).with_suffix(".part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if not self.keep:
+            part.unlink(missing_ok=True)
+        sha256, last = hashlib.sha256(), b""
+        for block in self._part_and_rest(self.upstream, repository, digest, part, size):
+            sha256.update(block)
+            if last:
+                yield last
+            last = block
+        if f"sha256:{sha256.hexdigest()}" != digest:
+            part.unlink(missing_ok=True)
+            raise BlobError(f"{digest} of {repository} arrived with sha256 {sha256.hexdigest()}")
+        if self.keep:
+            part.replace(self.blob(digest))
+        yield last
+
+    def _part_and_rest(
+        self, upstream: Upstream, repository: str, digest: str, part: Path, size: int
+    ) -> Iterator[bytes]:
+        """Yield the part that an earlier run has left, then the rest, which is appended to the part."""
+        if part.exists():
+            yield from _blocks(part)
+            if f"sha256:{sha256_of(part)}" == digest:
+                return
+        at = part.stat().st_size if part.exists() else 0
+        if not self.keep:
+            yield from self._rest(upstream, repository, digest, at, size)
+            return
+        with part.open("ab") as file:
+            for block in self._rest(upstream, repository, digest, at, size):
+                file.write(block)
+                yield block
+
+    def _rest(self, upstream: Upstream, repository: str, digest: str, at: int, size: int) -> Iterator[bytes]:
+        """Yield a blob from byte `at`, over several connections if one ends early."""
+        lost = 0
+        while not size or at < size:
+            try:
+                with upstream.open(f"/v2/{repository}/blobs/{digest}", "*/*", at) as response:
+                    if at and response.status != HTTPStatus.PARTIAL_CONTENT:
+                        _skip(response, at)
+                    expected = at + int(response.headers.get("Content-Length") or 0)
+                    while block := response.read(BLOCK_BYTES):
+                        at += len(block)
+                        self.fetched += len(block)
+                        yield block
+                if at >= (size or expected):
+                    return
+                raise BlobError(f"{digest} of {repository} ended after {at} bytes")
+            except (OSError, http.client.HTTPException, BlobError) as error:
+                lost += 1
+                if lost > MAX_RESUMES:
+                    raise BlobError(f"{digest} of {repository}: {lost} connections were lost: {error}") from error
+                if isinstance(error, RefusedByRegistryError):
+                    raise
+
+    def write_index(self, images: Mapping[str, bytes]) -> None:
+        """Write index.json of the layout, so that other tools can read it. `images`: full name -> manifest."""
+        entries = [
+            {
+                "mediaType": media_type(content),
+                "digest": f"sha256:{hashlib.sha256(content).hexdigest()}",
+                "size": len(content),
+                "annotations": {"org.opencontainers.image.ref.name": name},
+            }
+            for name, content in sorted(images.items())
+        ]
+        write_json(self.folder / "index.json", {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": entries})
+
+
+def _skip(response: http.client.HTTPResponse, size: int) -> None:
+    while size and (block := response.read(min(BLOCK_BYTES, size))):
+        size -= len(block)
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while block := opened.read(BLOCK_BYTES):
+            yield block
+
+
+def blobs_of(cache: BlobCache, repository: str, digest: str, platform: str) -> list[Descriptor]:
+    """Return config and layers of an image for a platform. Raises BlobError."""
+    images, blobs = members(cache.manifest(repository, digest))
+    for image in images:
+        if matches_platform(image, (platform,)):
+            _, blobs = members(cache.manifest(repository, image["digest"]))
+    return blobs
+
+
+def mirror_image(
+    cache: BlobCache, repository: str, digest: str, platforms: tuple[str, ...]
+) -> Iterator[tuple[str, int]]:
+    """Fetch an image for these platforms. Yields (digest, size) of each blob before it is fetched. Raises BlobError."""
+    cache.create()
+    images, blobs = members(cache.manifest(repository, digest))
+    for image in images:
+        if matches_platform(image, platforms):
+            yield from mirror_image(cache, repository, image["digest"], platforms)
+    for blob in blobs:
+        yield blob["digest"], int(blob["size"])
+        cache.ensure_blob(repository, blob["digest"], int(blob["size"]))
+
+
+def missing_blobs(folder: Path, digest: str, platforms: tuple[str, ...], *, read: bool = True) -> Iterator[str]:
+    """Yield a description of every missing or damaged blob of an image. `read` verifies each blob by its digest."""
+    cache = BlobCache(folder)
+    try:
+        images, blobs = members(cache.manifest("", digest))
+    except (BlobError, ValueError, KeyError) as error:
+        yield f"image {digest}: {error}"
+        return
+    matching = [image for image in images if matches_platform(image, platforms)]
+    if images and not matching:
+        yield f"image {digest} has no platform of {', '.join(platforms)}"
+    for image in matching:
+        yield from missing_blobs(folder, image["digest"], platforms, read=read)
+    for blob in blobs:
+        file = cache.blob(blob["digest"])
+        if not file.is_file():
+            yield f"image {digest}: {blob['digest']} is missing"
+        elif file.stat().st_size != blob["size"]:
+            yield f"image {digest}: {file} has {file.stat().st_size} bytes, not {blob['size']}"
+        elif read and f"sha256:{sha256_of(file)}" != blob["digest"]:
+            yield f"image {digest}: {file} has another sha256 than its name"

@@ -1,0 +1,164 @@
+"""A file that is being copied in chunks. It survives an interrupted copy. Runs on the host.
+
+Its sha256 is computed while chunks arrive, so little is left to read after the last chunk of a large file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, TypedDict
+
+from vllm_spark.node.pull.checksums import ChecksumCache
+from vllm_spark.node.pull.files import write_json
+from vllm_spark.node.pull.job import JobError
+from vllm_spark.node.pull.model_files import PART, PARTS, Entry, Source
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+# Small enough that all connections share one large file, large enough that the cost of a request is negligible.
+CHUNK_BYTES = 64 << 20
+BLOCK_BYTES = 1 << 20
+
+
+class PartialFileKey(TypedDict):
+    """Identity of a partial file: sha256, size and chunk size. Chunks of another identity are not reused."""
+
+    sha256: str
+    size: int
+    chunk: int
+
+
+@dataclass(slots=True)
+class PartialFile:
+    """A file of `model`: its complete chunks, and the sha256 of the first `hashed` chunks."""
+
+    model: Source
+    entry: Entry
+    descriptor: int = -1
+    chunks: set[int] = field(default_factory=set)
+    lock: Lock = field(default_factory=Lock)
+    attempts: int = 0
+    digest: _Hash = field(default_factory=hashlib.sha256)
+    hashed: int = 0
+    hashing: bool = False
+
+    @property
+    def file(self) -> Path:
+        return self.model.blob(self.entry).with_name(f"{self.entry.blob}{PART}")
+
+    @property
+    def chunk_list(self) -> Path:
+        """The file that records the complete chunks."""
+        return self.model.blob(self.entry).with_name(f"{self.entry.blob}{PARTS}")
+
+    @property
+    def chunk_count(self) -> int:
+        return -(-self.entry.size // CHUNK_BYTES)
+
+    def open(self) -> None:
+        """Reuse the chunks of an earlier copy and allocate the whole file.
+
+        The allocation comes first, so a full disk is reported before the transfer. Raises JobError.
+        """
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError, ValueError, TypeError):
+            earlier = json.loads(self.chunk_list.read_text(encoding="utf-8"))
+            if self._key().items() <= earlier.items() and self.file.stat().st_size == self.entry.size:
+                self.chunks = {number for number in earlier["chunks"] if 0 <= number < self.chunk_count}
+        self.descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if self.entry.size:
+            try:
+                os.posix_fallocate(self.descriptor, 0, self.entry.size)
+            except OSError as error:
+                if not self.chunks:
+                    self.delete()
+                raise JobError("disk-full", f"{self.entry.path} needs {self.entry.size} bytes: {error}") from error
+        os.ftruncate(self.descriptor, self.entry.size)
+
+    def _key(self) -> PartialFileKey:
+        return {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK_BYTES}
+
+    def mark_chunk(self, number: int) -> None:
+        """Record a chunk as complete."""
+        with self.lock:
+            self.chunks.add(number)
+            write_json(self.chunk_list, {**self._key(), "chunks": sorted(self.chunks)})
+
+    def update_hash(self, stop: Event) -> bool:
+        """Hash the complete chunks that follow the hashed ones. Return True if that completed the file.
+
+        Only one thread hashes at a time; any other thread returns False at once. True is returned only once.
+        """
+        with self.lock:
+            if self.hashing:
+                return False
+            self.hashing = True
+        while not stop.is_set():
+            with self.lock:
+                if self.hashed == self.chunk_count:
+                    return True  # `hashing` stays set, so no other thread finishes the file too
+                if self.hashed not in self.chunks:
+                    self.hashing = False
+                    return False
+            self._hash_range(*self.chunk_range(self.hashed))
+            self.hashed += 1
+        return False
+
+    def _hash_range(self, begin: int, end: int) -> None:
+        block = memoryview(bytearray(BLOCK_BYTES))
+        while begin < end:
+            size = os.preadv(self.descriptor, [block[: min(BLOCK_BYTES, end - begin)]], begin)
+            if not size:
+                raise OSError(f"{self.file} became shorter")
+            self.digest.update(block[:size])
+            begin += size
+
+    def chunk_range(self, number: int) -> tuple[int, int]:
+        """Return the first byte of a chunk, and the byte after its last."""
+        return number * CHUNK_BYTES, min((number + 1) * CHUNK_BYTES, self.entry.size)
+
+    def missing_chunks(self) -> list[int]:
+        return [number for number in range(self.chunk_count) if number not in self.chunks]
+
+    def complete_bytes(self) -> int:
+        return sum(end - begin for begin, end in map(self.chunk_range, self.chunks))
+
+    def write(self, data: memoryview, at: int) -> None:
+        """Write all of `data` at byte `at`."""
+        written = 0
+        while written < len(data):
+            written += os.pwrite(self.descriptor, data[written:], at + written)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def delete(self) -> None:
+        self.close()
+        self.file.unlink(missing_ok=True)
+        self.chunk_list.unlink(missing_ok=True)
+        self.chunks, self.digest, self.hashed, self.hashing = set(), hashlib.sha256(), 0, False
+
+    def finish(self, checksums: ChecksumCache) -> bool:
+        """Turn the file into a blob that the snapshot links to. Return False, and delete it, if its sha256 is wrong."""
+        if self.digest.hexdigest() != self.entry.sha256:
+            self.delete()
+            return False
+        os.fsync(self.descriptor)
+        # The memory of a Spark belongs to its model.
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.close()
+        blob = self.model.blob(self.entry)
+        self.file.replace(blob)
+        self.chunk_list.unlink(missing_ok=True)
+        self.model.link(self.entry)
+        checksums.set(blob, self.entry.sha256)
+        return True

@@ -1,0 +1,198 @@
+"""The jobs of a pull, one row each, and the reasons for which they fail. A new job is a row here and its function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.core import units
+from vllm_spark.core.refusal import Refusal, RefusalKind, register
+from vllm_spark.core.units import GB
+from vllm_spark.node.pull.job import ProgressJson
+
+# A result as the function of the job returns it, read back from JSON; each job has its own keys.
+Result = Mapping[str, Any]
+
+
+def _no_summary(_: Result) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: a function of a module of src/vllm_spark/node/pull, which runs as the unit vllm-spark-pull-ID.
+
+    `verb` is the job for an operator. The host has changed if `result_key` of the result is not empty or 0.
+    """
+
+    id: str
+    module: str
+    function: str
+    verb: str
+    result_key: str = ""
+    summary: Callable[[Result], str] = _no_summary
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of vllm_spark.node.pull.run."""
+        return [self.id, self.module, self.function]
+
+    @property
+    def argv(self) -> list[str]:
+        """The command on a host."""
+        return ["/usr/bin/python3", "-m", "vllm_spark.node.pull.run", *self.arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason of a JobError, for the refusal pull-ID."""
+
+    id: str
+    expected: str
+    fix: str
+    runbook: str
+
+    @property
+    def kind(self) -> RefusalKind:
+        return RefusalKind(f"pull-{self.id}", self.runbook)
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
+
+
+def _copied(result: Result) -> str:
+    if not result.get("moved"):
+        return ""
+    rate = result["moved"] / GB / max(result["seconds"], 0.01)
+    lost = f", {result['reconnects']} connections were lost" if result.get("reconnects") else ""
+    amount = f"{units.gib(result['moved'])} in {result['seconds']:.0f} s, {rate:.2f} GB/s"
+    return f"{_files(result['files'])}, {amount}{lost}"
+
+
+def _fetched(result: Result) -> str:
+    models = result["fetched"]
+    return "; ".join(f"{m['repository']}: {_files(m['files'])}, {units.gib(m['bytes'])}" for m in models)
+
+
+def _pulled(result: Result) -> str:
+    return f"image {result['id'][:19]}: {units.gib(result['sent'])} of layers" if result.get("pulled") else ""
+
+
+def _deleted(result: Result) -> str:
+    return "; ".join(f"{folder}: damaged and deleted: {', '.join(bad)}" for folder, bad in result["bad"].items())
+
+
+JOBS = {
+    job.id: job
+    for job in (
+        Job("check", "hub_cache", "check_models", "checking the files", "bad", _deleted),
+        Job("fetch-hub", "hub_fetch", "fetch_from_hub", "fetching from the hub", "fetched", _fetched),
+        Job("fetch-peer", "range_client", "fetch_from_peer", "copying over the fabric", "moved", _copied),
+        Job("serve-files", "range_server", "serve_files", "serving files to the other Spark"),
+        Job("image", "image_pull", "pull_image", "pulling the image", "pulled", _pulled),
+        Job("serve-images", "image_pull", "serve_images", "serving images to the other Spark"),
+        Job("restore-docker-config", "docker_config", "restore_docker_config", "restoring Docker's settings"),
+    )
+}
+
+REASONS = {
+    reason.id: reason
+    for reason in (
+        Reason(
+            "hub-login",
+            "a repository that the token may read",
+            "accept the model's terms, and set vllm_secrets.HF_TOKEN; correct model.repository of the recipe.",
+            "lock-model",
+        ),
+        Reason(
+            "hub-down",
+            "a hub that answers this Spark",
+            "ansible-playbook pull.yml again when it answers: what has arrived is kept. Without internet: "
+            "docs/operations/air-gapped.md.",
+            "pull-weights",
+        ),
+        Reason(
+            "corrupt",
+            "files with the sha256 of the manifest",
+            "ansible-playbook pull.yml -e pull_verify=true, which reads every file on every Spark and fetches the "
+            "damaged ones.",
+            "pull-weights",
+        ),
+        Reason(
+            "disk-full",
+            "enough free space on the disk of vllm_hub_dir",
+            "remove models that no recipe names any more (prune.yml), or name a larger disk; then pull.yml again.",
+            "disk-full",
+        ),
+        Reason(
+            "link",
+            "a fabric that carries the copy",
+            "check the cable and the link, then pull.yml again: it continues from what has arrived.",
+            "pull-fabric",
+        ),
+        Reason(
+            "giver",
+            "a sender that serves this model with the token of this run",
+            "ansible-playbook pull.yml again.",
+            "pull-fabric",
+        ),
+        Reason(
+            "no-manifest",
+            "a valid manifest of the model",
+            "ansible-playbook pull.yml where the hub is reachable.",
+            "pull-weights",
+        ),
+        Reason(
+            "image",
+            "the image by its digest",
+            "ansible-playbook pull.yml again; layers that arrived are kept.",
+            "image-transfer",
+        ),
+        Reason(
+            "image-port",
+            "a free port on the loopback device while an image is pulled",
+            "stop the process that listens there (ss -ltnp), then pull.yml again.",
+            "image-transfer",
+        ),
+        Reason(
+            "docker-mirror",
+            "a Docker that applies a mirror on a reload",
+            "correct /etc/docker/daemon.json, and move a --registry-mirror of Docker's own command line into it.",
+            "image-transfer",
+        ),
+    )
+}
+
+for _reason in REASONS.values():
+    register(_reason.kind.id, runbook=_reason.runbook)
+
+
+def headline(progress: ProgressJson) -> str:
+    """Return e.g. `copying 12.1 of 16.9 GB (72 %), 3.10 GB/s  00:04`, with the note of the job behind the speed."""
+    done, total = progress.get("done", 0), progress.get("total", 0)
+    seconds = progress.get("seconds", 0.0)
+    amount = f" {done / GB:.1f} of {total / GB:.1f} GB ({100 * done // total} %)" if total else ""
+    speed = f", {done / GB / seconds:.2f} GB/s" if seconds >= 1 and done else ""
+    note = f" ({progress['note']})" if progress.get("note") else ""
+    return f"{progress.get('phase', 'starting')}{amount}{speed}{note}  {units.clock(seconds)}"
+
+
+def has_changed_host(job: str, result: Result) -> bool:
+    """Return True if the job has changed its host."""
+    return bool(result.get(JOBS[job].result_key))
+
+
+def failure(job: str, host: str, result: Result) -> Refusal:
+    """Return the refusal for the failed result of a job on a host."""
+    detail = " ".join(str(result.get("detail") or "it ended without a message").split())
+    return refusal(str(result.get("reason", "ended")), f"{JOBS[job].verb} on {host} stopped: {detail}")
+
+
+def refusal(reason: str, what: str) -> Refusal:
+    """Return the refusal for the reason of a JobError. Other reasons are stopped, os and ended."""
+    row = REASONS.get(reason) or Reason(
+        reason, "exit status 0", "ansible-playbook pull.yml again: what has arrived is kept.", "pull-weights"
+    )
+    return row.kind(what=what, expected=row.expected, fix=row.fix)

@@ -1,0 +1,180 @@
+"""Blob caches and blob servers over the loopback device: each blob is downloaded once and verified."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
+from fakes.model_copies import FaultyRelay
+from vllm_spark.node.pull import blob_cache
+from vllm_spark.node.pull.blob_cache import BlobCache
+from vllm_spark.node.pull.blob_server import BlobServer
+from vllm_spark.node.pull.oci import BlobError
+from vllm_spark.node.pull.upstream import Upstream
+
+ARM = ("linux/arm64",)
+TOKEN = "one-time"
+
+
+@pytest.fixture
+def image() -> Image:
+    return Image()
+
+
+@contextmanager
+def served(cache: BlobCache, token: str = "") -> Iterator[str]:
+    with BlobServer(("127.0.0.1", 0), cache, token) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def get(url: str, token: str = "") -> bytes:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  a test's own loopback address
+    with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+        return bytes(response.read())
+
+
+def mirror(folder: Path, url: str, image: Image) -> BlobCache:
+    cache = BlobCache(folder, Upstream(url, "here"))
+    for _ in blob_cache.mirror_image(cache, REPOSITORY, image.digest, ARM):
+        pass
+    return cache
+
+
+def test_an_image_is_mirrored_for_one_platform(tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, requests):
+        mirror(tmp_path, url, image)
+        first = len(sent(requests))
+        mirror(tmp_path, url, image)
+        assert len(sent(requests)) == first, "the second run downloads nothing"
+    blobs = tmp_path / "blobs" / "sha256"
+    assert {f"sha256:{file.name}" for file in blobs.iterdir()} == image.arm_digests
+    assert all(digest_of(file.read_bytes()) == f"sha256:{file.name}" for file in blobs.iterdir())
+    assert list(blob_cache.missing_blobs(tmp_path, image.digest, ARM)) == []
+
+
+def test_a_worker_gets_its_layers_from_the_head(tmp_path: Path, image: Image) -> None:
+    layer = digest_of(image.layers[0])
+    with registry(image) as (url, requests):
+        head = BlobCache(tmp_path / "head", Upstream(url, "here"))
+        with served(head, TOKEN) as at_head:
+            worker = BlobCache(tmp_path / "worker", Upstream(at_head, "head", TOKEN), keep=False)
+            with served(worker) as at_worker:
+                blob = f"/v2/{REPOSITORY}/blobs/{layer}"
+                assert get(f"{at_worker}/v2/") == b"{}"
+                assert (
+                    get(f"{at_worker}/v2/{REPOSITORY}/manifests/{image.digest}?ns=docker.io")
+                    == image.blobs[image.digest]
+                )
+                assert get(at_worker + blob) == image.layers[0]
+                assert get(at_worker + blob) == image.layers[0]
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                get(at_head + blob)
+    assert sent(requests) == [layer]
+    assert not list((tmp_path / "worker").rglob("*.part"))
+    assert not (tmp_path / "worker" / "blobs" / "sha256" / layer[7:]).exists()
+
+
+def test_without_a_registry_the_server_has_the_cached_blobs(tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, _):
+        mirror(tmp_path, url, image)
+    with served(BlobCache(tmp_path)) as url:
+        assert get(f"{url}/v2/{REPOSITORY}/blobs/{digest_of(image.layers[0])}") == image.layers[0]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(f"{url}/v2/{REPOSITORY}/blobs/sha256:{'0' * 64}")
+
+
+def test_a_lost_connection_continues_at_the_same_byte(tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, _):
+        mirror(tmp_path / "head", url, image)
+    with served(BlobCache(tmp_path / "head")) as at_head:
+        relay = FaultyRelay(int(at_head.rpartition(":")[2]), after=150_000, losses=2)
+        worker = BlobCache(tmp_path / "worker", Upstream(f"http://127.0.0.1:{relay.port}", "head"))
+        worker.create()
+        content = b"".join(worker.read(REPOSITORY, digest_of(image.layers[0])))
+        relay.close()
+    assert content == image.layers[0]
+
+
+def test_the_part_of_a_killed_run_is_continued(tmp_path: Path, image: Image) -> None:
+    layer = digest_of(image.layers[0])
+    cache = BlobCache(tmp_path)
+    cache.create()
+    cache.blob(layer).with_suffix(".part").write_bytes(image.layers[0][:100_000])
+    with registry(image) as (url, requests):
+        cache.upstream = Upstream(url, "here")
+        cache.ensure_blob(REPOSITORY, layer)
+        ranges = [headers.get("Range") for path, headers in requests if path.startswith("/store/")]
+    assert cache.blob(layer).read_bytes() == image.layers[0]
+    assert ranges == ["bytes=100000-"]
+    assert cache.fetched == len(image.layers[0]) - 100_000
+
+
+def test_a_damaged_part_is_deleted(tmp_path: Path, image: Image) -> None:
+    layer = digest_of(image.layers[0])
+    cache = BlobCache(tmp_path)
+    cache.create()
+    cache.blob(layer).with_suffix(".part").write_bytes(os.urandom(100_000))
+    with registry(image) as (url, _):
+        cache.upstream = Upstream(url, "here")
+        with pytest.raises(BlobError, match="arrived with sha256"):
+            cache.ensure_blob(REPOSITORY, layer)
+        cache.ensure_blob(REPOSITORY, layer)
+    assert cache.blob(layer).read_bytes() == image.layers[0]
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    file.write_bytes(content)
+
+
+FAULTS = {
+    "a layer missing": (lambda file: file.unlink(), " is missing"),
+    "a layer truncated": (lambda file: os.truncate(file, 10), "has 10 bytes, not 300000"),
+    "a layer damaged": (flip, "has another sha256 than its name"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_missing_or_damaged_layer_is_described(tmp_path: Path, image: Image, name: str) -> None:
+    damage, text = FAULTS[name]
+    with registry(image) as (url, _):
+        cache = mirror(tmp_path, url, image)
+    damage(cache.blob(digest_of(image.layers[0])))
+    faults = list(blob_cache.missing_blobs(tmp_path, image.digest, ARM))
+    assert len(faults) == 1
+    assert text in faults[0]
+
+
+def test_a_missing_platform_is_described(tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, _):
+        mirror(tmp_path, url, image)
+    assert list(blob_cache.missing_blobs(tmp_path, image.digest, ("linux/riscv64",))) == [
+        f"image {image.digest} has no platform of linux/riscv64"
+    ]
+
+
+def test_a_registry_that_sends_another_manifest_is_refused(tmp_path: Path, image: Image) -> None:
+    image.blobs[image.digest] = b"{}"
+    with registry(image) as (url, _), pytest.raises(BlobError, match="another sha256"):
+        mirror(tmp_path, url, image)
+    assert not list((tmp_path / "blobs" / "sha256").iterdir())
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/a/blobs/../../x", "/etc/passwd", "/v2/a/manifests/latest", f"/v2/A B/blobs/{'0' * 64}"]
+)
+def test_nothing_but_digests_is_served(tmp_path: Path, path: str) -> None:
+    with served(BlobCache(tmp_path)) as url, pytest.raises(urllib.error.HTTPError, match="404"):
+        get(url + path.replace(" ", "%20"))
