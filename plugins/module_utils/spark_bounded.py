@@ -1,4 +1,4 @@
-"""Commands and files, read within bounds: so many lines and bytes of the beginning and of the end, and by a deadline.
+"""Read commands and files within bounds: a number of lines and bytes of the beginning and of the end, and a deadline.
 
 A server that has run for a month has a log of gigabytes, and nvidia-smi may hang for ever. Standard library alone.
 """
@@ -12,6 +12,7 @@ import stat
 import subprocess
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from ansible.module_utils.spark_secrets import CUT
@@ -19,76 +20,81 @@ from ansible.module_utils.spark_secrets import CUT
 LINE_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
 GAP = "[vllm-spark: the lines between these two are left out]"
+# (lines, bytes)
+Bound = tuple[int, int]
+# Accepts a line and returns True if there is room for more.
+Add = Callable[[str], bool]
 
 
-class First:
-    """The first lines of a text. `take` returns whether there is room for more."""
+class HeadBuffer:
+    """The first lines of a text. `add` returns True if there is room for more."""
 
-    def __init__(self, lines, size):
-        self.lines = []
+    def __init__(self, max_lines: int, max_bytes: int) -> None:
+        self.lines: list[str] = []
         self.full = False
-        self._most, self._room = lines, size
+        self._max_lines, self._room = max_lines, max_bytes
 
-    def take(self, line):
-        self.full = len(self.lines) >= self._most or len(line) > self._room
+    def add(self, line: str) -> bool:
+        self.full = len(self.lines) >= self._max_lines or len(line) > self._room
         if not self.full:
             self.lines.append(line)
             self._room -= len(line)
         return not self.full
 
 
-class Last:
-    """The last lines of a text."""
+class TailBuffer:
+    """The last lines of a text. `add` always returns True."""
 
-    def __init__(self, lines, size):
-        self.lines = deque()
+    def __init__(self, max_lines: int, max_bytes: int) -> None:
+        self.lines: deque[str] = deque()
         self.left_out = 0
-        self._most, self._room = lines, size
+        self._max_lines, self._room = max_lines, max_bytes
 
-    def take(self, line):
+    def add(self, line: str) -> bool:
         self.lines.append(line)
         self._room -= len(line)
-        while len(self.lines) > self._most or (self._room < 0 and len(self.lines) > 1):
+        while len(self.lines) > self._max_lines or (self._room < 0 and len(self.lines) > 1):
             self._room += len(self.lines.popleft())
             self.left_out += 1
         return True
 
 
-class Ends:
-    """The first and the last lines of a text that is read once. Each bound is (lines, bytes)."""
+class HeadTailBuffer:
+    """The first and the last lines of a text that is read once."""
 
-    def __init__(self, first, last):
-        self._first, self._last = First(*first), Last(*last)
+    def __init__(self, head: Bound, tail: Bound) -> None:
+        self._head, self._tail = HeadBuffer(*head), TailBuffer(*tail)
 
-    def take(self, line):
-        return self._last.take(line) if self._first.full or not self._first.take(line) else True
+    def add(self, line: str) -> bool:
+        return self._tail.add(line) if self._head.full or not self._head.add(line) else True
 
-    def text(self):
-        """(text, what was left out of it)."""
-        left_out = f"{self._last.left_out} lines between beginning and end" if self._last.left_out else ""
+    def text(self) -> tuple[str, str]:
+        """Return (text, description of the part that was left out)."""
+        left_out = f"{self._tail.left_out} lines between beginning and end" if self._tail.left_out else ""
         gap = [GAP] if left_out else []
-        return shown([*self._first.lines, *gap, *self._last.lines]), left_out
+        return as_text([*self._head.lines, *gap, *self._tail.lines]), left_out
 
 
-def join(first, last):
-    """(text, what was left out) of the first and the last lines of one text, which may overlap."""
-    first, last = list(first), list(last)
+def join(head: Iterable[str], tail: Iterable[str]) -> tuple[str, str]:
+    """Return (text, description of the part that was left out) from the first and the last lines of one text, which
+    may overlap."""
+    first, last = list(head), list(tail)
     for place in range(len(first)):
         if first[place:] == last[: len(first) - place]:
-            return shown([*first[:place], *last]), ""
-    return shown([*first, GAP, *last]), "lines between beginning and end"
+            return as_text([*first[:place], *last]), ""
+    return as_text([*first, GAP, *last]), "lines between beginning and end"
 
 
-def shown(lines):
+def as_text(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def run(words, take, timeout_s):
-    """Give each line of a command's output, errors among it, to `take` until that returns False. Returns what went
-    wrong, or an empty text."""
+def stream_command(argv: Sequence[str], add: Add, timeout_s: float) -> str:
+    """Pass each line of a command's output, including its errors, to `add` until that returns False. Returns the fault,
+    or an empty text."""
     try:
-        process = subprocess.Popen(  # noqa: S603  the words are the module's own
-            words,
+        process = subprocess.Popen(  # noqa: S603  the argv is the module's own
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -96,10 +102,11 @@ def run(words, take, timeout_s):
             env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
         )
     except OSError as error:
-        return f"{words[0]}: {error.strerror}"
+        return f"{argv[0]}: {error.strerror}"
+    assert process.stdout is not None  # noqa: S101  stdout=PIPE
     deadline = time.monotonic() + timeout_s
-    late = f"{words[0]} did not end within {timeout_s:.0f} s"
-    lines = Lines(take)
+    timed_out = f"{argv[0]} did not end within {timeout_s:.0f} s"
+    lines = Lines(add)
     status = None
     try:
         with selectors.DefaultSelector() as selector:
@@ -107,54 +114,55 @@ def run(words, take, timeout_s):
             while selector.select(max(0.0, deadline - time.monotonic())):
                 data = os.read(process.stdout.fileno(), READ_BYTES)
                 if not lines.feed(data):
-                    return ""  # it has said enough
+                    return ""  # the bounds are reached
                 if not data:
-                    # It may have closed its output and go on.
+                    # The command may have closed its output and still run.
                     status = process.wait(max(0.0, deadline - time.monotonic()))
-                    return f"{words[0]} ended with status {status}" if status else ""
-        return late
+                    return f"{argv[0]} ended with status {status}" if status else ""
+        return timed_out
     except subprocess.TimeoutExpired:
-        return late
+        return timed_out
     finally:
         process.stdout.close()
         if status is None:
-            # With all that it started. One that cannot be killed, as when a driver hangs, is not waited for.
+            # With its descendants. A process that cannot be killed, for example in a hanging driver, is not awaited.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 class Lines:
-    """Bytes in, whole lines out; of a line that is too long its beginning."""
+    """Converts bytes to whole lines and passes them to `add`; of a line that is too long only its beginning."""
 
-    def __init__(self, take):
-        self._take = take
+    def __init__(self, add: Add) -> None:
+        self._add = add
         self._rest = b""
         self._skipping = False
 
-    def feed(self, data):
-        """Returns whether more is wanted. No data is the end."""
+    def feed(self, data: bytes) -> bool:
+        """Process the next bytes; empty bytes are the end. Returns True if there is room for more lines."""
         if not data:
-            return not self._rest or self._put(self._rest)
+            return not self._rest or self._pass(self._rest)
         *whole, self._rest = (self._rest + data).split(b"\n")
-        wanted = all(self._put(line) for line in whole)
+        room = all(self._pass(line) for line in whole)
         if len(self._rest) > LINE_BYTES and not self._skipping:
-            wanted = wanted and self._put(self._rest)
+            room = room and self._pass(self._rest)
             self._skipping = True
         if self._skipping:
             self._rest = b""
-        return wanted
+        return room
 
-    def _put(self, line):
+    def _pass(self, line: bytes) -> bool:
         if self._skipping:
             self._skipping = False
             return True
         text = line[:LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
-        return self._take(text + CUT if len(line) > LINE_BYTES else text)
+        return self._add(text + CUT if len(line) > LINE_BYTES else text)
 
 
-def read_file(path, first, last, follow=True):
-    """(text, what was left out) of a file: all of it, or its first and last bytes at whole lines. Raises OSError; with
-    follow=False also for a symbolic link, which may lead out of the container that it lies in."""
+def read_file(path: str | os.PathLike[str], first: int, last: int, follow: bool = True) -> tuple[str, str]:
+    """Return (text, description of the part that was left out) of a file: all of it, or its first and last bytes at
+    whole lines. Raises OSError; with follow=False also for a symbolic link, which may lead out of the container that
+    contains it."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -164,7 +172,7 @@ def read_file(path, first, last, follow=True):
             return data.decode("utf-8", "replace"), ""
         end = max(first, file.seek(0, os.SEEK_END) - last)
         file.seek(end)
-        # Cut at ends of lines: a secret may not be cut in two.
+        # Cut at ends of lines: a secret must not be cut in two.
         head = data[: data.rfind(b"\n", 0, first) + 1]
         tail = file.read(last).partition(b"\n")[2]
     left_out = f"{end - first} bytes and more between beginning and end"

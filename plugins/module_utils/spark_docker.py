@@ -1,4 +1,4 @@
-"""Docker's HTTP API over its socket, from the standard library alone: a box needs no SDK to be asked."""
+"""Docker's HTTP API over its socket. Standard library alone: a host needs no SDK."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import http.client
 import json
 import socket
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from vllm_spark.core.types import ContainerFacts
 
 SOCKET = "/var/run/docker.sock"
 TIMEOUT_S = 20
@@ -17,57 +21,74 @@ class DockerError(Exception):
 
 
 class _Connection(http.client.HTTPConnection):
-    def connect(self):
+    def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(TIMEOUT_S)
         self.sock.connect(SOCKET)
 
 
 class Docker:
-    """The few read-only questions that facts and probes ask."""
+    """A client for the few read-only requests of facts and probes."""
 
-    def get(self, path, missing_ok=False):
-        """The JSON of a GET. None for a 404 with missing_ok. Raises DockerError."""
-        body = self.raw(path, missing_ok)
+    def get(self, path: str, missing_ok: bool = False) -> Any:
+        """Return the JSON of a GET. Returns None for a 404 if missing_ok. Raises DockerError."""
+        body = self._request(path)
+        if body is None and not missing_ok:
+            raise _failure(path, http.client.NOT_FOUND)
         return None if body is None else json.loads(body)
 
-    def raw(self, path, missing_ok=False):
-        """The bytes of a GET, as `get`."""
+    def raw(self, path: str) -> bytes:
+        """Return the bytes of a GET. Raises DockerError."""
+        body = self._request(path)
+        if body is None:
+            raise _failure(path, http.client.NOT_FOUND)
+        return body
+
+    def _request(self, path: str) -> bytes | None:
+        """Return the bytes of a GET, None for a 404. Raises DockerError."""
         connection = _Connection("docker")
         try:
             connection.request("GET", path)
-            reply = connection.getresponse()
-            body = reply.read()
+            response = connection.getresponse()
+            body = response.read()
         except OSError as error:
             raise DockerError(f"{SOCKET}: {error.strerror or error}") from error
         finally:
             connection.close()
-        if reply.status == http.client.NOT_FOUND and missing_ok:
+        if response.status == http.client.NOT_FOUND:
             return None
-        if reply.status != http.client.OK:
-            raise DockerError(f"{path}: status {reply.status}")
+        if response.status != http.client.OK:
+            raise _failure(path, response.status)
         return body
 
-    def containers(self, label):
-        """Containers with a label, running or not: name -> id, image, labels, state, started (epoch seconds)."""
-        listed = self.get("/containers/json?all=1&filters=" + quote(json.dumps({"label": [label]})))
-        return {entry["Names"][0].lstrip("/"): self.container(entry["Id"]) for entry in listed}
+    def containers(self, label: str) -> dict[str, ContainerFacts]:
+        """Return the containers with a label, running or not, by name. Raises DockerError."""
+        entries = self.get("/containers/json?all=1&filters=" + quote(json.dumps({"label": [label]})))
+        containers = {entry["Names"][0].lstrip("/"): self.container(entry["Id"]) for entry in entries}
+        # A container may be removed between the two requests.
+        return {name: container for name, container in containers.items() if container}
 
-    def container(self, name):
-        """One container by name or id, or None."""
-        found = self.get(f"/containers/{name}/json", missing_ok=True)
-        return found and {
-            "id": found["Id"],
-            "image": found["Config"]["Image"],
-            "image_id": found["Image"],
-            "labels": found["Config"]["Labels"] or {},
-            "state": found["State"]["Status"],
-            "started": epoch(found["State"]["StartedAt"]),
+    def container(self, name: str) -> ContainerFacts | None:
+        """Return one container by name or id, None if there is none. Raises DockerError."""
+        container = self.get(f"/containers/{name}/json", missing_ok=True)
+        if not container:
+            return None
+        return {
+            "id": container["Id"],
+            "image": container["Config"]["Image"],
+            "image_id": container["Image"],
+            "labels": container["Config"]["Labels"] or {},
+            "state": container["State"]["Status"],
+            "started": epoch(container["State"]["StartedAt"]),
         }
 
 
-def epoch(text):
-    """Docker's 2026-01-31T10:20:30.123456789Z in seconds since the epoch; Python reads six digits at most."""
-    whole, _, rest = text.rstrip("Z").partition(".")
+def _failure(path: str, status: int) -> DockerError:
+    return DockerError(f"{path}: status {int(status)}")
+
+
+def epoch(text: str) -> float:
+    """Return Docker's 2026-01-31T10:20:30.123456789Z in seconds since the epoch. Python parses six digits at most."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
     moment = datetime.fromisoformat(f"{whole}+00:00").timestamp()
-    return moment + float(f"0.{rest or 0}") if moment > 0 else 0.0
+    return moment + float(f"0.{fraction or 0}") if moment > 0 else 0.0

@@ -1,23 +1,24 @@
-"""What the toolkit has on a box: deployments, images, files, units, rules of the firewall. Reads only.
+"""The toolkit's objects on a host: deployments, images, files, units, rules of the firewall. Reads only.
 
-What is a file of the toolkit says so itself, in its first lines; nothing is taken for ours by its name alone but what
-lies in the toolkit's own folders.
+A file of the toolkit identifies itself in its first lines. A name alone identifies only what is in the toolkit's own
+folders.
 """
 
 from __future__ import annotations
 
 import glob
-import json
 import os
+from collections.abc import Iterable
+from typing import Any
 
 from ansible.module_utils.spark_docker import Docker, DockerError
-from ansible.module_utils.spark_host import run
+from ansible.module_utils.spark_io import parse_object, read_text, run
 from ansible.module_utils.spark_launches import launches
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
 HISTORY = f"{STATE}/history"
-# What the toolkit writes at the head of a unit, and what its programs say of themselves.
+# First lines of a unit of the toolkit, and the name that its programs contain.
 WRITTEN, MARK = b"Written by vllm-spark", b"vllm-spark"
 HEAD_BYTES = 1024
 LABEL = "vllm-spark.deployment"
@@ -32,32 +33,33 @@ UNIT_PATTERNS = (
 )
 CHAIN = "VLLM-SPARK"
 FIREWALLS = ("iptables", "ip6tables")
-# The images that a pull has brought, and where it leaves word while Docker finds a registry on the loopback device
+# The images that pulls have brought, and the traces of a pull while Docker finds a registry on the loopback device
 # (src/vllm_spark/node/pull/image_pull.py).
 PULLED = f"{STATE}/pulled"
 PULL_JOURNAL, PULL_LINE = f"{STATE}/pull/daemon.json.before", "# vllm-spark: for one pull"
 
 
-def size(path):
-    """Bytes that a file or a folder has on the disk; what is linked twice counts once."""
+def size(path: str) -> int:
+    """Return the bytes of a file or a folder on the disk; a file with several hard links counts once."""
     seen, total = set(), 0
-    for folder, _, names in os.walk(path) if os.path.isdir(path) and not os.path.islink(path) else [("", (), [path])]:
+    for folder, _, names in os.walk(path) if os.path.isdir(path) and not os.path.islink(path) else [("", [], [path])]:
         for name in [folder, *(os.path.join(folder, name) for name in names)]:
             try:
-                found = os.lstat(name)
+                stat = os.lstat(name)
             except OSError:
-                continue  # gone while we looked, or the empty name of a file's folder
-            if (found.st_dev, found.st_ino) not in seen:
-                seen.add((found.st_dev, found.st_ino))
-                total += found.st_blocks * 512
+                continue  # removed in the meantime, or the empty name of a file's folder
+            if (stat.st_dev, stat.st_ino) not in seen:
+                seen.add((stat.st_dev, stat.st_ino))
+                total += stat.st_blocks * 512
     return total
 
 
-def sized(paths, count):
+def sized(paths: Iterable[str], count: bool) -> list[dict[str, Any]]:
     return [{"path": path, "bytes": size(path) if count else 0} for path in sorted(paths)]
 
 
-def says_it_is_ours(path, mark):
+def is_own(path: str, mark: bytes) -> bool:
+    """Return True if a file contains the mark in its head, or if a link leads to the toolkit's programs."""
     try:
         if os.path.islink(path):
             return f"/{PROGRAMS}/" in os.readlink(path)
@@ -67,109 +69,93 @@ def says_it_is_ours(path, mark):
         return False
 
 
-def inside(folder):
-    """The entries of a folder, none where there is no folder."""
+def inside(folder: str) -> list[str]:
+    """Return the paths in a folder; none if the folder does not exist."""
     return [os.path.join(folder, name) for name in sorted(os.listdir(folder))] if os.path.isdir(folder) else []
 
 
-def deployments(root, count):
-    found = {}
-    for folder in inside(os.path.join(root, CONFIG)):
-        if os.path.isdir(folder):
-            found[os.path.basename(folder)] = {
-                "folder": folder,
-                "launches": launches(folder),
-                "mounts": sized(inside(os.path.join(folder, "mounts")), count),
-            }
-    return found
+def deployments(root: str, count: bool) -> dict[str, dict[str, Any]]:
+    return {
+        os.path.basename(folder): {
+            "folder": folder,
+            "launches": launches(folder),
+            "mounts": sized(inside(os.path.join(folder, "mounts")), count),
+        }
+        for folder in inside(os.path.join(root, CONFIG))
+        if os.path.isdir(folder)
+    }
 
 
-def history(root):
-    """What ran here before, by deployment: of each entry what an image is known by."""
-    found = {}
+def history(root: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the launches of the history by deployment; of each entry the keys that identify an image."""
+    images: dict[str, list[dict[str, Any]]] = {}
     for path in glob.glob(os.path.join(root, HISTORY, "*.jsonl")):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            entries = [json_line(line) for line in file]
+        entries = filter(None, map(parse_object, (read_text(path) or "").splitlines()))
         name = os.path.basename(path).removesuffix(".jsonl")
-        found[name] = [
-            {key: entry[key] for key in ("image", "digest", "derived") if key in entry} for entry in entries if entry
+        images[name] = [
+            {key: entry[key] for key in ("image", "digest", "derived") if key in entry} for entry in entries
         ]
-    return found
+    return images
 
 
-def pulled(root):
-    """The images that a pull has brought here, by digest."""
-    try:
-        with open(os.path.join(root, PULLED), encoding="utf-8", errors="replace") as file:
-            return sorted({line.strip() for line in file} - {""})
-    except OSError:
-        return []
+def pulled(root: str) -> list[str]:
+    """Return the images that pulls have brought to this host, by digest."""
+    lines = (read_text(os.path.join(root, PULLED)) or "").splitlines()
+    return sorted({line.strip() for line in lines} - {""})
 
 
-def json_line(line):
-    """The object in a line; empty for one that was cut off by a loss of power."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def unit_files(root):
-    """(unit files, drop-ins and links that the toolkit has placed, those of others beside them)."""
+def unit_files(root: str) -> tuple[list[str], list[str]]:
+    """Return (unit files, drop-ins and links of the toolkit, those of others beside them)."""
     folder = os.path.join(root, UNITS)
-    # A link of `systemctl enable` leads to the template, which may be gone already.
+    # A link of `systemctl enable` leads to the template, which may be removed already.
     links = glob.glob(os.path.join(folder, "*.wants", "vllm@*.service"))
     files = [
         *glob.glob(os.path.join(folder, "vllm*")),
         *glob.glob(os.path.join(folder, "vllm*.d", "*")),
     ]
     files = [path for path in files if os.path.isfile(path) and not os.path.islink(path)]
-    own = [path for path in files if says_it_is_ours(path, WRITTEN)]
+    own = [path for path in files if is_own(path, WRITTEN)]
     return sorted([*links, *own]), sorted(path for path in files if path not in own)
 
 
-def units():
-    """The toolkit's units that systemd has loaded: name -> ActiveState."""
-    status, said = run("systemctl", "list-units", "--all", "--plain", "--no-legend", *UNIT_PATTERNS)
-    rows = [line.split() for line in said.splitlines()] if status == 0 else []
+def units() -> dict[str, str]:
+    """Return the toolkit's units that systemd has loaded: name -> ActiveState."""
+    result = run("systemctl", "list-units", "--all", "--plain", "--no-legend", *UNIT_PATTERNS)
+    rows = [line.split() for line in result.output.splitlines()] if result.status == 0 else []
     return {row[0]: row[2] for row in rows if len(row) > 3}  # noqa: PLR2004  name, loaded, active, sub
 
 
-def chains():
-    """Those of the two firewalls that have the chain of a pair."""
-    return [program for program in FIREWALLS if run(program, "--wait", "--list-rules", CHAIN)[0] == 0]
+def chains() -> list[str]:
+    """Return the firewall programs that have the chain of a pair."""
+    return [program for program in FIREWALLS if run(program, "--wait", "--list-rules", CHAIN).status == 0]
 
 
-def pull_was_cut_off(root):
-    """Are Docker's settings, or /etc/hosts, still those of one pull?"""
-    try:
-        with open(os.path.join(root, "etc/hosts"), encoding="utf-8", errors="replace") as file:
-            named = PULL_LINE in file.read()
-    except OSError:
-        named = False
-    return named or os.path.exists(os.path.join(root, PULL_JOURNAL))
+def pull_was_cut_off(root: str) -> bool:
+    """Return True if an interrupted pull has left its settings of Docker or its line in /etc/hosts."""
+    hosts = read_text(os.path.join(root, "etc/hosts")) or ""
+    return PULL_LINE in hosts or os.path.exists(os.path.join(root, PULL_JOURNAL))
 
 
-def docker_holdings(count):
-    found = {"error": "", "images": [], "containers": [], "volumes": []}
+def docker_holdings(count: bool) -> dict[str, Any]:
+    holdings: dict[str, Any] = {"error": "", "images": [], "containers": [], "volumes": []}
     try:
         docker = Docker()
-        found["images"] = [image(entry) for entry in docker.get("/images/json?shared-size=1")]
-        found["containers"] = [container(entry) for entry in docker.get("/containers/json?all=1")]
+        holdings["images"] = [image(entry) for entry in docker.get("/images/json?shared-size=1")]
+        holdings["containers"] = [container(entry) for entry in docker.get("/containers/json?all=1")]
         volumes = docker.get("/volumes")["Volumes"] or []
     except DockerError as error:
-        return {**found, "error": str(error)}
-    found["volumes"] = [
+        return {**holdings, "error": str(error)}
+    holdings["volumes"] = [
         {"name": entry["Name"], "bytes": size(entry["Mountpoint"]) if count else 0}
         for entry in volumes
         if entry["Name"].startswith(OWN)
     ]
-    return found
+    return holdings
 
 
-def image(entry):
-    """Its names; `own` are the bytes that no other image shares, as far as this engine counts them."""
+def image(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an image's names and sizes. `own`: the bytes that no other image shares, as far as this engine counts
+    them."""
     shared = entry.get("SharedSize", -1)
     return {
         "id": entry["Id"],
@@ -183,7 +169,7 @@ def image(entry):
     }
 
 
-def container(entry):
+def container(entry: dict[str, Any]) -> dict[str, Any]:
     name = (entry.get("Names") or [entry["Id"]])[0].lstrip("/")
     return {
         "name": name,
@@ -194,8 +180,8 @@ def container(entry):
     }
 
 
-def holdings(root="/", count=True):
-    """Everything; with `count` the sizes, which take a look at every file."""
+def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
+    """Return every object of the toolkit. With `count` also the sizes, which needs the metadata of every file."""
     own, others = unit_files(root)
     return {
         "deployments": deployments(root, count),
@@ -207,7 +193,7 @@ def holdings(root="/", count=True):
         "unit_files_of_others": others,
         "programs": [
             *filter(os.path.isdir, [os.path.join(root, PROGRAMS)]),
-            *(path for path in sorted(glob.glob(os.path.join(root, BIN, "vllm*"))) if says_it_is_ours(path, MARK)),
+            *(path for path in sorted(glob.glob(os.path.join(root, BIN, "vllm*"))) if is_own(path, MARK)),
         ],
         "run": sized(inside(os.path.join(root, RUN)), False),
         "config": os.path.join(root, CONFIG) if os.path.isdir(os.path.join(root, CONFIG)) else "",

@@ -1,86 +1,81 @@
-"""What a Spark's host says of itself beside the fabric: GPU, who uses it, memory, firmware, pending reboot. Reads only.
+"""The state of a Spark's host beside the fabric: GPU and its processes, memory, firmware, pending reboot. Reads only.
 
-Whatever a box does not have, or does not show, is None or empty: no finding is made of it.
+A value that a host does not have or does not report is None or empty, and no finding is derived from it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.spark_docker import DockerError
+from ansible.module_utils.spark_io import NOT_FOUND, TIMED_OUT, CommandResult, read_text, run
 
-TIMEOUT_S = 30
-NOT_FOUND, TIMED_OUT = 127, 124
+if TYPE_CHECKING:
+    from ansible.module_utils.spark_docker import Docker
 
-# What nvidia-smi is asked, and the fields of it that every driver of a GB10 has.
+    from vllm_spark.core.types import GpuFacts, HostFacts, MemoryFacts, PortHolder, ProcessFacts
+
+# Fields of nvidia-smi that every driver of a GB10 has, and those that some drivers do not know.
 NEEDED = ("name", "driver_version")
 STATE = ("power.draw", "utilization.gpu", "clocks.sm", "clocks_event_reasons.active", "persistence_mode")
 APPS = ("pid", "process_name", "used_gpu_memory")
 
-MEMINFO = {"total": "MemTotal", "available": "MemAvailable", "swap_total": "SwapTotal", "swap_free": "SwapFree"}
-# Not in every kernel's table.
-MORE_MEMINFO = {"free": "MemFree", "cma_total": "CmaTotal", "cma_free": "CmaFree"}
+
+def text(path: str) -> str | None:
+    """Return a file's text without surrounding white space, or None."""
+    content = read_text(path)
+    return None if content is None else content.strip()
 
 
-def run(*words):
-    """(exit status, output) of a command; a missing program is 127 and its name."""
-    try:
-        # S603: the words are constants.
-        done = subprocess.run(  # noqa: S603
-            words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, errors="replace"
-        )
-    except FileNotFoundError:
-        return NOT_FOUND, f"{words[0]}: not found"
-    except subprocess.TimeoutExpired:
-        return TIMED_OUT, f"{words[0]} did not answer within {TIMEOUT_S} s"
-    return done.returncode, (done.stdout or done.stderr).strip()
-
-
-def text(path):
-    """A file's text, or None."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None
-
-
-def names(folder):
+def names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def memory(root="/"):
-    """Bytes, of /proc/meminfo. page_cache is what files hold of it, which `available` counts as free."""
+def memory(root: str = "/") -> MemoryFacts:
+    """Return the memory in bytes, from /proc/meminfo. page_cache is the part that files use, which `available` counts
+    as free."""
     with open(os.path.join(root, "proc/meminfo"), encoding="ascii") as file:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    found = {name: kib[key] * 1024 for name, key in MEMINFO.items()}
-    found |= {name: kib[key] * 1024 for name, key in MORE_MEMINFO.items() if key in kib}
+    facts: MemoryFacts = {
+        "total": kib["MemTotal"] * 1024,
+        "available": kib["MemAvailable"] * 1024,
+        "swap_total": kib["SwapTotal"] * 1024,
+        "swap_free": kib["SwapFree"] * 1024,
+    }
+    # These are not in every kernel's table.
+    if "MemFree" in kib:
+        facts["free"] = kib["MemFree"] * 1024
+    if "CmaTotal" in kib:
+        facts["cma_total"] = kib["CmaTotal"] * 1024
+    if "CmaFree" in kib:
+        facts["cma_free"] = kib["CmaFree"] * 1024
     if {"Cached", "Shmem"} <= kib.keys():
         # Cached counts tmpfs and shared memory, which cannot be dropped.
-        found["page_cache"] = (kib["Cached"] - kib["Shmem"]) * 1024
-    return found
+        facts["page_cache"] = (kib["Cached"] - kib["Shmem"]) * 1024
+    return facts
 
 
-def gpus():
-    """(the GPUs, why there is none). A field that this driver does not know, or that a GB10 has not, is None."""
-    status, said = smi("gpu", (*NEEDED, *STATE))
-    if status and status not in (NOT_FOUND, TIMED_OUT):
-        status, said = smi("gpu", NEEDED)
-    if status:
-        return [], said
-    return [gpu(line.split(", ")) for line in said.splitlines() if ", " in line], ""
+def gpus() -> tuple[list[GpuFacts], str]:
+    """Return (the GPUs, the reason why there is none). A field that this driver or a GB10 does not have is None."""
+    result = smi("gpu", (*NEEDED, *STATE))
+    if result.status and result.status not in (NOT_FOUND, TIMED_OUT):
+        result = smi("gpu", NEEDED)
+    if result.status:
+        return [], result.output
+    return [gpu(line.split(", ")) for line in result.output.splitlines() if ", " in line], ""
 
 
-def smi(what, fields):
-    return run("nvidia-smi", f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits")
+def smi(subject: str, fields: Sequence[str]) -> CommandResult:
+    return run("nvidia-smi", f"--query-{subject}={','.join(fields)}", "--format=csv,noheader,nounits")
 
 
-def gpu(row):
+def gpu(row: Sequence[str]) -> GpuFacts:
     values = dict(zip((*NEEDED, *STATE), row, strict=False))
     reasons = values.get("clocks_event_reasons.active", "")
     return {
@@ -90,17 +85,17 @@ def gpu(row):
         "load_percent": number(values.get("utilization.gpu")),
         "sm_mhz": number(values.get("clocks.sm")),
         "event_reasons": int(reasons, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) else None,
-        "persistence": {"Enabled": True, "Disabled": False}.get(values.get("persistence_mode")),
+        "persistence": {"Enabled": True, "Disabled": False}.get(values.get("persistence_mode", "")),
     }
 
 
-def number(value):
-    """A number of nvidia-smi's, or None for [N/A] and its like."""
-    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value or "") else None
+def number(value: str | None) -> float | None:
+    """Return a number of nvidia-smi, or None for [N/A] and similar texts."""
+    return float(value) if value and re.fullmatch(r"\d+(\.\d+)?", value) else None
 
 
-def host(root="/"):
-    """What the kernel and the firmware say. NICs by HCA."""
+def host(root: str = "/") -> HostFacts:
+    """Return the facts of the kernel and the firmware. `nics`: HCA -> firmware version."""
     packages = text(os.path.join(root, "run/reboot-required.pkgs")) or ""
     swappiness = text(os.path.join(root, "proc/sys/vm/swappiness")) or ""
     infiniband = os.path.join(root, "sys/class/infiniband")
@@ -113,48 +108,55 @@ def host(root="/"):
     }
 
 
-def processes(owner):
-    """Who computes on the GPU: pid, process, bytes (None where the driver does not tell), and what `owner` says of the
-    pid, its container or unit."""
-    status, said = smi("compute-apps", APPS)
-    rows = [] if status else [line.split(", ") for line in said.splitlines()]
-    found = []
+def processes(owner: Callable[[str], PortHolder]) -> list[ProcessFacts]:
+    """Return the processes that compute on the GPU. `owner` maps a pid to its container or unit. `bytes` is None if
+    the driver does not report it."""
+    result = smi("compute-apps", APPS)
+    rows = [] if result.status else [line.split(", ") for line in result.output.splitlines()]
+    facts: list[ProcessFacts] = []
     for row in rows:
-        # A process may have a comma in its name.
+        # The name of a process may contain a comma.
         if len(row) >= len(APPS) and row[0].isdigit():
-            used = number(row[-1])
-            known = {"pid": int(row[0]), "process": os.path.basename(", ".join(row[1:-1]))}
-            found.append({**owned(owner, row[0]), **known, "bytes": None if used is None else int(used * (1 << 20))})
-    return found
+            used_mib = number(row[-1])
+            entry: ProcessFacts = {
+                "pid": int(row[0]),
+                "process": os.path.basename(", ".join(row[1:-1])),
+                "bytes": None if used_mib is None else int(used_mib * (1 << 20)),
+            }
+            holder = owned(owner, row[0])
+            if holder:
+                entry["container"], entry["unit"] = holder.get("container"), holder.get("unit")
+            facts.append(entry)
+    return facts
 
 
-def owned(owner, pid):
+def owned(owner: Callable[[str], PortHolder], pid: str) -> PortHolder | None:
     try:
         return owner(pid)
     except OSError:
-        return {}  # it ended while we looked, or lives in another namespace
+        return None  # the process has ended, or it is in another namespace
 
 
-def docker_host(docker):
-    """Where Docker keeps images, the names of all running containers by id, and the names of those that were given the
-    GPU. Raises DockerError where the engine does not answer."""
+def docker_host(docker: Docker) -> dict[str, Any]:
+    """Return the folder where Docker stores images, the name of each running container by id, and the names of the
+    containers that have the GPU. Raises DockerError if the engine does not answer."""
     running = {entry["Id"]: entry["Names"][0].lstrip("/") for entry in docker.get("/containers/json")}
-    given = []
+    on_gpu = []
     for identity, name in running.items():
         try:
-            shown = docker.get(f"/containers/{identity}/json", missing_ok=True)
+            container = docker.get(f"/containers/{identity}/json", missing_ok=True)
         except DockerError:
             continue
-        if shown and has_gpu(shown):
-            given.append(name)
-    return {"root": docker.get("/info").get("DockerRootDir"), "running": running, "on_gpu": sorted(given)}
+        if container and has_gpu(container):
+            on_gpu.append(name)
+    return {"root": docker.get("/info").get("DockerRootDir"), "running": running, "on_gpu": sorted(on_gpu)}
 
 
-def has_gpu(shown):
-    """Was this container (of docker inspect) given the GPU: by --gpus, by CDI, or by the runtime nvidia?"""
-    asked = shown["HostConfig"].get("DeviceRequests") or []
-    if any("gpu" in str((one.get("Capabilities"), one.get("DeviceIDs"))) for one in asked):
+def has_gpu(container: dict[str, Any]) -> bool:
+    """Return True if this container (of docker inspect) has the GPU: by --gpus, by CDI, or by the runtime nvidia."""
+    requests = container["HostConfig"].get("DeviceRequests") or []
+    if any("gpu" in str((request.get("Capabilities"), request.get("DeviceIDs"))) for request in requests):
         return True
-    env = dict(word.partition("=")[::2] for word in shown["Config"].get("Env") or [])
+    env: dict[str, str] = dict(word.partition("=")[::2] for word in container["Config"].get("Env") or [])
     visible = env.get("NVIDIA_VISIBLE_DEVICES", "")
-    return shown["HostConfig"].get("Runtime") == "nvidia" and visible not in ("", "void", "none")
+    return container["HostConfig"].get("Runtime") == "nvidia" and visible not in ("", "void", "none")

@@ -1,14 +1,17 @@
-"""What the launches on a box need of it, read from the launches themselves: they are there when nothing else is."""
+"""The launches on a host and what they need there, read from the launch scripts, which are there if nothing else is."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+from itertools import pairwise
+from typing import Any, TypedDict
 
-from ansible.module_utils.spark_files import DEPLOYMENT_FILES, FAILED, PREVIOUS, SWAPPING, document
+from ansible.module_utils.spark_files import DEPLOYMENT_FILES, FAILED, PREVIOUS, SWAPPING
+from ansible.module_utils.spark_io import read_object, read_text
 
-# The current one is the folder itself.
+# Name of a launch -> its folder below that of the deployment. The current launch is in the deployment's own folder.
 CURRENT = "current"
 KEPT = {
     CURRENT: "",
@@ -17,45 +20,69 @@ KEPT = {
     FAILED: FAILED,
     SWAPPING: SWAPPING,
 }
-# What the launch calls the folders of models and of caches inside its container.
+# The folders of models and of caches inside a container of the launch.
 HUB, CACHE = "/hub/", "/cache"
 SNAPSHOT = re.compile(r"/hub/(models--[^/\"\s]+)/snapshots/([0-9a-f]{40})")
 SUPERVISE = "/supervise"
-NAMED = 3
+# So many broken links of a folder are named.
+MAX_NAMED = 3
 
 
-def words(text):
-    """The words that a launch script runs at its end; none where it is no such script."""
-    _, found, command = text.partition("\nexec ")
+class Needs(TypedDict):
+    """The paths on the host that a launch mounts: `snapshots` of models, `models`, `files` and its `cache`. `pair`: it
+    is a rank of a pair. `peer`: address of the other rank."""
+
+    snapshots: list[str]
+    models: list[str]
+    files: list[str]
+    cache: str
+    pair: bool
+    peer: str
+
+
+class Launch(TypedDict):
+    """One launch of a deployment. `lacking` has a sentence for each missing path."""
+
+    record: dict[str, Any]
+    runnable: bool
+    gates: bool
+    needs: Needs
+    lacking: list[str]
+
+
+def argv_of(script: str) -> list[str]:
+    """Return the argv that a launch script executes at its end; empty if the text is not such a script."""
+    _, separator, command = script.partition("\nexec ")
     try:
-        return shlex.split(command.replace("\\\n", " ")) if found else []
+        return shlex.split(command.replace("\\\n", " ")) if separator else []
     except ValueError:
         return []
 
 
-def needs(text):
-    """What a launch needs on its box: the snapshots and files that it mounts, its cache, and whether it is a pair's."""
-    said = words(text)
-    mounts = {}
-    for option, value in zip(said, said[1:]):  # noqa: B905, RUF007  a box's Python may be older than both
+def needs(script: str) -> Needs:
+    """Return what a launch needs on its host."""
+    argv = argv_of(script)
+    mounts: dict[str, str] = {}
+    for option, value in pairwise(argv):
         if option == "--mount":
-            parts = dict(part.partition("=")[::2] for part in value.split(","))
+            parts: dict[str, str] = dict(part.partition("=")[::2] for part in value.split(","))
             mounts[parts.get("target", "")] = parts.get("source", "")
-    named = dict.fromkeys(pair for word in said for pair in SNAPSHOT.findall(word))
+    snapshots = dict.fromkeys(match for argument in argv for match in SNAPSHOT.findall(argument))
     return {
         "snapshots": [
-            f"{mounts[HUB + folder]}/snapshots/{commit}" for folder, commit in named if HUB + folder in mounts
+            f"{mounts[HUB + folder]}/snapshots/{commit}" for folder, commit in snapshots if HUB + folder in mounts
         ],
         "models": sorted(source for target, source in mounts.items() if target.startswith(HUB)),
         "files": sorted(source for target, source in mounts.items() if not f"{target}/".startswith((HUB, CACHE + "/"))),
         "cache": mounts.get(CACHE, ""),
-        "pair": bool(said) and said[0].endswith(SUPERVISE),
-        "peer": next((value for option, value in zip(said, said[1:]) if option == "--peer-host"), ""),  # noqa: B905, RUF007
+        "pair": bool(argv) and argv[0].endswith(SUPERVISE),
+        "peer": next((value for option, value in pairwise(argv) if option == "--peer-host"), ""),
     }
 
 
-def lacking(path):
-    """Why a folder or file cannot be read by an engine, or nothing. A hub's files are links into its blobs/."""
+def lacking(path: str) -> str:
+    """Return why an engine cannot read a folder or file, or an empty text. Files of a hub cache are links into its
+    blobs/."""
     if os.path.isfile(path):
         return ""
     if not os.path.isdir(path):
@@ -63,30 +90,25 @@ def lacking(path):
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     if not files:
         return f"{path} is empty"
-    lost = [os.path.relpath(name, path) for name in sorted(files) if not os.path.exists(name)]
-    more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
-    return f"{path}: {', '.join(lost[:NAMED])}{more} lead nowhere" if lost else ""
+    broken = [os.path.relpath(name, path) for name in sorted(files) if not os.path.exists(name)]
+    more = f" and {len(broken) - MAX_NAMED} more" if len(broken) > MAX_NAMED else ""
+    return f"{path}: {', '.join(broken[:MAX_NAMED])}{more} lead nowhere" if broken else ""
 
 
-def launches(folder):
-    """The launches that a deployment's folder holds, by where: the record, what it needs and what of that is not
-    there, and whether its gates are known."""
-    found = {}
-    for where, below in KEPT.items():
+def launches(folder: str) -> dict[str, Launch]:
+    """Return the launches in a deployment's folder, by their names in KEPT."""
+    result: dict[str, Launch] = {}
+    for name, below in KEPT.items():
         place = os.path.join(folder, below)
-        if not any(os.path.exists(os.path.join(place, name)) for name in DEPLOYMENT_FILES):
+        if not any(os.path.exists(os.path.join(place, file)) for file in DEPLOYMENT_FILES):
             continue
-        try:
-            with open(os.path.join(place, "launch"), encoding="utf-8") as file:
-                text = file.read()
-        except OSError:
-            text = ""
-        wanted = needs(text)
-        found[where] = {
-            "record": document(os.path.join(place, "deployed.json")),
-            "runnable": bool(words(text)),
-            "gates": bool(document(os.path.join(place, "gates.json"))),
-            "needs": wanted,
-            "lacking": [why for path in (*wanted["snapshots"], *wanted["files"]) if (why := lacking(path))],
+        script = read_text(os.path.join(place, "launch")) or ""
+        needed = needs(script)
+        result[name] = {
+            "record": read_object(os.path.join(place, "deployed.json")) or {},
+            "runnable": bool(argv_of(script)),
+            "gates": bool(read_object(os.path.join(place, "gates.json"))),
+            "needs": needed,
+            "lacking": [why for path in (*needed["snapshots"], *needed["files"]) if (why := lacking(path))],
         }
-    return found
+    return result

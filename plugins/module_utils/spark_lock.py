@@ -1,7 +1,7 @@
-"""The lock of a Spark: one file that says who changes it now. Standard library alone.
+"""The operator lock of a Spark: one file that names the run which changes the Spark now. Standard library alone.
 
-It lies below /run, so a reboot forgets it. Who looks and writes holds the folder by flock meanwhile, so of two that
-come at once one sees the other's; the lock itself outlives the process that wrote it.
+The file is below /run, so a reboot removes it. Reads and writes happen under flock on the folder, so concurrent runs
+are serialised. The lock outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -10,62 +10,67 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
+
+from ansible.module_utils.spark_io import parse_object, write_file
 
 FOLDER = "/run/vllm-spark"
 NAME = "operator.lock"
+# The lock as lifecycle/operator_lock.py describes its holder.
+Holder = dict[str, Any]
 
 
-def look(folder=FOLDER, proc="/proc"):
-    """The lock as it is shown to others: the holder, age_s, connected. None where nobody holds it."""
+def look(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
+    """Return the holder of the lock, with `age_s` and `connected`. None if the lock is free."""
     try:
         with open(os.path.join(folder, NAME), encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
         return None
-    try:
-        holder = json.loads(text)
-    except ValueError:
-        holder = None
-    if not isinstance(holder, dict):
-        holder = {}  # held all the same: somebody wrote it
+    # A broken file is a lock too: a run wrote it.
+    holder = parse_object(text) or {}
     since = holder.get("since", os.path.getmtime(os.path.join(folder, NAME)))
     connection = holder.get("connection")
-    open_still = started(connection["pid"], proc) == connection["started"] if connection else None
-    return {**holder, "age_s": max(0.0, time.time() - since), "connected": open_still}
+    connected = started(connection["pid"], proc) == connection["started"] if connection else None
+    return {**holder, "age_s": max(0.0, time.time() - since), "connected": connected}
 
 
-def take(holder, over=None, folder=FOLDER, proc="/proc"):
-    """(whether it is this run's now, the lock that was found or None). A lock of the same run is one's own; one of
-    another run is replaced where `over` names that run, and not the next one's."""
+def take(
+    holder: Holder, over: str | None = None, folder: str = FOLDER, proc: str = "/proc"
+) -> tuple[bool, Holder | None]:
+    """Take the lock for a run. Returns (True if the run has it now, the lock before or None).
+
+    A run that has the lock already keeps it. The lock of another run is replaced only if `over` is that run's id."""
     with exclusive(folder):
-        found = look(folder, proc)
-        if found and found.get("run", "") == holder["run"]:
-            return True, found
-        if found and found.get("run", "") != over:
-            return False, found
-        write(folder, {**holder, "since": time.time(), "connection": connection(os.getpid(), proc)})
-        return True, found
+        current = look(folder, proc)
+        if current and current.get("run", "") == holder["run"]:
+            return True, current
+        if current and current.get("run", "") != over:
+            return False, current
+        lock = {**holder, "since": time.time(), "connection": connection(os.getpid(), proc)}
+        write_file(os.path.join(folder, NAME), json.dumps(lock), "0644")
+        return True, current
 
 
-def give(run, folder=FOLDER, proc="/proc"):
-    """(whether it was this run's and is free now, the lock of somebody else or None)."""
+def give(run: str, folder: str = FOLDER, proc: str = "/proc") -> tuple[bool, Holder | None]:
+    """Release the lock of a run. Returns (True if the run had it and it is free now, the lock of another run)."""
     if not os.path.isdir(folder):
         return False, None
     with exclusive(folder):
-        found = look(folder, proc)
-        if not found or found.get("run", "") != run:
-            return False, found
+        current = look(folder, proc)
+        if not current or current.get("run", "") != run:
+            return False, current
         os.unlink(os.path.join(folder, NAME))
     with contextlib.suppress(OSError):
-        os.rmdir(folder)  # where nothing else is in it: a Spark that the toolkit has left
+        os.rmdir(folder)  # empty only on a Spark from which the toolkit was removed
     return True, None
 
 
 @contextlib.contextmanager
-def exclusive(folder):
-    """Hold the folder. It may be removed while one waits for it, and made anew: then another one is the right one."""
+def exclusive(folder: str) -> Iterator[None]:
+    """Lock the folder. Another run may remove and create it during the wait; the new folder is the right one then."""
     while True:
         os.makedirs(folder, mode=0o755, exist_ok=True)
         try:
@@ -82,38 +87,29 @@ def exclusive(folder):
             os.close(handle)
 
 
-def same(handle, folder):
+def same(handle: int, folder: str) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), os.stat(folder))
     except FileNotFoundError:
         return False
 
 
-def write(folder, holder):
-    """Whole or not at all: a reader must not see half of it."""
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{NAME}-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(holder, file)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, os.path.join(folder, NAME))
-
-
-def connection(pid, proc="/proc"):
-    """The process of sshd that this one came by: its pid and start. None where there is none."""
+def connection(pid: int, proc: str = "/proc") -> dict[str, Any] | None:
+    """Return pid and start of the sshd process that a process descends from. None if there is none."""
     while pid > 1:
         try:
             with open(os.path.join(proc, str(pid), "stat"), encoding="utf-8", errors="replace") as file:
-                text = file.read()
+                stat = file.read()
         except OSError:
             return None
-        if text[text.find("(") + 1 :].startswith("sshd"):
+        if stat[stat.find("(") + 1 :].startswith("sshd"):
             return {"pid": pid, "started": started(pid, proc)}
-        pid = int(text.rpartition(")")[2].split()[1])
+        pid = int(stat.rpartition(")")[2].split()[1])
     return None
 
 
-def started(pid, proc="/proc"):
-    """When a process started, in the kernel's ticks; empty where there is none."""
+def started(pid: int, proc: str = "/proc") -> str:
+    """Return the start of a process in the kernel's ticks; empty if it does not exist."""
     try:
         with open(os.path.join(proc, str(pid), "stat"), encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]

@@ -1,4 +1,5 @@
-"""What netplan is told on a box, read only: which files configure which netdevs, and by which netdev we came."""
+"""The netplan configuration of a host, read only: which files configure which netdevs, and which netdev carries this
+connection."""
 
 from __future__ import annotations
 
@@ -6,67 +7,92 @@ import fnmatch
 import json
 import os
 import shutil
-import subprocess
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from ansible.module_utils.spark_io import read_text, run
 
 try:
     import yaml
-except ImportError:  # where netplan is, PyYAML is: it is a dependency of the package
-    yaml = None
+except ImportError:  # netplan depends on PyYAML, so a host with netplan has it
+    HAS_YAML = False
+else:
+    HAS_YAML = True
 
 FOLDERS = ("/etc/netplan", "/run/netplan", "/usr/lib/netplan", "/lib/netplan")
 
 
-def ip_json(*words):
-    # S603, S607: constant words, and `ip` is found as the shell finds it.
-    done = subprocess.run(["ip", "-json", *words], capture_output=True, text=True, check=True)  # noqa: S603, S607
-    return json.loads(done.stdout)
+class Hardware(TypedDict):
+    """MAC address and driver of a netdev."""
+
+    mac: str
+    driver: str
 
 
-def read(path, mode="r"):
-    """A file's content, or nothing."""
+class Configured(TypedDict):
+    """The netdevs that a netplan file configures, and its sections beside `ethernets`."""
+
+    netdevs: list[str]
+    more: list[str]
+    error: str
+
+
+def ip_json(*arguments: str) -> list[dict[str, Any]]:
+    """Return the list that `ip -json` prints. Raises RuntimeError if it fails."""
+    result = run("ip", "-json", *arguments, timeout_s=None)
+    if result.status:
+        raise RuntimeError(f"ip {' '.join(arguments)} ended with {result.status}: {result.error}")
+    entries: list[dict[str, Any]] = json.loads(result.stdout)
+    return entries
+
+
+def read_bytes(path: str) -> bytes:
+    """Return a file's content; empty if it cannot be read."""
     try:
-        with open(path, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
-        return b"" if "b" in mode else ""
+        return b""
 
 
-def look():
-    """What src/vllm_spark/network/netplan.py asks of a box beside its netdevs."""
+def look() -> dict[str, Any]:
+    """Return the facts that src/vllm_spark/network/netplan.py needs beside those of the netdevs."""
     present = {name: hardware(name) for name in os.listdir("/sys/class/net")}
     seen, files = set(), []
     for folder in FOLDERS:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             path = os.path.join(folder, name)
-            # /lib is /usr/lib, and a symlink may show a file twice; netplan reads nothing but *.yaml.
+            # /lib is /usr/lib, and a symlink may show a file twice. netplan reads only *.yaml.
             if name.endswith(".yaml") and os.path.realpath(path) not in seen:
                 seen.add(os.path.realpath(path))
-                files.append({"path": path, **described(path, present)})
+                files.append({"path": path, **configured(path, present)})
     return {"netplan": shutil.which("netplan") or "", "files": files, "reached_by": reached_by()}
 
 
-def hardware(name):
+def hardware(name: str) -> Hardware:
     driver = os.path.realpath(f"/sys/class/net/{name}/device/driver")
-    return {"mac": read(f"/sys/class/net/{name}/address").strip(), "driver": os.path.basename(driver)}
+    mac = read_text(f"/sys/class/net/{name}/address") or ""
+    return {"mac": mac.strip(), "driver": os.path.basename(driver)}
 
 
-def described(path, present):
-    """What a netplan file configures. Its text does not leave the box: it may hold the password of a WiFi."""
-    if yaml is None:
+def configured(path: str, present: Mapping[str, Hardware]) -> Configured:
+    """Return what a netplan file configures. Its text stays on the host: it may contain the password of a WiFi."""
+    if not HAS_YAML:
         return {"netdevs": [], "more": [], "error": "PyYAML is missing, so it cannot be read"}
     try:
-        netdevs, more = definitions(yaml.safe_load(read(path)), present)
+        netdevs, more = definitions(yaml.safe_load(read_text(path) or ""), present)
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         return {"netdevs": [], "more": [], "error": f"not a netplan file: {type(error).__name__}"}
     return {"netdevs": netdevs, "more": more, "error": ""}
 
 
-def definitions(document, present):
-    """(the netdevs that a netplan document configures, what it says beside ethernets)."""
+def definitions(document: Any, present: Mapping[str, Hardware]) -> tuple[list[str], list[str]]:
+    """Return (the netdevs that a netplan document configures, its sections beside ethernets). Raises AttributeError or
+    TypeError if it is not a netplan document."""
     network = (document or {}).get("network") or {}
     ethernets = network.get("ethernets") or {}
-    named = {name: matching(name, definition or {}, present) for name, definition in ethernets.items()}
-    found = set().union(*named.values())
+    by_entry = {name: matching(name, definition or {}, present) for name, definition in ethernets.items()}
+    netdevs: set[str] = set().union(*by_entry.values())
     more = sorted(section for section in network if section not in ("version", "ethernets"))
     for section in more:
         devices = network[section] if isinstance(network[section], dict) else {}
@@ -74,39 +100,40 @@ def definitions(document, present):
             # A bond, a bridge or a VLAN on top of a netdev configures it too.
             below = [*((definition or {}).get("interfaces") or []), (definition or {}).get("link")]
             for name in filter(None, below):
-                found |= named.get(name, {name})
-    return sorted(found), more
+                netdevs |= by_entry.get(name, {name})
+    return sorted(netdevs), more
 
 
-def matching(name, definition, present):
-    """The netdevs of one entry: without `match` its name, else every netdev that meets all of it."""
+def matching(name: str, definition: Mapping[str, Any], present: Mapping[str, Hardware]) -> set[str]:
+    """Return the netdevs of one entry: without `match` its name, otherwise every netdev that meets all of it."""
     match = definition.get("match")
     if match is None:
         return {name}
     drivers = match.get("driver", "*")
-    found = {
+    netdevs = {
         netdev
-        for netdev, has in present.items()
+        for netdev, own in present.items()
         if fnmatch.fnmatch(netdev, match.get("name", "*"))
-        and has["mac"].lower() == match.get("macaddress", has["mac"]).lower()
-        and any(fnmatch.fnmatch(has["driver"], each) for each in ([drivers] if isinstance(drivers, str) else drivers))
+        and own["mac"].lower() == match.get("macaddress", own["mac"]).lower()
+        and any(fnmatch.fnmatch(own["driver"], each) for each in ([drivers] if isinstance(drivers, str) else drivers))
     }
-    return found | ({definition["set-name"]} if "set-name" in definition else set())
+    return netdevs | ({definition["set-name"]} if "set-name" in definition else set())
 
 
-def reached_by():
-    """The netdev with the address that the ssh session came to. sudo drops the variable; the shell above it has it."""
+def reached_by() -> str:
+    """Return the netdev with the address of the ssh session. sudo drops the variable; the shell above it has it."""
     pid = os.getpid()
     while pid > 1:
-        for entry in read(f"/proc/{pid}/environ", "rb").split(b"\0"):
+        for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
             if entry.startswith(b"SSH_CONNECTION="):
                 return netdev_of(entry.decode().split()[2].partition("%")[0])
-        pid = int(read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+        stat = read_text(f"/proc/{pid}/stat") or ""
+        pid = int(stat.rpartition(")")[2].split()[1])
     return ""
 
 
-def netdev_of(address):
-    found = (
+def netdev_of(address: str) -> str:
+    names: list[str] = [
         link["ifname"] for link in ip_json("addr") if any(a.get("local") == address for a in link.get("addr_info", []))
-    )
-    return next(found, "")
+    ]
+    return names[0] if names else ""

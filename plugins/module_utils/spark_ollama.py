@@ -1,6 +1,6 @@
-"""Ollama on the box, over its HTTP API: which models it has loaded, and having it unload one. Nothing is ever killed.
+"""Ollama on the host, over its HTTP API: list the models that it has loaded and unload them. Never kills a process.
 
-An empty prompt with keep_alive 0 is Ollama's own way to unload (its docs/api.md), and what `ollama stop` sends.
+An empty prompt with keep_alive 0 is Ollama's own request to unload (its docs/api.md), and what `ollama stop` sends.
 """
 
 from __future__ import annotations
@@ -11,101 +11,115 @@ import json
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-# Where Ollama listens unless OLLAMA_HOST says otherwise.
+if TYPE_CHECKING:
+    from vllm_spark.core.types import OllamaModel
+
+# Where Ollama listens unless OLLAMA_HOST has another address.
 URL = "http://127.0.0.1:11434"
 
-# A list of models is a few kilobytes; whatever else listens on that port must not fill this process.
-MAX_REPLY_BYTES = 1 << 20
-SHOWN = 200
+# A list of models is a few kilobytes; another server on that port must not fill this process.
+MAX_RESPONSE_BYTES = 1 << 20
+SHOWN_CHARACTERS = 200
 
-# It answers /api/ps from memory.
-ASK_S = 2
-POLL_S = 0.5
+# Ollama answers /api/ps from memory.
+LIST_TIMEOUT_S = 2.0
+POLL_INTERVAL_S = 0.5
 
-# Instead of a status: nobody listens, and no whole reply.
-NOBODY, NO_REPLY = -1, 0
+# Instead of an HTTP status: nothing listens on the port, and no complete response arrived.
+NOT_LISTENING, NO_RESPONSE = -1, 0
+
+
+class Response(NamedTuple):
+    """Status and body of a response; or NOT_LISTENING or NO_RESPONSE, and the reason."""
+
+    status: int
+    body: bytes
 
 
 class StillLoadedError(Exception):
-    """The deadline passed with models loaded: the names, and what Ollama said to the requests, by name."""
+    """The deadline passed with models loaded: their names, and Ollama's error responses to the requests by name."""
 
-    def __init__(self, models, said):
-        self.models, self.said = models, said
+    def __init__(self, models: list[str], errors: dict[str, str]) -> None:
+        self.models, self.errors = models, errors
         super().__init__(", ".join(models))
 
 
-def loaded(url=URL, timeout_s=ASK_S):
-    """[{name, bytes}] of what Ollama has in memory, or None where no Ollama answers."""
-    return _listed(url, timeout_s)[1]
+def loaded(url: str = URL, timeout_s: float = LIST_TIMEOUT_S) -> list[OllamaModel] | None:
+    """Return the models that Ollama has in memory, or None if no Ollama answers."""
+    return _list_models(url, timeout_s)[1]
 
 
-def unload_all(url, deadline_s):
-    """Have every loaded model unloaded and wait until Ollama lists none; the names of those asked for. Raises
+def unload_all(url: str, deadline_s: float) -> list[str]:
+    """Unload every loaded model and wait until Ollama lists none. Returns the names of the models. Raises
     StillLoadedError at the deadline."""
     end = time.monotonic() + deadline_s
-    models, said = [], {}
+    models: list[str] = []
+    errors: dict[str, str] = {}
     while True:
-        status, entries = _listed(url, ASK_S)
-        # Busy is not gone: without an answer it is asked again, and without anybody who listens nothing is loaded.
-        if entries == [] or status == NOBODY:
-            return sorted(said)
+        status, entries = _list_models(url, LIST_TIMEOUT_S)
+        # A busy Ollama still has its models: the request is repeated. If nothing listens, nothing is loaded.
+        if entries == [] or status == NOT_LISTENING:
+            return sorted(errors)
         models = [entry["name"] for entry in entries] if entries else models
         for name in models:
-            if name not in said:
-                said[name] = _unload(url, name, max(POLL_S, end - time.monotonic()))
+            if name not in errors:
+                errors[name] = _unload(url, name, max(POLL_INTERVAL_S, end - time.monotonic()))
         if time.monotonic() >= end:
-            raise StillLoadedError(models, said)
-        time.sleep(POLL_S)
+            raise StillLoadedError(models, errors)
+        time.sleep(POLL_INTERVAL_S)
 
 
-def _listed(url, timeout_s):
-    """(status, models or None) of /api/ps."""
+def _list_models(url: str, timeout_s: float) -> tuple[int, list[OllamaModel] | None]:
+    """Return (status, models or None) of /api/ps."""
     status, body = _request(url, "GET", "/api/ps", None, timeout_s)
     if status != http.client.OK:
         return status, None
     try:
-        entries = json.loads(body)["models"] or []  # null where the list is empty, in some versions
+        entries = json.loads(body)["models"] or []  # some versions send null for the empty list
         return status, [
             {"name": str(entry.get("name") or entry["model"]), "bytes": int(entry.get("size") or 0)}
             for entry in entries
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return status, None  # something else listens there
+        return status, None  # another server listens there
 
 
-def _unload(url, name, timeout_s):
-    """What went wrong, or nothing."""
-    body = json.dumps({"model": name, "keep_alive": 0, "stream": False})
-    status, reply = _request(url, "POST", "/api/generate", body, timeout_s)
+def _unload(url: str, name: str, timeout_s: float) -> str:
+    """Request that a model is unloaded. Returns the error, or an empty text."""
+    request = json.dumps({"model": name, "keep_alive": 0, "stream": False})
+    status, body = _request(url, "POST", "/api/generate", request, timeout_s)
     if status == http.client.OK:
         return ""
-    return " ".join(f"{status if status > 0 else 'nothing:'} {reply.decode(errors='replace')[:SHOWN]}".split())
+    return " ".join(
+        f"{status if status > 0 else 'nothing:'} {body.decode(errors='replace')[:SHOWN_CHARACTERS]}".split()
+    )
 
 
-def _request(url, method, path, body, timeout_s):
-    """(status, body) of a request, or (NOBODY or NO_REPLY, why)."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname, place.port or 80, timeout=timeout_s)
+def _request(url: str, method: str, path: str, body: str | None, timeout_s: float) -> Response:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=timeout_s)
     watchdog = None
     try:
         connection.connect()
-        # The timeout is of one read, and a server may drip.
-        watchdog = threading.Timer(timeout_s, _cut, (connection.sock,))
+        # The socket's timeout is that of one read, and a server may send byte by byte.
+        watchdog = threading.Timer(timeout_s, _shut_down, (connection.sock,))
         watchdog.daemon = True
         watchdog.start()
         connection.request(method, path, body=body, headers={"Content-Type": "application/json"} if body else {})
-        reply = connection.getresponse()
-        return reply.status, reply.read(MAX_REPLY_BYTES)
+        response = connection.getresponse()
+        return Response(response.status, response.read(MAX_RESPONSE_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return NOBODY if isinstance(error, ConnectionRefusedError) else NO_REPLY, str(error).encode()
+        status = NOT_LISTENING if isinstance(error, ConnectionRefusedError) else NO_RESPONSE
+        return Response(status, str(error).encode())
     finally:
         if watchdog:
             watchdog.cancel()
         connection.close()
 
 
-def _cut(opened):
+def _shut_down(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        opened.shutdown(socket.SHUT_RDWR)
+        connected.shutdown(socket.SHUT_RDWR)

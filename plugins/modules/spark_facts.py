@@ -1,32 +1,32 @@
 #!/usr/bin/python
-"""Everything that a plan asks of a Spark, in one round trip. Reads only."""
+"""Read the facts of a Spark that a plan needs, in one round trip. Reads only."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: spark_facts
-short_description: Read what a plan needs to know of a Spark, in one round trip
+short_description: Read the facts of a Spark that a plan needs, in one round trip
 description:
-  - Answers the questions of C(vllm_spark.deploy.plan.questions). Changes nothing.
+  - Reads what C(vllm_spark.deploy.plan.questions) requests. Changes nothing.
 author: vllm-spark
 options:
   images:
-    description: Images to look for, each as C(repository@sha256:…).
+    description: Images whose ID is read, each as C(repository@sha256:…).
     type: list
     elements: str
     default: []
   paths:
-    description: Folders that must exist and hold something.
+    description: Folders that must exist and must not be empty.
     type: list
     elements: path
     default: []
   checksums:
-    description: Files to take the sha256 of.
+    description: Files whose sha256 is computed.
     type: list
     elements: path
     default: []
   ports:
-    description: TCP ports whose holder is named.
+    description: TCP ports whose listening process is read.
     type: list
     elements: int
     default: []
@@ -49,37 +49,37 @@ options:
     elements: path
     default: []
   disks:
-    description: Folders, which need not exist, whose disk is measured, as RV(facts.disks).
+    description: Folders whose disk is measured, as RV(facts.disks). They need not exist.
     type: list
     elements: path
     default: []
   host:
     description:
-      - Read what C(vllm_spark.preflight.host_warnings) judges too, as RV(facts.host) — who uses the GPU,
-        what Ollama has loaded, firmware, a pending reboot.
+      - Read the facts of C(vllm_spark.preflight.host_warnings) too, as RV(facts.host) - processes on the GPU,
+        models loaded in Ollama, firmware, a pending reboot.
     type: bool
     default: false
   status:
     description:
-      - Read what C(status) shows too, of every deployment that lies here, as RV(facts.status). Where requests run, this
-        takes a second.
+      - Read the facts of the verb C(status) too, for every deployment on this host, as RV(facts.status). If requests
+        run, this takes a second.
     type: bool
     default: false
   env_path:
-    description: An env file to compare, with RV(facts.status) naming the variables that differ.
+    description: An env file to compare. RV(facts.status) names the variables that differ.
     type: path
   env_content:
-    description: What it shall hold. Never shown.
+    description: The desired content of O(env_path). Never shown.
     type: str
     default: ""
 attributes:
   check_mode:
     support: full
-    description: It only reads.
+    description: The module only reads.
 """
 
 EXAMPLES = r"""
-- name: Ask the Spark
+- name: Read the facts of the Spark
   spark_facts:
     images: ["vllm/vllm-openai@sha256:…"]
     ports: [8000]
@@ -87,206 +87,95 @@ EXAMPLES = r"""
 
 RETURN = r"""
 facts:
-  description: The answers. Sizes in bytes, times in seconds since the epoch.
+  description:
+    - The facts, in the shape of C(vllm_spark.core.types.Facts). Sizes in bytes, times in seconds since the epoch.
   returned: always
   type: dict
 """
 
-import glob
-import hashlib
 import importlib.util
-import json
 import os
 import platform
-import re
 import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import spark_lock, spark_status
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_docker import Docker, DockerError
 from ansible.module_utils.spark_fabric import fabric
-from ansible.module_utils.spark_host import docker_host, gpus, host, memory, processes, run
+from ansible.module_utils.spark_host import docker_host, gpus, host, memory, processes
+from ansible.module_utils.spark_io import sha256
 from ansible.module_utils.spark_ollama import loaded
+from ansible.module_utils.spark_ports import holders, names_by_id, owner
 from ansible.module_utils.spark_safetensors import summary
+from ansible.module_utils.spark_units import CONFIG_DIR, enabled_units, placed, rank_states, records, units
 
-CONFIG_DIR = "/etc/vllm-spark"
-RUN_DIR = "/run/vllm-spark"
-UNIT_PROPERTIES = (
-    *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
-    "ActiveEnterTimestampMonotonic",
-)
-TCP_LISTEN = "0A"
+if TYPE_CHECKING:
+    from vllm_spark.core.types import DiskFacts, HostFacts
 
 
-def docker_facts(images, more):
-    """(facts of the engine, image -> id or None). With `more`, those of spark_host.docker_host as well."""
+def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Return (facts of the engine, image -> id or None). With `host_too`, also those of spark_host.docker_host."""
     missing = "" if importlib.util.find_spec("requests") else "requests"
-    facts = {"version": "", "error": "", "missing_python": missing, "containers": {}}
-    found = dict.fromkeys(images)
+    facts: dict[str, Any] = {"version": "", "error": "", "missing_python": missing, "containers": {}}
+    ids: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()
         facts["version"] = docker.get("/version")["Version"]
         facts["containers"] = docker.containers("vllm-spark.deployment")
-        for image in images:
-            found[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
-        if more:
+        for image in ids:
+            ids[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
+        if host_too:
             facts |= docker_host(docker)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None
     except DockerError as error:
         facts["error"] = str(error)
-    return facts, found
+    return facts, ids
 
 
-def checksum(path):
-    if not os.path.isfile(path):
-        return None
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def listeners(ports):
-    """Inodes of listening sockets by port, from the kernel's own tables."""
-    found = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(table, encoding="ascii") as file:
-            for fields in (line.split() for line in file.readlines()[1:]):
-                port = int(fields[1].rpartition(":")[2], 16)
-                if fields[3] == TCP_LISTEN and port in ports:
-                    found[fields[9]] = port
-    return found
-
-
-def holders(ports, containers):
-    """port -> who listens there: process, pid, and its container or unit where it has one."""
-    inodes = listeners(set(ports))
-    found = {}
-    for link in glob.glob("/proc/[0-9]*/fd/*") if inodes else []:
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue  # the process ended, or closed it, while we looked
-        port = inodes.get(target[8:-1]) if target.startswith("socket:[") else None
-        if port is not None:
-            found[str(port)] = owner(link.split("/")[2], containers)
-    for port in inodes.values():
-        found.setdefault(str(port), {"process": "a process of another namespace", "pid": 0})
-    return found
-
-
-def owner(pid, containers):
-    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-        process = file.read().strip()
-    with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
-        cgroup = file.read()
-    identity = re.search(r"[0-9a-f]{64}", cgroup)
-    unit = re.search(r"([^/\n]+\.service)", cgroup)
-    named = {c["id"]: name for name, c in containers.items()}
-    return {
-        "process": process,
-        "pid": int(pid),
-        "container": named.get(identity[0], identity[0][:12]) if identity else None,
-        "unit": unit[1] if unit and not identity else None,
-    }
-
-
-def enabled_units():
-    """Of vllm@, by the links that systemctl enable makes: one whose unit file is gone has its link still, and starts
-    with a boot as soon as that is back."""
-    return sorted({os.path.basename(link) for link in glob.glob("/etc/systemd/system/*.wants/vllm@*.service")})
-
-
-def units(names):
-    """State of the named units, and the names of all vllm@ units that run."""
-    _, text = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
-    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in text.split("\n\n")]
-    status, running = run(
-        "systemctl",
-        "list-units",
-        "--plain",
-        "--no-legend",
-        "--state",
-        "active,activating,deactivating",
-        "vllm@*.service",
-    )
-    now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    for block in blocks:
-        block["active_s"] = max(0.0, now - int(block.pop("ActiveEnterTimestampMonotonic", 0)) / 1e6)
-    return (
-        {block.pop("Id"): block for block in blocks if "Id" in block},
-        [line.split()[0] for line in running.splitlines() if line] if status == 0 else [],
-    )
-
-
-def records(paths):
-    """(deployed.json by deployment, modification time of its env file)."""
-    found, times = {}, {}
-    for name, path in paths.items():
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                found[name] = json.load(file)
-        env = os.path.join(os.path.dirname(path), "env")
-        if os.path.isfile(env):
-            times[name] = os.path.getmtime(env)
-    return found, times
-
-
-def placed():
-    """The deployments that lie on this box, known to the inventory or not."""
-    return sorted(path.split("/")[-2] for path in glob.glob(f"{CONFIG_DIR}/*/launch"))
-
-
-def rank_states(names):
-    """What the supervisor of a pair's rank says of itself, by deployment."""
-    found = {}
-    for name in names:
-        try:
-            with open(f"{RUN_DIR}/{name}/state.json", encoding="utf-8") as file:
-                found[name] = json.load(file)
-        except (OSError, ValueError):
-            continue  # a deployment of one Spark has none, nor has one that never ran
-    return found
-
-
-def disk(path):
-    """Bytes of the disk that a folder is on, or will be."""
+def disk(path: str) -> DiskFacts:
+    """Return the bytes of the disk of a folder, or of its nearest parent that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path) or "/"
-    found = os.statvfs(path)
-    return {"total": found.f_frsize * found.f_blocks, "free": found.f_frsize * found.f_bavail}
+    stat = os.statvfs(path)
+    return {"total": stat.f_frsize * stat.f_blocks, "free": stat.f_frsize * stat.f_bavail}
 
 
-def host_facts(docker):
-    """What the judge of the host asks beside what every plan needs."""
-    named = {name: {"id": identity} for identity, name in docker.pop("running", {}).items()}
-    return {**host(), "processes": processes(lambda pid: owner(pid, named)), "ollama": loaded()}
+def host_facts(docker: dict[str, Any]) -> HostFacts:
+    """Return the facts of the host warnings. Takes the key `running` out of the facts of Docker."""
+    container_names: dict[str, str] = docker.pop("running", {})
+    return {
+        **host(),
+        "processes": processes(lambda pid: owner(pid, container_names)),
+        "ollama": loaded(),
+    }
 
 
-def status_facts(names, docker, asked):
-    """What status shows beside. The second look at the counters comes last, when most of its second has passed."""
-    found, first = spark_status.deployments(names), {}
-    for name, entry in found.items():
+def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of `status`. The second sample of the counters comes last, after most of its second."""
+    deployments = spark_status.deployments(names)
+    first: dict[str, dict[str, float] | None] = {}
+    for name, entry in deployments.items():
         container = docker["containers"].get(f"vllm-{name}")
-        # Of what runs only: another deployment may serve on the same port.
+        # Only of a running engine: another deployment may serve on the same port.
         running = container and container["state"] == "running"
-        first[name] = spark_status.first_look(entry["address"]) if running else None
+        first[name] = spark_status.first_sample(entry["address"]) if running else None
         entry["derived"] = spark_status.derived(Docker(), container) if container else None
     facts = {
-        "deployments": found,
-        "files": spark_status.files(names),
+        "deployments": deployments,
+        "files": spark_status.files(deployments),
         "lock": spark_lock.look(),
-        "env": spark_status.env_changes(asked["env_path"], asked["env_content"]) if asked["env_path"] else None,
+        "env": spark_status.env_changes(params["env_path"], params["env_content"]) if params["env_path"] else None,
     }
-    for name, entry in found.items():
-        looks = [first[name], spark_status.second_look(entry["address"], first[name])]
-        entry["counters"] = [look for look in looks if look]
+    for name, entry in deployments.items():
+        samples = [first[name], spark_status.second_sample(entry["address"], first[name])]
+        entry["counters"] = [sample for sample in samples if sample]
     return facts
 
 
-def main():
-    began = time.time()
+def main() -> None:
+    started_at = time.time()
     spec = {
         "images": {"type": "list", "elements": "str", "default": []},
         "paths": {"type": "list", "elements": "path", "default": []},
@@ -303,13 +192,14 @@ def main():
         "env_content": {"type": "str", "default": "", "no_log": True},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    asked = module.params
-    docker, images = docker_facts(asked["images"], asked["host"])
+    params = module.params
+    docker, images = docker_facts(params["images"], params["host"])
     cards, gpu_error = gpus()
-    lying = placed() if asked["status"] else []
-    more = [name for name in lying if name not in asked["records"]]
-    states, running = units([*asked["units"], *(f"vllm@{name}.service" for name in more)])
-    deployed, env_times = records({**asked["records"], **{name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}})
+    on_disk = placed() if params["status"] else []
+    more = [name for name in on_disk if name not in params["records"]]
+    states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
+    more_records = {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}
+    deployed, env_mtimes = records({**params["records"], **more_records})
     facts = {
         "hostname": platform.node(),
         "machine": platform.machine(),
@@ -319,27 +209,27 @@ def main():
         "gpu_error": gpu_error,
         "docker": docker,
         "images": images,
-        "paths": {path: os.path.isdir(path) and bool(os.listdir(path)) for path in asked["paths"]},
-        "checksums": {path: checksum(path) for path in asked["checksums"]},
-        "ports": holders(asked["ports"], docker["containers"]),
+        "paths": {path: os.path.isdir(path) and bool(os.listdir(path)) for path in params["paths"]},
+        "checksums": {path: sha256(path) for path in params["checksums"]},
+        "ports": holders(params["ports"], names_by_id(docker["containers"])),
         "units": states,
         "running_units": running,
         "enabled_units": enabled_units(),
         "placed": placed(),
         "records": deployed,
-        "env_mtimes": env_times,
-        "states": rank_states([*asked["records"], *more]),
-        "weights": {path: summary(path) for path in asked["weights"]},
-        "disks": {path: disk(path) for path in asked["disks"]},
+        "env_mtimes": env_mtimes,
+        "states": rank_states([*params["records"], *more]),
+        "weights": {path: summary(path) for path in params["weights"]},
+        "disks": {path: disk(path) for path in params["disks"]},
     }
-    if asked["fabric"]:
+    if params["fabric"]:
         facts["fabric"] = fabric()
-    if asked["host"]:
+    if params["host"]:
         facts["host"] = host_facts(docker)
-    if asked["status"]:
-        facts["status"] = status_facts(lying, docker, asked)
-    # By this box's clock, for who asked to compare with its own.
-    facts["time"] = {"began": began, "ended": time.time()}
+    if params["status"]:
+        facts["status"] = status_facts(on_disk, docker, params)
+    # By the clock of this host; the controller compares it with its own.
+    facts["time"] = {"began": started_at, "ended": time.time()}
     module.exit_json(changed=False, facts=facts)
 
 

@@ -1,52 +1,54 @@
 #!/usr/bin/python
-"""Take and give back the lock of a Spark."""
+"""Take and release the operator lock of a Spark."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: spark_lock
-short_description: Hold a Spark for one run, so that two operators do not change it at once
+short_description: Lock a Spark for one run, so that two operators do not change it at once
 description:
-  - The lock is C(/run/vllm-spark/operator.lock) and says who holds it. It is no change of the Spark, and is gone
-    after a reboot.
+  - The lock is C(/run/vllm-spark/operator.lock) and names the run that has it. It does not count as a change of the
+    Spark, and a reboot removes it.
 author: vllm-spark
 options:
   state:
-    description: What to do with it.
+    description: C(taken) takes the lock, C(given) releases it.
     type: str
     choices: [taken, given]
     required: true
   holder:
-    description: Who asks, as C(vllm_spark.lifecycle.operator_lock.Run.holder) says it; RV(holder) has the same.
+    description:
+      - The run that takes or releases the lock, as C(vllm_spark.lifecycle.operator_lock.Run.holder) describes it.
+        RV(holder) has the same keys.
     type: dict
     required: true
   over:
-    description: The id of a run whose lock is replaced if it is that one's.
+    description: The id of a run whose lock is replaced. The lock of any other run is not.
     type: str
   folder:
-    description: Where the lock lies.
+    description: The folder of the lock.
     type: path
     default: /run/vllm-spark
 attributes:
   check_mode:
     support: none
-    description: Nobody takes a lock in check mode, so the role does not ask.
+    description: A check takes no lock, so the role skips this module.
 """
 
 EXAMPLES = r"""
-- name: Take it
+- name: Take the lock
   spark_lock:
     state: taken
-    verb: deploy
+    holder: {run: 0a1b2c3d, user: anna, verb: deploy}
 """
 
 RETURN = r"""
 done:
-  description: Whether it is this run's now, or was this run's and is free now.
+  description: True if this run has the lock now, or if it had the lock and the lock is free now.
   returned: always
   type: bool
 holder:
-  description: The lock that was found, with C(age_s) and C(connected).
+  description: The lock before, with C(age_s) and C(connected); empty if it was free.
   returned: always
   type: dict
 """
@@ -55,7 +57,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_lock import FOLDER, give, take
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["taken", "given"], "required": True},
@@ -64,12 +66,12 @@ def main():
             "folder": {"type": "path", "default": FOLDER},
         },
     )
-    asked = module.params
-    if asked["state"] == "taken":
-        done, found = take(asked["holder"], asked["over"], asked["folder"])
+    params = module.params
+    if params["state"] == "taken":
+        done, holder = take(params["holder"], params["over"], params["folder"])
     else:
-        done, found = give(asked["holder"]["run"], asked["folder"])
-    module.exit_json(changed=False, done=done, holder=found or {})
+        done, holder = give(params["holder"]["run"], params["folder"])
+    module.exit_json(changed=False, done=done, holder=holder or {})
 
 
 if __name__ == "__main__":

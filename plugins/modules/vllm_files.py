@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""All files of a deployment in one round trip: compared, checked, placed atomically."""
+"""Place all files of a deployment in one round trip: compared, checked, replaced atomically."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ DOCUMENTATION = r"""
 module: vllm_files
 short_description: Place the files of a deployment in one round trip
 description:
-  - Creates folders, compares every file with what lies on the box, lets a shell check scripts, and replaces what
-    differs atomically. A file that a shell refuses leaves everything as it was.
+  - Creates folders, compares every file with the one on the host, checks the syntax of scripts with a shell, and
+    replaces the files that differ atomically. If a shell refuses a file, nothing is changed.
 author: vllm-spark
 options:
   folders:
-    description: Folders to have, parents before children.
+    description: Folders that must exist, parents before children.
     type: list
     elements: path
     default: []
   files:
-    description: Files to have.
+    description: Files that must exist.
     type: list
     elements: dict
     default: []
     suboptions:
-      path: {type: path, required: true, description: Where it lies.}
-      content: {type: str, required: true, description: What it holds.}
-      mode: {type: str, default: "0644", description: Its mode.}
-      syntax: {type: str, default: "", description: A shell that must accept it (C(sh -n)).}
+      path: {type: path, required: true, description: Path on the host.}
+      content: {type: str, required: true, description: The whole content.}
+      mode: {type: str, default: "0644", description: The mode as four octal digits.}
+      syntax: {type: str, default: "", description: A shell that must accept the content (C(sh -n)).}
   env_path:
     description: The env file, which only root may read.
     type: path
   env_content:
-    description: Its content. Never shown, not in a diff either.
+    description: The content of O(env_path). Never shown, not even in a diff.
     type: str
     default: ""
   keep_previous:
@@ -40,10 +40,10 @@ options:
 attributes:
   check_mode:
     support: full
-    description: It predicts every change.
+    description: The module predicts every change.
   diff_mode:
     support: full
-    description: It shows every file but the env file.
+    description: The diff has every file except the env file.
 """
 
 EXAMPLES = r"""
@@ -55,37 +55,51 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: What was, or in check mode would be, written.
+  description: The paths that were, or in check mode would be, written.
   returned: always
   type: list
   elements: str
 """
 
 import os
-import subprocess
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import PREVIOUS, keep, mend, place
+from ansible.module_utils.spark_files import PREVIOUS, keep_current, remove_unfinished
+from ansible.module_utils.spark_io import mode_of, run, write_file
 
 
-def current(path):
-    """Content and mode of a file, or None."""
+def current(path: str) -> tuple[str, str] | None:
+    """Return content and mode of a file, or None."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read(), f"{os.stat(path).st_mode & 0o7777:04o}"
+            return file.read(), mode_of(path)
     except FileNotFoundError:
         return None
 
 
-def syntax_error(file):
-    """What the named shell says against a script, or nothing."""
+def syntax_error(file: dict[str, Any]) -> str:
+    """Return the error of the named shell about a script, or an empty text."""
     if not file["syntax"]:
         return ""
-    checked = subprocess.run([file["syntax"], "-n"], input=file["content"], capture_output=True, text=True, check=False)
-    return checked.stderr.strip() if checked.returncode else ""
+    result = run(file["syntax"], "-n", stdin=file["content"], timeout_s=None)
+    return result.stderr.strip() if result.status else ""
 
 
-def main():
+def diff_of(file: dict[str, Any], secret_path: str | None) -> dict[str, str]:
+    """Return the diff of one file; for the env file only that it changes."""
+    before = current(file["path"])
+    if file["path"] == secret_path:
+        return {"prepared": f"{file['path']}: {'changes' if before else 'is new'} (its content is secret)\n"}
+    return {
+        "before_header": file["path"],
+        "after_header": file["path"],
+        "before": before[0] if before else "",
+        "after": file["content"],
+    }
+
+
+def main() -> None:
     file_options = {
         "path": {"type": "path", "required": True},
         "content": {"type": "str", "required": True},
@@ -102,43 +116,31 @@ def main():
         },
         supports_check_mode=True,
     )
-    wanted = module.params
-    for file in wanted["files"]:
+    params = module.params
+    env_path: str | None = params["env_path"]
+    for file in params["files"]:
         if error := syntax_error(file):
             module.fail_json(
                 msg=f"{file['path']}: {file['syntax']} refuses the new content: {error}. Nothing was changed."
             )
 
-    files = list(wanted["files"])
-    if wanted["env_path"]:
-        files.append({"path": wanted["env_path"], "content": wanted["env_content"], "mode": "0600"})
-    missing = [folder for folder in wanted["folders"] if not os.path.isdir(folder)]
+    files = list(params["files"])
+    if env_path:
+        files.append({"path": env_path, "content": params["env_content"], "mode": "0600"})
+    missing = [folder for folder in params["folders"] if not os.path.isdir(folder)]
     stale = [file for file in files if current(file["path"]) != (file["content"], file["mode"])]
-    diff = [shown(file, wanted["env_path"]) for file in stale]
+    diff = [diff_of(file, env_path) for file in stale]
     changed = missing + [file["path"] for file in stale]
     if changed and not module.check_mode:
         for folder in missing:
             os.makedirs(folder, mode=0o755, exist_ok=True)
-        if wanted["env_path"]:
-            mend(os.path.dirname(wanted["env_path"]))
-        if wanted["keep_previous"] and wanted["env_path"]:
-            keep(os.path.dirname(wanted["env_path"]), PREVIOUS)
+        if env_path:
+            remove_unfinished(os.path.dirname(env_path))
+        if params["keep_previous"] and env_path:
+            keep_current(os.path.dirname(env_path), PREVIOUS)
         for file in stale:
-            place(file["path"], file["content"], file["mode"])
+            write_file(file["path"], file["content"], file["mode"])
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)
-
-
-def shown(file, secret_path):
-    """The diff of one file; of the env file only that it changes."""
-    before = current(file["path"])
-    if file["path"] == secret_path:
-        return {"prepared": f"{file['path']}: {'changes' if before else 'is new'} (its content is secret)\n"}
-    return {
-        "before_header": file["path"],
-        "after_header": file["path"],
-        "before": before[0] if before else "",
-        "after": file["content"],
-    }
 
 
 if __name__ == "__main__":

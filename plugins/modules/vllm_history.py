@@ -1,34 +1,34 @@
 #!/usr/bin/python
-"""What ran when on a box: one line of JSON a launch that has been judged, by deployment."""
+"""Append a judged launch to the history of a host, or read the history: one line of JSON per launch."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_history
-short_description: Write down that a launch has been judged, or read what ran when
+short_description: Append a judged launch to the history, or read the history
 description:
-  - With O(entry) it appends a line to the history of O(deployment), made of the entry and of the record that lies in
-    O(folder). A history is bounded; its oldest lines go first. Without, it reads.
+  - With O(entry) it appends a line to the history of O(deployment), from the entry and from the record in O(folder).
+    A history is bounded; its oldest lines are removed first. Without O(entry) it reads.
 author: vllm-spark
 options:
   entry:
-    description: What the run knows of the launch.
+    description: The facts of the launch that the controller knows.
     type: dict
     default: {}
   folder:
-    description: The folder of the deployment, whose deployed.json says what the launch is.
+    description: The folder of the deployment, whose deployed.json describes the launch.
     type: path
     default: ""
   deployment:
-    description: The deployment; empty to read those of all.
+    description: The deployment; empty to read the histories of all.
     type: str
     default: ""
   last:
-    description: How many entries of each deployment to return.
+    description: The number of entries of each deployment to return.
     type: int
     default: 20
   history:
-    description: Where histories lie.
+    description: The folder of the histories.
     type: path
     default: /var/lib/vllm-spark/history
 attributes:
@@ -38,7 +38,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Read
+- name: Read the history of one deployment
   vllm_history:
     deployment: demo
 """
@@ -54,14 +54,14 @@ entries:
 import glob
 import os
 import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import document, place
-from ansible.module_utils.spark_holdings import json_line
+from ansible.module_utils.spark_io import parse_object, read_object, read_text, write_file
 
-# A line is below 2 KB, and a busy week has some fifty launches.
-MOST = 500
-# Of deployed.json, what tells a launch from another; what ran before has its own line.
+# A line is below 2 KB, and a busy week has about fifty launches.
+MAX_LINES = 500
+# The keys of deployed.json that distinguish launches. The launch before has its own line.
 RECORD = (
     "deployment",
     "rank",
@@ -77,23 +77,19 @@ RECORD = (
 )
 
 
-def lines(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except FileNotFoundError:
-        return []
+def lines(path: str) -> list[str]:
+    return (read_text(path) or "").splitlines()
 
 
-def write_down(module, path, entry, record):
-    """Append in one write; a line that a loss of power has cut is ended first, so that it costs itself alone."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    whole = {"time": when, **{key: record[key] for key in RECORD if key in record}, **entry}
-    line = module.jsonify(whole) + "\n"
+def append(module: AnsibleModule, path: str, entry: dict[str, Any], record: dict[str, Any]) -> None:
+    """Append an entry in one write. A line that a loss of power has cut is ended first, so only that line is lost."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    document = {"time": now, **{key: record[key] for key in RECORD if key in record}, **entry}
+    line = module.jsonify(document) + "\n"
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     known = lines(path)
-    if len(known) >= MOST:
-        place(path, "".join(f"{old}\n" for old in known[1 - MOST :]) + line, "0644")
+    if len(known) >= MAX_LINES:
+        write_file(path, "".join(f"{old}\n" for old in known[1 - MAX_LINES :]) + line, "0644")
         return
     with open(path, "ab+") as file:
         if file.tell():
@@ -104,7 +100,7 @@ def write_down(module, path, entry, record):
         os.fsync(file.fileno())
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "entry": {"type": "dict", "default": {}},
@@ -115,15 +111,17 @@ def main():
         },
         supports_check_mode=True,
     )
-    asked = module.params
-    name = asked["deployment"]
-    if asked["entry"]:
-        record = document(os.path.join(asked["folder"], "deployed.json"))
+    params = module.params
+    name = params["deployment"]
+    if params["entry"]:
+        record = read_object(os.path.join(params["folder"], "deployed.json")) or {}
         if not module.check_mode:
-            write_down(module, os.path.join(asked["history"], f"{name}.jsonl"), asked["entry"], record)
+            append(module, os.path.join(params["history"], f"{name}.jsonl"), params["entry"], record)
         module.exit_json(changed=True, entries=[])
-    found = sorted(glob.glob(os.path.join(asked["history"], f"{glob.escape(name) or '*'}.jsonl")))
-    entries = [entry for path in found for entry in list(filter(None, map(json_line, lines(path))))[-asked["last"] :]]
+    paths = sorted(glob.glob(os.path.join(params["history"], f"{glob.escape(name) or '*'}.jsonl")))
+    entries = [
+        entry for path in paths for entry in list(filter(None, map(parse_object, lines(path))))[-params["last"] :]
+    ]
     module.exit_json(changed=False, entries=entries)
 
 

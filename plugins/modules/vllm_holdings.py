@@ -1,35 +1,35 @@
 #!/usr/bin/python
-"""What the toolkit has on a box, in one round trip. Reads only."""
+"""Read the toolkit's objects on a host, in one round trip. Reads only."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_holdings
-short_description: Read what the toolkit has on a box
+short_description: Read the toolkit's objects on a host
 description:
-  - Reads the launches that are kept and what they need, images, containers, files, units and rules of the firewall.
-    What is to be done about them is decided by C(lifecycle.rollback), C(lifecycle.prune) and C(lifecycle.remove).
+  - Reads the stored launches and what they need, images, containers, files, units and rules of the firewall.
+    C(lifecycle.rollback), C(lifecycle.prune) and C(lifecycle.remove) decide about them.
 author: vllm-spark
 options:
   count:
-    description: Measure sizes too, which takes a look at every file.
+    description: Measure sizes too, which needs the metadata of every file.
     type: bool
     default: true
 attributes:
   check_mode:
     support: full
-    description: It only reads.
+    description: The module only reads.
 """
 
 EXAMPLES = r"""
-- name: Look
+- name: Read the toolkit's objects
   vllm_holdings:
     count: false
 """
 
 RETURN = r"""
 holdings:
-  description: What is there. Sizes in bytes.
+  description: The objects by kind. Sizes in bytes.
   returned: always
   type: dict
 """
@@ -40,22 +40,22 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.spark_holdings import holdings, size
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={"count": {"type": "bool", "default": True}},
         supports_check_mode=True,
     )
     count = module.params["count"]
-    found = holdings(count=count)
-    # Models and caches lie where the inventory of their time said.
+    result = holdings(count=count)
+    # Models and caches are in the folders of the inventory at the time of their deploy.
     models = {
         path
-        for deployment in found["deployments"].values()
+        for deployment in result["deployments"].values()
         for launch in deployment["launches"].values()
         for path in [*launch["needs"]["models"], *filter(None, [launch["needs"]["cache"]])]
     }
-    found["paths"] = {path: size(path) if count else 0 for path in sorted(models) if os.path.lexists(path)}
-    module.exit_json(changed=False, holdings=found)
+    result["paths"] = {path: size(path) if count else 0 for path in sorted(models) if os.path.lexists(path)}
+    module.exit_json(changed=False, holdings=result)
 
 
 if __name__ == "__main__":

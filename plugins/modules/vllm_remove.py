@@ -1,46 +1,48 @@
 #!/usr/bin/python
-"""Take things of the toolkit away from a box, in the order given, in one round trip."""
+"""Remove objects of the toolkit from a host, in the given order, in one round trip."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_remove
-short_description: Take units, containers, images, files and rules of the firewall away
+short_description: Remove units, containers, images, files and rules of the firewall
 description:
-  - Does what C(lifecycle.prune) or C(lifecycle.remove) has decided, in its order. What is gone already is no error,
-    so a run that was cut off is finished by the next. It ends with the first thing that does not go.
+  - Executes the decision of C(lifecycle.prune) or C(lifecycle.remove), in its order. An object that is gone already is
+    not an error, so the next run completes an interrupted one. The module fails at the first object that stays.
 author: vllm-spark
 options:
   items:
-    description: What to take away.
+    description: The objects to remove.
     type: list
     elements: dict
     required: true
     suboptions:
       kind:
-        description: What it is. C(empty) is a folder that goes if nothing is in it; C(reload) has systemd look anew.
+        description:
+          - The kind of the object. C(empty) is a folder that is removed if it is empty. C(reload) is a daemon-reload of
+            systemd.
         type: str
         required: true
-        choices: [unit, container, image, volume, path, rules, empty, reload]
-      name: {type: str, required: true, description: 'Its name, path or ID; of C(rules) the program.'}
-      names: {type: list, elements: str, default: [], description: Of an image, its names.}
-      why: {type: str, default: "", description: For people.}
-      bytes: {type: int, default: 0, description: For people.}
+        choices: [container, empty, image, path, reload, rules, unit, volume]
+      name: {type: str, required: true, description: 'Its name, path or ID; for C(rules) the program.'}
+      names: {type: list, elements: str, default: [], description: The names of an image.}
+      why: {type: str, default: "", description: The reason, for the operator.}
+      bytes: {type: int, default: 0, description: The size in bytes, for the operator.}
 attributes:
   check_mode:
     support: full
-    description: It says what would go.
+    description: The module returns what would be removed.
 """
 
 EXAMPLES = r"""
-- name: Take it away
+- name: Remove an old build folder
   vllm_remove:
     items: [{kind: path, name: /var/lib/vllm-spark/build/old-0123456789ab}]
 """
 
 RETURN = r"""
 removed:
-  description: What went, or in check mode would go.
+  description: The objects that were, or in check mode would be, removed.
   returned: always
   type: list
   elements: str
@@ -49,63 +51,66 @@ removed:
 import os
 import re
 import shutil
-import subprocess
+from collections.abc import Callable
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.spark_io import run
 
 # A unit may take 45 s to stop, and Docker some seconds for each gigabyte that it removes.
-TIMEOUT_S = 600
+TIMEOUT_S = 600.0
 CHAIN = "VLLM-SPARK"
-# The launch makes one; whoever has added more by hand has not added many.
-MOST_JUMPS = 20
+# The launch adds one jump; an operator has added few by hand.
+MAX_JUMPS = 20
 GONE = re.compile(r"No such (image|container|volume)|removal of .* is already in progress", re.IGNORECASE)
-NOT_LOADED = 5  # of systemctl
+NOT_LOADED = 5  # exit status of systemctl
 QUIET = ("empty", "reload")
-# A path of fewer parts is nobody's to remove in one piece.
-FEWEST_PARTS = 2
+# A path of fewer parts is never removed as a whole.
+MIN_PARTS = 2
+
+Item = dict[str, Any]
 
 
 class RemovalError(Exception):
-    """Something that was to go did not."""
+    """An object could not be removed."""
 
 
-def run(*words, fine=(0,)):
-    """A command's output. Raises RemovalError for a status that is not fine."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RemovalError(f"{' '.join(words)}: {error}") from error
-    said = (done.stderr.strip() or done.stdout.strip())[-500:]
-    if done.returncode not in fine and not GONE.search(said):
-        raise RemovalError(f"{' '.join(words)} ended with {done.returncode}: {said}")
-    return done.returncode
+def execute(*argv: str, accepted: tuple[int, ...] = (0,)) -> int:
+    """Run a command and return its exit status. Raises RemovalError for a status that is not accepted, unless the
+    object is gone."""
+    result = run(*argv, timeout_s=TIMEOUT_S)
+    error = result.error[-500:]
+    if result.status not in accepted and not GONE.search(error):
+        raise RemovalError(f"{' '.join(argv)} ended with {result.status}: {error}")
+    return result.status
 
 
-def unit(item):
-    run("systemctl", "stop", item["name"], fine=(0, NOT_LOADED))
+def unit(item: Item) -> None:
+    execute("systemctl", "stop", item["name"], accepted=(0, NOT_LOADED))
 
 
-def container(item):
-    run("docker", "rm", "--force", item["name"])
+def container(item: Item) -> None:
+    execute("docker", "rm", "--force", item["name"])
 
 
-def image(item):
-    """By its names, one after the other: by its ID Docker refuses one that has several. None is forced, so one that a
-    container is made of stays, and this says so."""
+def image(item: Item) -> None:
+    """Remove an image by its names, one after the other: Docker refuses the ID of an image with several names. Without
+    --force, an image that a container uses stays, and RemovalError reports it."""
     for name in item["names"]:
-        run("docker", "image", "rm", name)
-    run("docker", "image", "rm", item["name"])
+        execute("docker", "image", "rm", name)
+    execute("docker", "image", "rm", item["name"])
 
 
-def volume(item):
-    run("docker", "volume", "rm", item["name"])
+def volume(item: Item) -> None:
+    execute("docker", "volume", "rm", item["name"])
 
 
-def path(item):
-    """A link goes, and not what it leads to."""
+def path(item: Item) -> None:
+    """Remove a file, a folder, or a link without its target. Raises RemovalError for a path that is not absolute and
+    normalised, is too short, or contains a mount point."""
     name = item["name"]
-    if os.path.normpath(name) != name or not os.path.isabs(name) or len(name.strip("/").split("/")) < FEWEST_PARTS:
-        raise RemovalError(f"{name} is no path that vllm-spark removes")
+    if os.path.normpath(name) != name or not os.path.isabs(name) or len(name.strip("/").split("/")) < MIN_PARTS:
+        raise RemovalError(f"{name} is not a path that vllm-spark removes")
     if mounted := [point for point in mount_points() if f"{point}/".startswith(f"{name}/")]:
         raise RemovalError(f"a file system is mounted at {mounted[0]}")
     if os.path.isdir(name) and not os.path.islink(name):
@@ -114,36 +119,37 @@ def path(item):
         os.unlink(name)
 
 
-def mount_points():
-    """The kernel's own list: os.path.ismount takes every file of an overlay for one. Octal escapes stand for spaces."""
+def mount_points() -> list[str]:
+    """Return the mount points from the kernel's own list: os.path.ismount returns True for every file of an overlay.
+    Spaces are escaped in octal there."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return [line.split()[4].replace("\\040", " ") for line in file]
 
 
-def rules(item):
-    """The jumps to the chain, then the chain. What is not there is fine: a status of 1."""
+def rules(item: Item) -> None:
+    """Remove the jumps to the chain, then the chain. Status 1 means that it does not exist."""
     program = item["name"]
-    for _ in range(MOST_JUMPS):
-        if run(program, "--wait", "--delete", "INPUT", "--jump", CHAIN, fine=(0, 1, 2)):
+    for _ in range(MAX_JUMPS):
+        if execute(program, "--wait", "--delete", "INPUT", "--jump", CHAIN, accepted=(0, 1, 2)):
             break
-    run(program, "--wait", "--flush", CHAIN, fine=(0, 1))
-    run(program, "--wait", "--delete-chain", CHAIN, fine=(0, 1))
+    execute(program, "--wait", "--flush", CHAIN, accepted=(0, 1))
+    execute(program, "--wait", "--delete-chain", CHAIN, accepted=(0, 1))
 
 
-def empty(item):
+def empty(item: Item) -> None:
     try:
         os.rmdir(item["name"])
     except OSError:
-        return  # something is in it, it is a disk of its own, or it is gone
+        return  # the folder is not empty, is a mount point, or is gone
 
 
-def reload(_item):
-    run("systemctl", "daemon-reload")
-    # Status 1: there is none that has failed.
-    run("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", fine=(0, 1))
+def reload(_item: Item) -> None:
+    execute("systemctl", "daemon-reload")
+    # Status 1: no unit has failed.
+    execute("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", accepted=(0, 1))
 
 
-WAYS = {
+REMOVERS: dict[str, Callable[[Item], None]] = {
     "unit": unit,
     "container": container,
     "image": image,
@@ -155,9 +161,9 @@ WAYS = {
 }
 
 
-def main():
+def main() -> None:
     options = {
-        "kind": {"type": "str", "required": True, "choices": sorted(WAYS)},
+        "kind": {"type": "str", "required": True, "choices": sorted(REMOVERS)},
         "name": {"type": "str", "required": True},
         "names": {"type": "list", "elements": "str", "default": []},
         "why": {"type": "str", "default": ""},
@@ -168,21 +174,22 @@ def main():
         supports_check_mode=True,
     )
     items = module.params["items"]
-    told = [f"{item['kind']} {item['name']}" for item in items if item["kind"] not in QUIET]
-    done = []
+    planned = [f"{item['kind']} {item['name']}" for item in items if item["kind"] not in QUIET]
+    removed: list[str] = []
     for item in [] if module.check_mode else items:
         try:
-            WAYS[item["kind"]](item)
+            REMOVERS[item["kind"]](item)
         except (OSError, RemovalError) as error:
             module.fail_json(
-                msg=f"{item['kind']} {item['name']} did not go: {error} — expected: nothing to hold it. Fix: see what "
-                "does, then run the same again: it goes on from here. See docs/runbooks/remove-refused.md",
-                changed=bool(done),
-                removed=done,
+                msg=f"{item['kind']} {item['name']} was not removed: {error} — expected: an object that nothing uses. "
+                "Fix: end what uses it, then run the same command again: it continues from there. See "
+                "docs/runbooks/remove-refused.md",
+                changed=bool(removed),
+                removed=removed,
             )
         if item["kind"] not in QUIET:
-            done.append(f"{item['kind']} {item['name']}")
-    module.exit_json(changed=bool(told), removed=told)
+            removed.append(f"{item['kind']} {item['name']}")
+    module.exit_json(changed=bool(planned), removed=planned)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/python
-"""Bring the launch of before back, whose files a deploy has kept."""
+"""Restore the launch before, whose files a deploy has kept."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_restore
-short_description: Place the kept files of a deployment's launch of before
+short_description: Place the kept files of a deployment's launch before
 description:
   - Places the launch, env and records of C(previous/) again. Needs no network, starts nothing.
 author: vllm-spark
@@ -16,96 +16,90 @@ options:
     required: true
   keep:
     description:
-      - What becomes of the files that they replace. C(failed), after a deploy that missed its gates - they go to
-        C(failed/), and what was C(previous/) before becomes it again.
-      - C(previous), after a rollback by hand of a launch that was good - the two change places. What is under way
-        stays in C(swapping/) until O(state=settled), and a run that finds it goes on from there.
+      - The folder for the files that are replaced. C(failed), after a deploy that failed its gates - they go to
+        C(failed/), and the launch before that of C(previous/) becomes C(previous/).
+      - C(previous), after an operator's rollback of a good launch - the two launches change places. The prepared
+        files stay in C(swapping/) until O(state=settled), and a run that finds them continues from there.
     type: str
     choices: [failed, previous]
     default: failed
   launch:
-    description: With O(keep=previous), the fingerprint of the launch to have; nothing changes where it is there.
+    description: With O(keep=previous), the fingerprint of the desired launch; nothing changes if it is current.
     type: str
     default: ""
   state:
-    description: C(settled) says that the launch has been judged, and nothing is under way any more.
+    description: C(back) restores. C(settled) ends the exchange after the gates have judged the launch.
     type: str
     choices: [back, settled]
     default: back
 attributes:
   check_mode:
     support: full
-    description: It says what would come back.
+    description: The module returns the launch that would be restored.
   diff_mode:
     support: full
-    description: It shows the launch.
+    description: The diff has the launch.
 """
 
 EXAMPLES = r"""
-- name: Bring it back
+- name: Restore the launch before
   vllm_restore:
     folder: /etc/vllm-spark/demo
 """
 
 RETURN = r"""
 restored:
-  description: The record of the launch that came back; empty where nothing was kept.
+  description: The record of the restored launch; empty if no launch was kept.
   returned: always
   type: dict
 gates:
-  description: What its gates need to know; empty where a toolkit without this has placed it.
+  description: The parameters of its gates; empty if an older toolkit has placed it.
   returned: always
   type: dict
 """
 
 import os
+from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import PREVIOUS, SWAPPING, bring_back, document, finish_swap, settle_swap, swap
+from ansible.module_utils.spark_files import PREVIOUS, SWAPPING, finish_swap, restore_previous, settle_swap, swap
+from ansible.module_utils.spark_io import read_object, read_text
 
 
-def record_of(folder):
-    return document(os.path.join(folder, "deployed.json"))
+def record_of(folder: str) -> dict[str, Any]:
+    return read_object(os.path.join(folder, "deployed.json")) or {}
 
 
-def gates_of(folder):
-    return document(os.path.join(folder, "gates.json"))
+def gates_of(folder: str) -> dict[str, Any]:
+    return read_object(os.path.join(folder, "gates.json")) or {}
 
 
-def launch_text(folder):
-    try:
-        with open(os.path.join(folder, "launch"), encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def shown(folder, source):
-    """The launch as it is and as it is going to be; it holds no secret."""
+def diff_of(folder: str, source: str) -> dict[str, str]:
+    """Return the diff of the launch script, which contains no secret."""
     path = os.path.join(folder, "launch")
     return {
         "before_header": path,
         "after_header": path,
-        "before": launch_text(folder),
-        "after": launch_text(source),
+        "before": read_text(path) or "",
+        "after": read_text(os.path.join(source, "launch")) or "",
     }
 
 
-def source_of(module, folder, launch):
-    """The folder that holds the launch of this fingerprint: the current, a prepared, or the previous one."""
+def source_of(module: AnsibleModule, folder: str, launch: str) -> str:
+    """Return the folder with the launch of this fingerprint: the prepared, the current or the previous one."""
     sources = (os.path.join(folder, SWAPPING), folder, os.path.join(folder, PREVIOUS))
-    found = [source for source in sources if launch and record_of(source).get("launch") == launch]
-    if not found:
+    matches = [source for source in sources if launch and record_of(source).get("launch") == launch]
+    if not matches:
         module.fail_json(msg=f"{folder} has no launch {launch}. Nothing was changed.")
-    return found[0]
+    return matches[0]
 
 
-def exchange(module, folder, launch):
+def exchange(module: AnsibleModule, folder: str, launch: str) -> NoReturn:
     source = source_of(module, folder, launch)
-    restored, gates, diff = record_of(source), gates_of(source), shown(folder, source)
+    restored, gates, diff = record_of(source), gates_of(source), diff_of(folder, source)
     changed = source != folder or os.path.isdir(os.path.join(folder, SWAPPING))
     if not module.check_mode:
-        # What is under way is carried through even where the other launch is wanted now, or two would be mixed.
+        # An exchange in progress is completed even if the other launch is desired now; otherwise two would be mixed.
         finish_swap(folder)
         if record_of(folder).get("launch") != launch:
             swap(folder)
@@ -113,7 +107,7 @@ def exchange(module, folder, launch):
     module.exit_json(changed=changed, restored=restored, gates=gates, diff=diff if changed else {})
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "folder": {"type": "path", "required": True},
@@ -133,9 +127,9 @@ def main():
         exchange(module, folder, module.params["launch"])
     if not os.path.exists(os.path.join(previous, "launch")):
         module.exit_json(changed=False, restored={}, gates={})
-    restored, gates, diff = record_of(previous), gates_of(previous), shown(folder, previous)
+    restored, gates, diff = record_of(previous), gates_of(previous), diff_of(folder, previous)
     if not module.check_mode:
-        bring_back(folder)
+        restore_previous(folder)
     module.exit_json(changed=True, restored=restored, gates=gates, diff=diff)
 
 

@@ -1,20 +1,20 @@
 #!/usr/bin/python
-"""Weights and images of a Spark: looked at, and the programs that move them started, watched and ended."""
+"""Inspect weights on a Spark, and start, watch and stop the programs that move weights and images."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_weights
-short_description: Look at a Spark's weights, and run the programs that move weights and images
+short_description: Inspect weights, and run the programs that move weights and images
 description:
-  - Places the programs of C(src/vllm_spark/node) and runs one as a transient unit, which goes on without Ansible and
-    ends with the next run. What it has done is in C(/run/vllm-spark/pull).
+  - Places the programs of C(src/vllm_spark/node) and runs one as a transient unit, which continues without Ansible and
+    is stopped by the next run. Its progress and its result are in C(/run/vllm-spark/pull).
 author: vllm-spark
 options:
   action:
     description: >-
-      C(look) at the models of O(request); C(start) O(job) with O(request), after whatever an earlier run has left of
-      it; C(watch) it once; C(stop) it.
+      C(look) inspects the models of O(request). C(start) removes what an earlier run has left of O(job) and starts it
+      with O(request). C(watch) reads its progress once. C(stop) stops it.
     type: str
     choices: [look, start, watch, stop]
     required: true
@@ -23,19 +23,21 @@ options:
     type: dict
     default: {}
   program_dir:
-    description: Where they lie.
+    description: The folder of the programs.
     type: path
     default: /usr/local/lib/vllm-spark/pull
   job:
-    description: Its id, lower-case letters and hyphens (src/vllm_spark/transfer/jobs.py).
+    description:
+      - The id of the job, lower-case letters and hyphens (src/vllm_spark/transfer/jobs.py). Required unless
+        O(action=look).
     type: str
   words:
-    description: The command that it is.
+    description: The argv of the job.
     type: list
     elements: str
     default: []
   request:
-    description: What it is asked. C(hub) and C(sources) of C(look).
+    description: The request that the job reads; for C(look) its C(hub) and C(sources).
     type: dict
     default: {}
   token:
@@ -43,17 +45,17 @@ options:
     type: str
     default: ""
   environment_variables:
-    description: Variables of a container, in a file that only root may read, for as long as the job takes. Never shown.
+    description: Variables of a container, in a file that only root may read, until the job ends. Never shown.
     type: dict
     default: {}
 attributes:
   check_mode:
     support: partial
-    description: C(look) and C(watch) only read; nothing else is done.
+    description: C(look) and C(watch) only read; the other actions do nothing.
 """
 
 EXAMPLES = r"""
-- name: Look at the weights
+- name: Inspect the weights
   vllm_weights:
     action: look
     programs: {vllm_spark/node/pull/hub_cache.py: "…"}
@@ -62,17 +64,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 looks:
-  description: Of each model, bytes that are whole, unread and missing.
+  description: For each model, the bytes that are complete, not read yet, and missing.
   returned: O(action=look)
   type: list
   elements: dict
 progress:
-  description: How far the job is.
+  description: The progress of the job.
   returned: O(action=watch)
   type: dict
 result:
-  description: What it has done, once it has ended.
-  returned: O(action=watch) and O(action=stop)
+  description: The result of the job after its end; empty before.
+  returned: O(action=watch), O(action=start) and O(action=stop)
   type: dict
 """
 
@@ -80,29 +82,25 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import place
+from ansible.module_utils.spark_io import CommandResult, read_object, run, write_file
 
 JOBS = "/run/vllm-spark/pull"
-LAST_LINES = 20
+LOG_LINES = 20
 JOB_ID = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
-def unit(job):
+def unit(job: str) -> str:
     return f"vllm-spark-pull-{job}"
 
 
-def run(*words, **more):
-    return subprocess.run(words, capture_output=True, text=True, check=False, **more)
-
-
-def write(folder, programs):
-    """The paths of programs that were not there, or other ones."""
-    written = []
+def write_programs(folder: str, programs: Mapping[str, str]) -> None:
+    """Write the programs that are missing or different."""
     for name, text in sorted(programs.items()):
         path = os.path.join(folder, name)
         try:
@@ -112,86 +110,84 @@ def write(folder, programs):
             same = False
         if not same:
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-            place(path, text, "0644")
-            written.append(path)
-    return written
+            write_file(path, text, "0644")
 
 
-def look(programs, request):
-    """What vllm_spark.node.pull.hub_cache says of the models. Nothing is placed for it: a check changes nothing."""
+def inspect(programs: Mapping[str, str], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the state of the models as vllm_spark.node.pull.hub_cache reports it. The program runs from a temporary
+    folder, because a check changes nothing. Raises ValueError with the program's error."""
     folder = tempfile.mkdtemp()
     try:
-        write(folder, programs)
-        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        words = (sys.executable, "-m", "vllm_spark.node.pull.hub_cache")
-        shown = run(*words, input=json.dumps(request), env=environment)
+        write_programs(folder, programs)
+        env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        argv = (sys.executable, "-m", "vllm_spark.node.pull.hub_cache")
+        # Reading a model may take minutes.
+        result = run(*argv, stdin=json.dumps(request), env=env, timeout_s=None)
     finally:
         shutil.rmtree(folder)
-    if shown.returncode:
-        raise ValueError(shown.stderr.strip())
-    answer = json.loads(shown.stdout)
+    if result.status:
+        raise ValueError(result.stderr.strip())
+    answer = json.loads(result.stdout)
     if isinstance(answer, dict):
         raise ValueError(answer["error"])
-    return answer
+    states: list[dict[str, Any]] = answer
+    return states
 
 
-def end(job):
-    """Take away what an earlier run has left of a job."""
-    run("systemctl", "stop", unit(job))
-    run("systemctl", "reset-failed", unit(job))
+def remove_job(job: str) -> None:
+    """Remove the unit, the container and the files of an earlier run of a job."""
+    run("systemctl", "stop", unit(job), timeout_s=None)
+    run("systemctl", "reset-failed", unit(job), timeout_s=None)
     if job == "fetch-hub":
-        run("docker", "rm", "--force", "vllm-spark-fetch")
+        run("docker", "rm", "--force", "vllm-spark-fetch", timeout_s=None)
     for ending in ("request", "progress", "env"):
         path = os.path.join(JOBS, f"{job}.{ending}")
         if os.path.exists(path):
             os.unlink(path)
 
 
-def start(asked):
-    """Start a job. Returns what systemd says against it."""
-    job = asked["job"]
+def start(params: Mapping[str, Any]) -> CommandResult:
+    """Start a job. Returns the result of systemd-run."""
+    job = params["job"]
     os.makedirs(JOBS, mode=0o700, exist_ok=True)
-    end(job)
+    remove_job(job)
     result = os.path.join(JOBS, f"{job}.result")
     if os.path.exists(result):
         os.unlink(result)
-    folders = {name: asked["request"].get(name) for name in ("folder", "hub", "hub_here")}
-    # A container has its own name for it.
+    folders = {name: params["request"].get(name) for name in ("folder", "hub", "hub_here")}
+    # In a container the hub has another path; hub_here is that of the host.
     for path in filter(None, (folders["folder"], folders["hub_here"] or folders["hub"])):
         os.makedirs(path, mode=0o755, exist_ok=True)
-    request = {**asked["request"], **({"token": asked["token"]} if asked["token"] else {})}
-    lines = "".join(f"{name}={value}\n" for name, value in sorted(asked["environment_variables"].items()))
-    place(os.path.join(JOBS, f"{job}.request"), json.dumps(request), "0600")
-    place(os.path.join(JOBS, f"{job}.env"), lines, "0600")
+    request = {**params["request"], **({"token": params["token"]} if params["token"] else {})}
+    env = "".join(f"{name}={value}\n" for name, value in sorted(params["environment_variables"].items()))
+    write_file(os.path.join(JOBS, f"{job}.request"), json.dumps(request), "0600")
+    write_file(os.path.join(JOBS, f"{job}.env"), env, "0600")
     return run(
         *("systemd-run", "--quiet", f"--unit={unit(job)}", "--property=TimeoutStopSec=20"),
-        *(f"--setenv=PYTHONPATH={asked['program_dir']}", "--setenv=PYTHONDONTWRITEBYTECODE=1"),
-        *asked["words"],
+        *(f"--setenv=PYTHONPATH={params['program_dir']}", "--setenv=PYTHONDONTWRITEBYTECODE=1"),
+        *params["words"],
+        timeout_s=None,
     )
 
 
-def read(job, ending):
-    try:
-        with open(os.path.join(JOBS, f"{job}.{ending}"), encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError):
-        return {}
+def read(job: str, ending: str) -> dict[str, Any]:
+    return read_object(os.path.join(JOBS, f"{job}.{ending}")) or {}
 
 
-def watch(job):
-    """(progress, result or nothing). A job that has gone without a result has been ended by somebody."""
-    state = run("systemctl", "show", "--property=ActiveState", "--value", unit(job)).stdout.strip()
-    # In this order: what ends between the two questions has its result.
+def watch(job: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (progress, result). The result is empty while the job runs. A job that ended without a result was
+    stopped from outside."""
+    state = run("systemctl", "show", "--property=ActiveState", "--value", unit(job), timeout_s=None).stdout.strip()
+    # In this order: a job that ends between the two reads has its result.
     result = read(job, "result")
     if not result and state not in {"active", "activating", "deactivating", "reloading"}:
-        shown = run(
-            "journalctl", "--quiet", "--no-pager", "--output=cat", f"--lines={LAST_LINES}", f"--unit={unit(job)}"
-        )
-        result = {"ok": False, "reason": "ended", "detail": shown.stdout.strip()[-600:] or f"{unit(job)} is {state}"}
+        bounds = (f"--lines={LOG_LINES}", f"--unit={unit(job)}")
+        log = run("journalctl", "--quiet", "--no-pager", "--output=cat", *bounds, timeout_s=None).stdout.strip()
+        result = {"ok": False, "reason": "ended", "detail": log[-600:] or f"{unit(job)} is {state}"}
     return read(job, "progress"), result
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "action": {"type": "str", "choices": ["look", "start", "watch", "stop"], "required": True},
@@ -206,26 +202,27 @@ def main():
         supports_check_mode=True,
         required_if=[("action", name, ["job"]) for name in ("start", "watch", "stop")],
     )
-    asked, job = module.params, module.params["job"]
+    params = module.params
+    action, job = params["action"], params["job"]
     if job and not JOB_ID.fullmatch(job):
         module.fail_json(msg=f"job {job!r} is not an id")
-    if asked["action"] == "look":
+    if action == "look":
         try:
-            module.exit_json(changed=False, looks=look(asked["programs"], asked["request"]))
+            module.exit_json(changed=False, looks=inspect(params["programs"], params["request"]))
         except ValueError as error:
             module.fail_json(msg=str(error))
-    if asked["action"] == "watch":
+    if action == "watch":
         progress, result = watch(job)
         module.exit_json(changed=False, progress=progress, result=result)
     if module.check_mode:
-        module.exit_json(changed=asked["action"] == "start", result={})
-    if asked["action"] == "start":
-        write(asked["program_dir"], asked["programs"])
-        started = start(asked)
-        if started.returncode:
+        module.exit_json(changed=action == "start", result={})
+    if action == "start":
+        write_programs(params["program_dir"], params["programs"])
+        started = start(params)
+        if started.status:
             module.fail_json(msg=f"{unit(job)} does not start: {started.stderr.strip()}")
         module.exit_json(changed=True, result={})
-    end(job)
+    remove_job(job)
     module.exit_json(changed=False, result=read(job, "result"))
 
 

@@ -68,8 +68,7 @@ print(json.dumps(results))
 
 
 def source(folder: str, name: str) -> str:
-    text = (paths.ROOT / "plugins" / folder / f"{name}.py").read_text(encoding="utf-8")
-    return text.replace("from __future__ import annotations", "")
+    return (paths.ROOT / "plugins" / folder / f"{name}.py").read_text(encoding="utf-8")
 
 
 def floor_script(calls: list[tuple[str, dict[str, Any]]]) -> str:

@@ -100,7 +100,7 @@ def verified(engine: Server, name: str, through: str, asked_as: str = "", key_en
     router = {"url": through, "key": key_env, **({"model": asked_as} if asked_as else {})}
     request = gate_request(served_name=name, gates={"failover": {}}, through=router)
     questions = list(failover.build_requests(request))
-    responses = vllm_probe.ask_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
+    responses = vllm_probe.send_all(engine, questions, ENGINE_KEY, {"VLLM_API_KEY": ENGINE_KEY, KEY_ENV: ROUTER_KEY})
     probe: Any = {"responses": responses}
     seen = Seen(list(failover.judge(request, probe, [])), responses)
     print("\n".join(verdict.line() for verdict in seen.verdicts))

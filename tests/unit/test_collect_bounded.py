@@ -9,7 +9,17 @@ from typing import Any
 import conftest  # noqa: F401  it lets spark_* be imported
 import pytest
 from ansible.module_utils import spark_bounded
-from ansible.module_utils.spark_bounded import GAP, LINE_BYTES, Ends, First, Last, Lines, join, read_file, run
+from ansible.module_utils.spark_bounded import (
+    GAP,
+    LINE_BYTES,
+    HeadBuffer,
+    HeadTailBuffer,
+    Lines,
+    TailBuffer,
+    join,
+    read_file,
+    stream_command,
+)
 from ansible.module_utils.spark_secrets import CUT
 
 NUMBERS = [str(number) for number in range(10)]
@@ -30,8 +40,8 @@ ENDS = [
 
 @pytest.mark.parametrize(("first", "last", "kept"), ENDS)
 def test_both_ends(first: tuple[int, int], last: tuple[int, int], kept: list[str]) -> None:
-    ends = Ends(first, last)
-    assert all(ends.take(line) for line in NUMBERS)
+    ends = HeadTailBuffer(first, last)
+    assert all(ends.add(line) for line in NUMBERS)
     text, left_out = ends.text()
     assert text.splitlines() == kept
     missing = 10 - len(set(kept) - {GAP})
@@ -73,8 +83,8 @@ def test_lines_of_any_bytes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_endless_line_does_not_fill_the_memory() -> None:
-    kept = Last(9, 1 << 30)
-    lines = Lines(kept.take)
+    kept = TailBuffer(9, 1 << 30)
+    lines = Lines(kept.add)
     assert all(lines.feed(b"y" * 50_000) for _ in range(100))
     assert lines.feed(b"\nnext\n")
     assert [len(line) for line in kept.lines] == [LINE_BYTES + len(CUT), 4]
@@ -95,19 +105,19 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize("script", COMMANDS)
 def test_commands_end(script: str) -> None:
-    kept = First(1, 99) if "while" in script else First(9, 99)
-    fault = run(["sh", "-c", script], lambda line: kept.take(line) or True, 1)
+    kept = HeadBuffer(1, 99) if "while" in script else HeadBuffer(9, 99)
+    fault = stream_command(["sh", "-c", script], lambda line: kept.add(line) or True, 1)
     assert (fault, kept.lines) == COMMANDS[script]
 
 
 def test_a_command_is_ended_after_enough_output() -> None:
-    kept = First(3, 99)
-    assert run(["sh", "-c", "while :; do echo a; done"], kept.take, 60) == ""
+    kept = HeadBuffer(3, 99)
+    assert stream_command(["sh", "-c", "while :; do echo a; done"], kept.add, 60) == ""
     assert kept.lines == ["a"] * 3
 
 
 def test_a_missing_command() -> None:
-    assert run(["/no/such/program"], Any, 1) == "/no/such/program: No such file or directory"
+    assert stream_command(["/no/such/program"], Any, 1) == "/no/such/program: No such file or directory"
 
 
 def test_files(tmp_path: Path) -> None:

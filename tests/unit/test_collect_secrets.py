@@ -151,7 +151,7 @@ def test_values_with_spaces_or_quotes_around_them() -> None:
 
 def test_an_env_file_shows_only_names() -> None:
     text = "# VLLM_API_KEY=old\r\nVLLM_API_KEY=a=b\r\nEMPTY_ONE=\n\nsecond half of a secret\nHF_TOKEN= x\n"
-    assert spark_secrets.env_shown(text) == (
+    assert spark_secrets.env_names(text) == (
         "VLLM_API_KEY=<masked>\nEMPTY_ONE=\nHF_TOKEN=<masked>\n# 2 other lines, not shown\n"
     )
     assert spark_secrets.env_pairs(text) == [("VLLM_API_KEY", "a=b"), ("EMPTY_ONE", ""), ("HF_TOKEN", " x")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark_secrets import Secrets, in_words
+from ansible.module_utils.spark_secrets import Secrets, in_argv
 from deployed_spark import STARTED, deployed_facts
 from recorded_hosts import HOSTS
 from test_cases import CASES, boxes_of, merge, resolved
@@ -146,7 +146,7 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
 def test_no_word_of_a_launch_is_taken_for_a_secret(case: Path) -> None:
     """Or a launch as it is planned would differ from itself as the Spark shows it."""
     words, secrets = json.loads(case.read_text())["expect"]["argv"], Secrets()
-    secrets.add(in_words(words))
+    secrets.add(in_argv(words))
     script = " ".join(words)
     secrets.learn(script)
     assert secrets.masker()(script) == script

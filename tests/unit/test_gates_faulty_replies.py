@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import load_module
+from ansible.module_utils import spark_requests
 from faulty_replies import BOTH_FORMS, WHOLE_ONLY, fields
 from faulty_server import Fault, MockServer, Reply, refusal, serving
 
@@ -28,8 +28,6 @@ from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import probe as probe_gate
 from vllm_spark.verify.gates.failover import TEXTS
 from vllm_spark.verify.verdict import Verdict
-
-vllm_probe = load_module("vllm_probe")
 
 # Every optional gate with its smallest options: the fields that its schema requires, at their maximum.
 ALL = {
@@ -80,8 +78,9 @@ def bench(resolve: Callable[..., Spec]) -> Bench:
 def parsed(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
     """Return the response that vllm_probe reads from these bytes."""
     streamed = (request.get("body") or {}).get("stream") and reply.status == 200
-    read = vllm_probe.understand_stream if streamed else vllm_probe.understand
-    return {"status": reply.status, **read(b"".join(reply.pieces), request.get("prefix")), "seconds": 0.1}
+    raw = b"".join(reply.pieces)
+    content = spark_requests.parse_stream(raw) if streamed else spark_requests.parse_body(raw, request.get("prefix"))
+    return {"status": reply.status, **content, "seconds": 0.1}
 
 
 def responses_of(bench: Bench, engine: MockServer, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def responses_of(bench: Bench, engine: MockServer, router: Callable[..., Reply] 
 
 def over_http(bench: Bench, answer: Callable[..., Reply]) -> dict[str, Any]:
     with serving(answer) as server:
-        return vllm_probe.ask_all(server, runner.requests(bench.request), "")
+        return spark_requests.send_all(server, runner.requests(bench.request), "")
 
 
 def failed(verdicts: list[Verdict]) -> list[Verdict]:
@@ -225,9 +224,10 @@ def test_requests_to_a_router_do_not_carry_the_key_of_the_engine(resolve: Callab
     engine, other = bench.server(), dataclasses.replace(bench.server(), tokens_per_text=other_tokens)
     with serving(engine.answer) as server, serving(other.answer) as (address, port):
         bench = bench_of(resolve(), through=f"http://{address}:{port}/")
-        verdicts = bench.judge(vllm_probe.ask_all(server, runner.requests(bench.request), "a key"))
+        verdicts = bench.judge(spark_requests.send_all(server, runner.requests(bench.request), "a key"))
     assert [verdict.id for verdict in failed(verdicts)] == ["router-tokenizer"]
-    _, _, headers = vllm_probe.connect(("127.0.0.1", 1), {"base": "http://router", "path": "/", "timeout_s": 1}, "key")
+    request = {"base": "http://router", "path": "/", "timeout_s": 1}
+    _, _, headers = spark_requests.connect(("127.0.0.1", 1), request, "key")
     assert "Authorization" not in headers
 
 

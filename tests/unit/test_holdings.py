@@ -19,6 +19,7 @@ from vllm_spark.recipe import hub_cache
 load_module("vllm_holdings")
 LAUNCHES = sys.modules["ansible.module_utils.spark_launches"]
 HOLDINGS = sys.modules["ansible.module_utils.spark_holdings"]
+CommandResult = sys.modules["ansible.module_utils.spark_io"].CommandResult
 Resolve = Callable[..., inventory_spec.Spec]
 
 
@@ -44,7 +45,7 @@ def test_a_pairs_launch_names_its_peer(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "#!/bin/sh\n", "#!/bin/sh\nexec docker 'run"])
 def test_what_is_no_launch_runs_nothing(text: str) -> None:
-    assert LAUNCHES.words(text) == []
+    assert LAUNCHES.argv_of(text) == []
     assert LAUNCHES.needs(text)["snapshots"] == []
 
 
@@ -91,8 +92,11 @@ def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> P
     wants = tmp_path / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir()
     (wants / "vllm@demo.service").symlink_to("/etc/systemd/system/vllm@.service")
-    said = {"systemctl": (0, "vllm@demo.service loaded active running vLLM\n"), "ip6tables": (1, "No chain")}
-    monkeypatch.setattr(HOLDINGS, "run", lambda *words: said.get(words[0], (0, "")))
+    results = {
+        "systemctl": CommandResult(0, "vllm@demo.service loaded active running vLLM\n"),
+        "ip6tables": CommandResult(1, "", "No chain"),
+    }
+    monkeypatch.setattr(HOLDINGS, "run", lambda *argv: results.get(argv[0], CommandResult(0)))
     return tmp_path
 
 

@@ -115,8 +115,8 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
 ) -> None:
     write(tmp_path, "new")
     write(tmp_path / "previous", "old")
-    files = load_module("vllm_restore").bring_back.__globals__
-    place, done = files["place"], []
+    files = load_module("vllm_restore").restore_previous.__globals__
+    place, done = files["write_file"], []
 
     def cut(path: str, content: str, mode: str) -> None:
         if len(done) == placed:
@@ -125,9 +125,9 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
         place(path, content, mode)
 
     with monkeypatch.context() as patched:
-        patched.setitem(files, "place", cut)
+        patched.setitem(files, "write_file", cut)
         with pytest.raises(KeyboardInterrupt):
-            files["bring_back"](str(tmp_path))
+            files["restore_previous"](str(tmp_path))
     # What lies there says of itself that it is the new one until all of the old one is placed.
     assert json.loads((tmp_path / "deployed.json").read_text()) == {"mark": "new"}
     restore(tmp_path, capsys)

@@ -243,7 +243,7 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
 ) -> None:
     with monkeypatch.context() as patched:
         module = load_module("vllm_restore")
-        done = cut_after(module, patched, steps, ("place", "copy_files", "swap_in"))
+        done = cut_after(module, patched, steps, ("write_file", "copy_files", "move_into_place"))
         with pytest.raises(KeyboardInterrupt):
             module.swap(str(three))
         assert len(done) == steps
@@ -257,9 +257,9 @@ def test_a_deploy_after_one_that_was_cut_off_keeps_whole_launches(
 ) -> None:
     with monkeypatch.context() as patched:
         module = load_module("vllm_restore")
-        cut_after(module, patched, steps, ("place", "copy_files", "swap_in"))
+        cut_after(module, patched, steps, ("write_file", "copy_files", "move_into_place"))
         with pytest.raises(KeyboardInterrupt):
             module.swap(str(three))
-    module.swap.__globals__["keep"](str(three), "previous")
+    module.swap.__globals__["keep_current"](str(three), "previous")
     assert (marks(three), marks(three / "previous")) in {("c", "c"), ("b", "b")}
     assert not (three / "swapping").exists()

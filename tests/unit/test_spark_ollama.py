@@ -1,5 +1,4 @@
-"""Unloading Ollama: the module against a stand-in that speaks Ollama's API over real HTTP, and misbehaves in one way
-each."""
+"""The Ollama module against a fake server that has Ollama's API over real HTTP, with one fault per test."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ TWO = {"gemma4:26b": 18253611008, "nomic-embed-text:latest": 1073741824}
 
 
 @dataclass
-class OllamaStandIn:
-    """A stand-in for Ollama, with the models that it has in memory. `polls` is how many more questions a model stays
-    listed for once it was asked to go; None: for ever."""
+class FakeOllama:
+    """A fake Ollama with the models in its memory. `polls`: the number of lists that still contain a model after the
+    request to unload it; None: all of them."""
 
     models: dict[str, int] = field(default_factory=lambda: dict(TWO))
     polls: int | None = 0
@@ -33,11 +32,11 @@ class OllamaStandIn:
     raw: bytes | None = None
     silent_s: float = 0
     busy_after_unload: int = 0
-    asked: list[tuple[str, Any]] = field(default_factory=list)
+    requests: list[tuple[str, Any]] = field(default_factory=list)
     going: set[str] = field(default_factory=set)
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
-        self.asked.append((f"{method} {path}", body))
+        self.requests.append((f"{method} {path}", body))
         if self.raw is not None:
             return 200, self.raw
         if path == "/api/ps":
@@ -63,13 +62,13 @@ class OllamaStandIn:
 
 
 @contextmanager
-def listening(stand_in: OllamaStandIn) -> Iterator[str]:
+def listening(ollama_server: FakeOllama) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            time.sleep(stand_in.silent_s)
+            time.sleep(ollama_server.silent_s)
             body = json.loads(self.rfile.read(length)) if length else None
-            status, content = stand_in.answer(self.command, self.path, body)
+            status, content = ollama_server.answer(self.command, self.path, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -78,7 +77,7 @@ def listening(stand_in: OllamaStandIn) -> Iterator[str]:
         do_POST = do_GET  # noqa: N815  the name that http.server looks for
 
         def log_message(self, *_: object) -> None:
-            """Silent: what was asked is in `asked`."""
+            """Print nothing: the requests are in `requests`."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -96,7 +95,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the module and return its result."""
-    monkeypatch.setattr(ollama, "POLL_S", 0.02)
+    monkeypatch.setattr(ollama, "POLL_INTERVAL_S", 0.02)
 
     def _run(url: str, check: bool = False, deadline_s: int = 10) -> dict[str, Any]:
         args = {"url": url, "deadline_s": deadline_s, "_ansible_check_mode": check}
@@ -112,37 +111,39 @@ UNLOADS = [("POST /api/generate", {"model": name, "keep_alive": 0, "stream": Fal
 
 @pytest.mark.parametrize("polls", [0, 3], ids=["at once", "after a while"])
 def test_every_model_is_unloaded_once(run: Run, polls: int) -> None:
-    stand_in = OllamaStandIn(polls=polls)
-    with listening(stand_in) as url:
+    ollama_server = FakeOllama(polls=polls)
+    with listening(ollama_server) as url:
         result = run(url)
     assert (result["changed"], result["models"], "failed" in result) == (True, sorted(TWO), False)
-    assert [call for call in stand_in.asked if call[0].startswith("POST")] == UNLOADS
-    assert stand_in.asked[-1] == ("GET /api/ps", None), "it ends when none is listed, not when one was asked to go"
-    assert stand_in.models == {}
+    assert [call for call in ollama_server.requests if call[0].startswith("POST")] == UNLOADS
+    assert ollama_server.requests[-1] == ("GET /api/ps", None), (
+        "the wait ends when no model is listed, not after the request"
+    )
+    assert ollama_server.models == {}
 
 
-def test_check_mode_says_what_it_would_ask(run: Run) -> None:
-    stand_in = OllamaStandIn()
-    with listening(stand_in) as url:
+def test_check_mode_names_the_models(run: Run) -> None:
+    ollama_server = FakeOllama()
+    with listening(ollama_server) as url:
         result = run(url, check=True)
     assert result["changed"]
     assert result["msg"] == "would ask Ollama to unload gemma4:26b, nomic-embed-text:latest"
     assert (result["diff"]["before"], result["diff"]["after"]) == ("gemma4:26b\nnomic-embed-text:latest\n", "")
-    assert stand_in.asked == [("GET /api/ps", None)]
-    assert stand_in.models == TWO
+    assert ollama_server.requests == [("GET /api/ps", None)]
+    assert ollama_server.models == TWO
 
 
 def test_nothing_is_loaded(run: Run) -> None:
-    stand_in = OllamaStandIn(models={})
-    with listening(stand_in) as url:
+    ollama_server = FakeOllama(models={})
+    with listening(ollama_server) as url:
         result = run(url)
     assert (result["changed"], result["models"]) == (False, [])
     assert result["msg"].endswith("no model is loaded")
-    assert len(stand_in.asked) == 1
+    assert len(ollama_server.requests) == 1
 
 
-def test_a_box_without_ollama(run: Run) -> None:
-    with listening(OllamaStandIn()) as url:
+def test_a_host_without_ollama(run: Run) -> None:
+    with listening(FakeOllama()) as url:
         pass  # nobody listens there any more
     result = run(url)
     assert (result["changed"], result["msg"]) == (False, f"{url}: no Ollama")
@@ -150,26 +151,26 @@ def test_a_box_without_ollama(run: Run) -> None:
 
 
 def test_a_model_that_stays_is_an_error_by_the_deadline(run: Run) -> None:
-    stand_in = OllamaStandIn(polls=None)
-    with listening(stand_in) as url:
+    ollama_server = FakeOllama(polls=None)
+    with listening(ollama_server) as url:
         result = run(url, deadline_s=1)
     assert result["failed"]
     assert result["models"] == list(TWO)
     assert "Ollama still has gemma4:26b, nomic-embed-text:latest loaded after 1 s — expected: none" in result["msg"]
-    assert "Fix: end what keeps asking it" in result["msg"]
+    assert "Fix: end the clients that use it" in result["msg"]
     assert result["msg"].endswith("See docs/runbooks/gpu-memory-held.md")
-    assert stand_in.models == TWO, "nothing was ended"
+    assert ollama_server.models == TWO, "nothing was ended"
 
 
-def test_what_ollama_says_against_it_is_told(run: Run) -> None:
-    with listening(OllamaStandIn(status=500)) as url:
+def test_the_error_of_ollama_is_reported(run: Run) -> None:
+    with listening(FakeOllama(status=500)) as url:
         result = run(url, deadline_s=1)
-    assert 'to gemma4:26b it said 500 {"error": "out of order"}' in result["msg"]
+    assert 'the response for gemma4:26b was 500 {"error": "out of order"}' in result["msg"]
 
 
-def test_busy_is_not_gone(run: Run) -> None:
-    stand_in = OllamaStandIn(polls=None, busy_after_unload=1000)
-    with listening(stand_in) as url:
+def test_a_busy_ollama_is_not_unloaded(run: Run) -> None:
+    ollama_server = FakeOllama(polls=None, busy_after_unload=1000)
+    with listening(ollama_server) as url:
         result = run(url, deadline_s=1)
     assert result["failed"], "no answer is no proof that the memory is free"
 
@@ -189,23 +190,23 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("raw", STRANGE, ids=lambda raw: repr(raw[:30]))
-def test_something_else_on_its_port_is_no_ollama(run: Run, raw: bytes) -> None:
-    with listening(OllamaStandIn(raw=raw)) as url:
+def test_another_server_on_its_port_is_not_ollama(run: Run, raw: bytes) -> None:
+    with listening(FakeOllama(raw=raw)) as url:
         assert ollama.loaded(url) is None
         assert not run(url)["changed"]
 
 
 def test_an_ollama_without_a_list(run: Run) -> None:
-    with listening(OllamaStandIn(raw=b'{"models": null}')) as url:
+    with listening(FakeOllama(raw=b'{"models": null}')) as url:
         assert ollama.loaded(url) == []
         assert not run(url)["changed"]
 
 
-def test_a_port_that_never_answers_ends() -> None:
-    with listening(OllamaStandIn(silent_s=5)) as url:
+def test_a_port_without_responses_times_out() -> None:
+    with listening(FakeOllama(silent_s=5)) as url:
         assert ollama.loaded(url, timeout_s=0.2) is None
 
 
 def test_a_model_without_a_size_is_listed() -> None:
-    with listening(OllamaStandIn(raw=b'{"models": [{"model": "x"}]}')) as url:
+    with listening(FakeOllama(raw=b'{"models": [{"model": "x"}]}')) as url:
         assert ollama.loaded(url) == [{"name": "x", "bytes": 0}]

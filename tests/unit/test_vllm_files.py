@@ -1,4 +1,4 @@
-"""The files module: compared, checked, placed as one; the env file shows in no diff."""
+"""The files module compares, checks and places files together; no diff contains the env file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return _place
 
 
-def test_first_and_second_run(place: Run, tmp_path: Path) -> None:
+def test_the_second_run_changes_nothing(place: Run, tmp_path: Path) -> None:
     first = place()
     assert first["changed"]
     assert (tmp_path / "demo" / "launch").stat().st_mode & 0o777 == 0o755
@@ -47,14 +47,14 @@ def test_first_and_second_run(place: Run, tmp_path: Path) -> None:
     assert (second["changed"], second["changed_paths"], second["diff"]) == (False, [], [])
 
 
-def test_check_mode_shows_and_places_nothing(place: Run, tmp_path: Path) -> None:
-    shown = place(check=True)
-    assert shown["changed"]
-    assert [part.get("after") for part in shown["diff"]] == ["#!/bin/sh\nexec true\n", None]
+def test_check_mode_predicts_and_places_nothing(place: Run, tmp_path: Path) -> None:
+    predicted = place(check=True)
+    assert predicted["changed"]
+    assert [part.get("after") for part in predicted["diff"]] == ["#!/bin/sh\nexec true\n", None]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_result_holds_the_secret(place: Run) -> None:
+def test_no_result_contains_the_secret(place: Run) -> None:
     results = [place(check=True), place(), place(env_content=f"VLLM_API_KEY={SECRET}2\n")]
     assert all(result["changed"] for result in results)
     assert SECRET not in json.dumps(results)
@@ -75,7 +75,7 @@ def test_a_changed_mode_is_a_change(place: Run, tmp_path: Path) -> None:
     assert (tmp_path / "demo" / "env").stat().st_mode & 0o777 == 0o600
 
 
-def test_previous_is_kept_only_when_asked(place: Run, tmp_path: Path) -> None:
+def test_previous_is_kept_only_on_request(place: Run, tmp_path: Path) -> None:
     place()
     place(launch="#!/bin/sh\n# a comment\nexec true\n")
     assert not (tmp_path / "demo" / "previous").exists()

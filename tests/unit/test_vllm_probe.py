@@ -1,4 +1,4 @@
-"""The probe module against a real HTTP server on loopback that behaves in one way each."""
+"""Requests of the probe module to a real HTTP server on loopback, with one behaviour per path."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils import spark_requests
 from conftest import load_module
 
 probe = load_module("vllm_probe")
@@ -19,7 +20,7 @@ probe = load_module("vllm_probe")
 HEAD = b"HTTP/1.1 200 OK\r\n"
 EVENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 
-# What stands on the wire: once, and then again and again while the connection is open.
+# Bytes on the wire: sent once, then repeated while the connection is open.
 WIRE = {
     "/status-for-ever": (b"HTTP/1.1 200 ", b"x"),
     "/headers-for-ever": (HEAD + b"X: ", b"x"),
@@ -36,12 +37,12 @@ WIRE = {
 
 
 class Server(BaseHTTPRequestHandler):
-    """Answers by path; keeps what it was asked."""
+    """A server that answers by path and records the requests."""
 
-    asked: list[tuple[str, str | None]]
+    requests: list[tuple[str, str | None]]
 
     def do_GET(self) -> None:
-        type(self).asked.append((self.path, self.headers.get("Authorization")))
+        type(self).requests.append((self.path, self.headers.get("Authorization")))
         if self.path in WIRE:
             self.write_on(WIRE[self.path])
             return
@@ -59,8 +60,12 @@ class Server(BaseHTTPRequestHandler):
                     return
                 time.sleep(0.2)
             return
-        said = {"/bytes": b"\xff\xfe\x00", "/huge": b"x" * (4 << 20), "/echo": json.dumps(dict(self.headers)).encode()}
-        body = said.get(self.path, b'{"ok": true}')
+        bodies = {
+            "/bytes": b"\xff\xfe\x00",
+            "/huge": b"x" * (4 << 20),
+            "/echo": json.dumps(dict(self.headers)).encode(),
+        }
+        body = bodies.get(self.path, b'{"ok": true}')
         self.send_response(500 if self.path == "/error" else 200)
         self.send_header("Content-Length", str(len(body) * (2 if self.path == "/truncated" else 1)))
         self.end_headers()
@@ -70,7 +75,7 @@ class Server(BaseHTTPRequestHandler):
             return
 
     def write_on(self, parts: tuple[bytes, bytes]) -> None:
-        """The first part, then the second again and again, until nobody reads or far past any deadline here."""
+        """Send the first part, then repeat the second until the client closes or far past any deadline here."""
         first, again = parts
         end = time.monotonic() + 6
         try:
@@ -84,13 +89,13 @@ class Server(BaseHTTPRequestHandler):
 
     do_POST = do_GET  # noqa: N815  the base class names it
 
-    def log_message(self, *words: Any) -> None:
-        del words
+    def log_message(self, *args: Any) -> None:
+        del args
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    Server.asked = []
+    Server.requests = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -115,18 +120,18 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("path", REPLIES)
-def test_every_reply_ends_by_its_deadline(path: str, port: int) -> None:
-    begun = time.monotonic()
-    reply = probe.ask(("127.0.0.1", port), request(path, timeout_s=1), "")
-    # Far above the deadline of 1 s and below what the endless server takes, so that a loaded machine proves it too.
-    assert time.monotonic() - begun < 4.5
+def test_every_response_ends_by_its_deadline(path: str, port: int) -> None:
+    started_at = time.monotonic()
+    response = spark_requests.send(("127.0.0.1", port), request(path, timeout_s=1), "")
+    # Far above the deadline of 1 s and below the time of the endless server, also on a loaded machine.
+    assert time.monotonic() - started_at < 4.5
     status, error = REPLIES[path]
-    assert reply.get("status") == status
-    assert error in reply.get("error", "")
-    assert len(json.dumps(reply)) < 10_000
+    assert response.get("status") == status
+    assert error in response.get("error", "")
+    assert len(json.dumps(response)) < 10_000
 
 
-# path -> what the reading of a stream from it must say: an error, or whether the stream was done
+# path -> the result of reading a stream from it: an error, or True if the stream was done
 STREAMS = {
     "/status-for-ever": "within 1 s",
     "/headers-for-ever": "within 1 s",
@@ -144,14 +149,14 @@ STREAMS = {
 
 @pytest.mark.parametrize("path", STREAMS)
 def test_every_stream_ends_by_its_deadline_or_its_limit(path: str, port: int) -> None:
-    asked = {"id": "s", "method": "POST", "path": path, "body": {"stream": True}, "timeout_s": 1}
-    reply = probe.ask(("127.0.0.1", port), asked, "")
+    stream = {"id": "s", "method": "POST", "path": path, "body": {"stream": True}, "timeout_s": 1}
+    response = spark_requests.send(("127.0.0.1", port), stream, "")
     expected = STREAMS[path]
     if isinstance(expected, str):
-        assert expected in reply["error"], reply
+        assert expected in response["error"], response
     else:
-        assert reply["done"] is expected
-        assert len(json.dumps(reply)) < 2 * probe.MAX_REPLY_BYTES
+        assert response["done"] is expected
+        assert len(json.dumps(response)) < 2 * spark_requests.MAX_RESPONSE_BYTES
 
 
 # bytes of a stream -> (number of events, done, whether a piece is bad)
@@ -176,11 +181,11 @@ EVENTS = {
 @pytest.mark.parametrize("name", EVENTS)
 def test_events_are_read(name: str) -> None:
     raw, events, done, bad = EVENTS[name]
-    seen = probe.understand_stream(raw)
-    assert (len(seen["events"]), seen["done"], bool(seen["bad"])) == (events, done, bad)
+    stream = spark_requests.parse_stream(raw)
+    assert (len(stream["events"]), stream["done"], bool(stream["bad"])) == (events, done, bad)
 
 
-# What JSON may hold that later hands could not take -> what is read instead
+# A JSON text that a later parser may refuse -> the document that is returned instead
 TRAPS = {
     '{"a": NaN}': {"a": "NaN"},
     "[-Infinity, 1e999]": ["-Infinity", "1e999"],
@@ -193,48 +198,55 @@ TRAPS = {
 
 
 @pytest.mark.parametrize("text", TRAPS, ids=lambda text: text[:12])
-def test_a_reply_is_made_safe_to_travel(text: str) -> None:
-    read = probe.parse(text)
+def test_a_response_is_safe_for_later_parsers(text: str) -> None:
+    read = spark_requests.parse(text)
     assert read == TRAPS[text]
     json.dumps(read, allow_nan=False).encode()
 
 
-def test_lines_of_a_text_are_picked_by_their_prefix() -> None:
+def test_lines_of_a_text_are_selected_by_their_prefix() -> None:
     raw = b"up 1\n" + b"count{a} 1\n" * 100
-    read = probe.understand(raw, "count")
-    assert read["text"].splitlines() == ["count{a} 1"] * probe.SHOWN_LINES
+    read = spark_requests.parse_body(raw, "count")
+    assert read["text"].splitlines() == ["count{a} 1"] * spark_requests.SHOWN_LINES
 
 
-def test_nobody_there() -> None:
-    assert "ConnectionRefusedError" in probe.ask(("127.0.0.1", 1), request("/good"), "")["error"]
+def test_nothing_listens() -> None:
+    assert "ConnectionRefusedError" in spark_requests.send(("127.0.0.1", 1), request("/good"), "")["error"]
 
 
-def test_the_rest_is_left_out_if_the_first_fails(port: int) -> None:
-    replies = probe.ask_all(("127.0.0.1", port), [request("/error"), request("/good")], "")
-    assert list(replies) == ["/error"]
-    assert list(probe.ask_all(("127.0.0.1", port), [request("/good"), request("/error")], "")) == ["/good", "/error"]
+def test_the_rest_is_not_sent_if_the_first_fails(port: int) -> None:
+    responses = spark_requests.send_all(("127.0.0.1", port), [request("/error"), request("/good")], "")
+    assert list(responses) == ["/error"]
+    assert list(spark_requests.send_all(("127.0.0.1", port), [request("/good"), request("/error")], "")) == [
+        "/good",
+        "/error",
+    ]
 
 
 def test_the_key_is_sent_and_not_returned(port: int, tmp_path: Path) -> None:
     env = tmp_path / "env"
     env.write_text("# comment with VLLM_API_KEY=wrong\nHF_TOKEN=t\nVLLM_API_KEY=a=b\n")
-    replies = probe.ask_all(("127.0.0.1", port), [request("/good")], probe.variables(str(env))["VLLM_API_KEY"])
-    assert Server.asked == [("/good", "Bearer a=b")]
-    assert "a=b" not in json.dumps(replies)
+    responses = spark_requests.send_all(
+        ("127.0.0.1", port), [request("/good")], probe.variables(str(env))["VLLM_API_KEY"]
+    )
+    assert Server.requests == [("/good", "Bearer a=b")]
+    assert "a=b" not in json.dumps(responses)
     assert probe.variables(str(tmp_path / "none")) == {}
 
 
 def test_another_server_gets_the_key_that_its_request_names(port: int) -> None:
     elsewhere = {**request("/good"), "base": f"http://127.0.0.1:{port}", "key_env": "ROUTER_KEY"}
     env = {"VLLM_API_KEY": "engine", "ROUTER_KEY": "router", "EMPTY": ""}
-    probe.ask_all(("127.0.0.1", 1), [elsewhere, {**elsewhere, "key_env": ""}], "engine", env)
-    assert Server.asked == [("/good", "Bearer router"), ("/good", None)]
+    spark_requests.send_all(("127.0.0.1", 1), [elsewhere, {**elsewhere, "key_env": ""}], "engine", env)
+    assert Server.requests == [("/good", "Bearer router"), ("/good", None)]
     for name in ("NONE", "EMPTY"):
-        replies = probe.ask_all(("127.0.0.1", 1), [{**elsewhere, "key_env": name}, elsewhere], "engine", env)
-        assert replies == {"/good": {"error": f"the env file has no {name} to send", "seconds": 0.0}}
-    assert len(Server.asked) == 2
+        responses = spark_requests.send_all(
+            ("127.0.0.1", 1), [{**elsewhere, "key_env": name}, elsewhere], "engine", env
+        )
+        assert responses == {"/good": {"error": f"the env file has no {name} to send", "seconds": 0.0}}
+    assert len(Server.requests) == 2
 
 
-def test_a_key_that_is_said_back_is_not_returned(port: int) -> None:
-    replies = probe.ask_all(("127.0.0.1", port), [request("/echo")], "a-long-enough-key")
-    assert replies["/echo"]["json"]["Authorization"] == "Bearer ***"
+def test_a_key_that_the_server_repeats_is_not_returned(port: int) -> None:
+    responses = spark_requests.send_all(("127.0.0.1", port), [request("/echo")], "a-long-enough-key")
+    assert responses["/echo"]["json"]["Authorization"] == "Bearer ***"

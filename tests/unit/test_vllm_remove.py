@@ -1,4 +1,4 @@
-"""The module that takes things away: in order, what is gone is no error, what does not go ends it."""
+"""The removal module works in order, ignores objects that are gone, and fails at the first one that stays."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 
 Run = Callable[..., dict[str, Any]]
-# Writes down what it was given, and ends as its file of answers says: WORDS=STATUS=TEXT, the first line that matches.
+# Logs its argv and ends as the first matching line of its answers file: PART=STATUS=TEXT, PART of the command line.
 STUB = """#!/bin/sh
 echo "$(basename "$0") $*" >> {log}
-while IFS== read -r words status text; do
+while IFS== read -r part status text; do
   case "$(basename "$0") $*" in
-    *"${{words:-none}}"*) echo "$text" >&2; exit "$status" ;;
+    *"${{part:-none}}"*) echo "$text" >&2; exit "$status" ;;
   esac
 done < {answers}
 exit 0
@@ -26,7 +26,7 @@ exit 0
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the module; `answers` are those of docker, systemctl and iptables."""
+    """Run the module; `answers` are those of the stubs of docker, systemctl and iptables."""
     module = load_module("vllm_remove")
     stubs = tmp_path / "bin"
     stubs.mkdir()
@@ -39,13 +39,13 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         (tmp_path / "answers").write_text(f"{answers}\n")
         with patch_module_args({"items": items, "_ansible_check_mode": check}), pytest.raises(SystemExit):
             module.main()
-        said: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return said
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
 
     return _run
 
 
-def ran(tmp_path: Path) -> list[str]:
+def commands_run(tmp_path: Path) -> list[str]:
     log = tmp_path / "log"
     return log.read_text().splitlines() if log.exists() else []
 
@@ -54,7 +54,7 @@ def item(kind: str, name: str, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "name": name, **more}
 
 
-def test_each_kind_in_its_order(run: Run, tmp_path: Path) -> None:
+def test_each_kind_is_removed_in_the_given_order(run: Run, tmp_path: Path) -> None:
     gone = tmp_path / "some" / "folder"
     gone.mkdir(parents=True)
     (gone / "file").touch()
@@ -68,9 +68,9 @@ def test_each_kind_in_its_order(run: Run, tmp_path: Path) -> None:
         item("reload", "systemd"),
         item("empty", str(gone.parent)),
     ]
-    # The second jump is not there any more.
-    said = run(items, "--delete INPUT=1=Bad rule")
-    assert ran(tmp_path) == [
+    # A second jump does not exist.
+    result = run(items, "--delete INPUT=1=Bad rule")
+    assert commands_run(tmp_path) == [
         "systemctl stop vllm@demo.service",
         "docker rm --force vllm-demo",
         "iptables --wait --delete INPUT --jump VLLM-SPARK",
@@ -84,17 +84,17 @@ def test_each_kind_in_its_order(run: Run, tmp_path: Path) -> None:
         "systemctl reset-failed vllm@*.service vllm-liveness@*",
     ]
     assert not gone.parent.exists()
-    assert said["removed"] == [f"{entry['kind']} {entry['name']}" for entry in items[:6]]
-    assert said["changed"] is True
+    assert result["removed"] == [f"{entry['kind']} {entry['name']}" for entry in items[:6]]
+    assert result["changed"] is True
 
 
-def test_check_mode_runs_nothing_and_says_what_would_go(run: Run, tmp_path: Path) -> None:
+def test_check_mode_runs_nothing_and_returns_the_plan(run: Run, tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     keep.mkdir()
-    said = run([item("path", str(keep)), item("image", "sha256:1"), item("empty", str(keep))], check=True)
-    assert (said["changed"], said["removed"]) == (True, [f"path {keep}", "image sha256:1"])
+    result = run([item("path", str(keep)), item("image", "sha256:1"), item("empty", str(keep))], check=True)
+    assert (result["changed"], result["removed"]) == (True, [f"path {keep}", "image sha256:1"])
     assert keep.exists()
-    assert ran(tmp_path) == []
+    assert commands_run(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_check_mode_runs_nothing_and_says_what_would_go(run: Run, tmp_path: Path
         (item("reload", "systemd"), "reset-failed=1=Unit not loaded"),
     ],
 )
-def test_what_is_gone_already_is_no_error(run: Run, entry: dict[str, Any], answers: str) -> None:
+def test_an_object_that_is_gone_already_is_not_an_error(run: Run, entry: dict[str, Any], answers: str) -> None:
     assert "failed" not in run([entry], answers)
 
 
@@ -121,24 +121,26 @@ def test_what_is_gone_already_is_no_error(run: Run, entry: dict[str, Any], answe
         (item("image", "sha256:1"), "image rm=1=image is being used by running container 12", "running container 12"),
         (item("unit", "vllm@demo.service"), "stop=1=Job failed", "Job failed"),
         (item("reload", "systemd"), "daemon-reload=1=no bus", "no bus"),
-        (item("path", "/etc"), "", "no path that vllm-spark removes"),
-        (item("path", "/var/lib/../lib/x"), "", "no path that vllm-spark removes"),
-        (item("path", "relative/path"), "", "no path that vllm-spark removes"),
+        (item("path", "/etc"), "", "not a path that vllm-spark removes"),
+        (item("path", "/var/lib/../lib/x"), "", "not a path that vllm-spark removes"),
+        (item("path", "relative/path"), "", "not a path that vllm-spark removes"),
         (item("path", "/dev/shm"), "", "mounted"),  # noqa: S108  that it is never removed is the point
     ],
 )
-def test_what_does_not_go_ends_it(run: Run, tmp_path: Path, entry: dict[str, Any], answers: str, why: str) -> None:
+def test_the_first_object_that_stays_is_an_error(
+    run: Run, tmp_path: Path, entry: dict[str, Any], answers: str, why: str
+) -> None:
     after = tmp_path / "after"
     after.touch()
-    said = run([item("volume", "first"), entry, item("path", str(after))], answers)
-    assert said["failed"]
-    assert why in said["msg"]
-    assert "docs/runbooks/remove-refused.md" in said["msg"]
-    assert (said["changed"], said["removed"]) == (True, ["volume first"])
+    result = run([item("volume", "first"), entry, item("path", str(after))], answers)
+    assert result["failed"]
+    assert why in result["msg"]
+    assert "docs/runbooks/remove-refused.md" in result["msg"]
+    assert (result["changed"], result["removed"]) == (True, ["volume first"])
     assert after.exists()
 
 
-def test_a_link_goes_and_not_what_it_leads_to(run: Run, tmp_path: Path) -> None:
+def test_a_link_is_removed_without_its_target(run: Run, tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()
     link.symlink_to(target)
@@ -147,7 +149,7 @@ def test_a_link_goes_and_not_what_it_leads_to(run: Run, tmp_path: Path) -> None:
     assert not link.is_symlink()
 
 
-def test_a_file_system_below_a_folder_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_mounted_file_system_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "folder"
     (folder / "disk").mkdir(parents=True)
     module = load_module("vllm_remove")

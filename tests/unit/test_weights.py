@@ -128,7 +128,7 @@ def test_only_files_of_the_index_count(tmp_path: Path, reader: ModuleType) -> No
     (tmp_path / "model-2.safetensors").unlink()
     assert "names 2 files, of which model-2.safetensors is missing" in reader.summary(str(tmp_path))["error"]
     (tmp_path / reader.INDEX).write_text("{")
-    assert "is no index of weights" in reader.summary(str(tmp_path))["error"]
+    assert "is not an index of weights" in reader.summary(str(tmp_path))["error"]
 
 
 def test_a_missing_folder_has_no_result(tmp_path: Path, reader: ModuleType) -> None:

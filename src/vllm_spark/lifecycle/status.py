@@ -224,7 +224,7 @@ def _gates(judged: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Docum
 
 
 def tokens(samples: Sequence[Mapping[str, float]]) -> Document | None:
-    """Return speeds in tokens per second, from one or two samples of the engine's counters (spark_status.first_look):
+    """Return speeds in tokens per second, from one or two samples of the engine's counters (spark_status.first_sample):
     two if requests ran. `now` is the rate of all requests together between the samples. `mean` is that of one request,
     over all that have ended since the start, without the first token of each, which prefill produces."""
     if not samples:

@@ -1,0 +1,120 @@
+"""Files, JSON documents and commands of this host. Standard library alone; every module of the toolkit uses it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# Prefix of a file that is not complete yet.
+TEMPORARY = ".vllm-spark-"
+# Exit statuses of a shell and of timeout(1) for a command that did not run to its end.
+TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
+COMMAND_TIMEOUT_S = 30.0
+
+
+class CommandResult(NamedTuple):
+    """Exit status and output of a command."""
+
+    status: int
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def output(self) -> str:
+        """The output without surrounding white space; the error output if there is no other."""
+        return (self.stdout or self.stderr).strip()
+
+    @property
+    def error(self) -> str:
+        """The error output without surrounding white space; the output if there is no other."""
+        return self.stderr.strip() or self.stdout.strip()
+
+
+def run(
+    *argv: str,
+    timeout_s: float | None = COMMAND_TIMEOUT_S,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> CommandResult:
+    """Run a command and return its result. A command that does not start or does not end has no exit status of its
+    own: the result then has NOT_FOUND, NOT_EXECUTABLE or TIMED_OUT, and the reason as its error output."""
+    try:
+        # S603: no shell reads the argv, which is built from constants and from names that the caller has checked.
+        process = subprocess.run(  # noqa: S603
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+            env=env,
+        )
+    except FileNotFoundError:
+        return CommandResult(NOT_FOUND, stderr=f"{argv[0]}: not found")
+    except subprocess.TimeoutExpired:
+        return CommandResult(TIMED_OUT, stderr=f"{argv[0]} did not answer within {timeout_s:.0f} s")
+    except OSError as error:
+        return CommandResult(NOT_EXECUTABLE, stderr=f"{argv[0]}: {error.strerror}")
+    return CommandResult(process.returncode, process.stdout, process.stderr)
+
+
+def write_file(path: str, content: str, mode: str) -> None:
+    """Replace a file atomically: a reader sees the old or the new file, also after a loss of power. `mode` is octal,
+    such as "0600". The owner is the user of this process."""
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=TEMPORARY)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, int(mode, 8))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_text(path: str, limit: int = -1) -> str | None:
+    """Return a file's text, or its first `limit` characters. None if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(limit)
+    except OSError:
+        return None
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Return the object in a JSON file. None if there is no file, or if it does not contain one whole object."""
+    text = read_text(path)
+    return None if text is None else parse_object(text)
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """Return the object in a JSON text; None for every other text."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def mode_of(path: str) -> str:
+    """Return the mode of a file as four octal digits. Raises OSError."""
+    return f"{os.stat(path).st_mode & 0o7777:04o}"
+
+
+def sha256(path: str) -> str | None:
+    """Return the checksum of a regular file; None for anything else. Raises OSError if it cannot be read."""
+    if not os.path.isfile(path):
+        return None
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,135 @@
+"""The journal of netplan changes on a host: snapshots in files that a shell script can read, and the timer that
+restores one.
+
+A snapshot is a folder: `files/` has copies of netplan files, `touched` names them and those that did not exist, `links`
+has the lines for `restore` about netdevs, `tree` the checksums of all netplan files, and `forget` is a mark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible.module_utils.spark_io import CommandResult, read_text, run, write_file
+from ansible.module_utils.spark_netplan import ip_json, read_bytes
+
+ETC = "/etc/netplan"
+JOURNAL = "/var/lib/vllm-spark/fabric"
+# State before the first confirmed change; state before a change that is not confirmed; state before the last change.
+BEFORE, PENDING, LAST = (os.path.join(JOURNAL, name) for name in ("before", "pending", "last"))
+RESTORE = os.path.join(JOURNAL, "restore")
+GUARD = "vllm-spark-fabric-guard"
+# Less than the guard's time, so that the two never apply at once.
+APPLY_TIMEOUT_S = 45.0
+
+
+def lines_of(path: str) -> list[str]:
+    return (read_text(path) or "").splitlines()
+
+
+def add_lines(path: str, lines: Iterable[str]) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def known_netdevs(folder: str) -> list[str]:
+    """Return the netdevs in a snapshot's `links`, in their order."""
+    return list(dict.fromkeys(line.split()[0] for line in lines_of(os.path.join(folder, "links"))))
+
+
+def touched(folder: str) -> list[str]:
+    return lines_of(os.path.join(folder, "touched"))
+
+
+def snapshot(paths: Iterable[str], addresses: Mapping[str, str], restore: str) -> None:
+    """Save the current state in PENDING. A snapshot that an earlier run left there, unconfirmed, stays: it is the known
+    state. `restore` is the text of the restore script; empty if the script stays as it is."""
+    stop_guard()
+    os.makedirs(os.path.join(PENDING, "files"), mode=0o700, exist_ok=True)
+    os.chmod(JOURNAL, 0o700)
+    if restore:
+        write_file(RESTORE, restore, "0700")
+    forget(False)
+    add_files(PENDING, {name: os.path.join(ETC, name) for name in map(os.path.basename, paths)})
+    add_lines(os.path.join(PENDING, "links"), link_lines(addresses))
+    if not os.path.exists(os.path.join(PENDING, "tree")):
+        add_lines(os.path.join(PENDING, "tree"), [f"{value}  {name}" for name, value in sorted(tree().items())])
+    os.sync()
+
+
+def forget(journal: bool) -> None:
+    """Mark in the snapshot whether the journal is removed with it."""
+    mark = os.path.join(PENDING, "forget")
+    if journal:
+        add_lines(mark, [])
+    elif os.path.exists(mark):
+        os.unlink(mark)
+
+
+def add_files(folder: str, sources: Mapping[str, str]) -> None:
+    """Copy files with mode, owner and time. `touched` also names the files that do not exist."""
+    known = touched(folder)
+    for name, source in sources.items():
+        if name not in known:
+            if os.path.exists(source):
+                copy = os.path.join(folder, "files", name)
+                shutil.copy2(source, copy)
+                stat = os.stat(source)
+                os.chown(copy, stat.st_uid, stat.st_gid)
+            add_lines(os.path.join(folder, "touched"), [name])
+
+
+def link_lines(addresses: Mapping[str, str]) -> list[str]:
+    """Return the settings that netplan does not take back from a netdev, as `restore` reads them."""
+    links = {link["ifname"]: link for link in ip_json("addr")}
+    known = known_netdevs(PENDING)
+    lines = []
+    for netdev, address in addresses.items():
+        link = links.get(netdev)
+        if link and netdev not in known:
+            lines.append(f"{netdev} mtu {link['mtu']}")
+            if address and address not in addresses_of(link):
+                lines.append(f"{netdev} without {address}")
+            if "UP" not in link["flags"]:
+                lines.append(f"{netdev} down")
+    return lines
+
+
+def addresses_of(link: Mapping[str, Any]) -> list[str]:
+    return [f"{entry['local']}/{entry['prefixlen']}" for entry in link["addr_info"] if entry["family"] == "inet"]
+
+
+def tree() -> dict[str, str]:
+    """Return name -> sha256 of every file in /etc/netplan."""
+    names = sorted(os.listdir(ETC)) if os.path.isdir(ETC) else []
+    paths = {name: os.path.join(ETC, name) for name in names}
+    return {name: hashlib.sha256(read_bytes(path)).hexdigest() for name, path in paths.items() if os.path.isfile(path)}
+
+
+def arm_guard(guard_s: int) -> None:
+    """Start the timer that restores the snapshot. It is in systemd and not in this connection, so it acts if the host
+    cannot be reached any more. Raises RuntimeError if it does not start."""
+    run("systemctl", "reset-failed", f"{GUARD}.service")
+    options = ["--quiet", "--collect", "--unit", GUARD, "--on-active", str(guard_s), "--timer-property=AccuracySec=1s"]
+    result = run("systemd-run", *options, RESTORE, "pending")
+    if result.status:
+        raise RuntimeError(f"systemd-run ended with {result.status}: {result.error}; nothing was changed")
+
+
+def stop_guard() -> None:
+    run("systemctl", "stop", f"{GUARD}.timer")
+
+
+def restore_snapshot(name: str) -> CommandResult:
+    """Run the restore script for the snapshot `pending` or `before`."""
+    return run(RESTORE, name, timeout_s=APPLY_TIMEOUT_S)
+
+
+def undo_pending() -> CommandResult:
+    """Restore the unconfirmed snapshot now and stop the timer."""
+    result = restore_snapshot("pending")
+    stop_guard()
+    return result

@@ -1,0 +1,73 @@
+"""The deployments on this host and their units: files, records, states of systemd. Reads only."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.spark_io import read_object, run
+
+if TYPE_CHECKING:
+    from vllm_spark.core.types import Record
+
+CONFIG_DIR = "/etc/vllm-spark"
+RUN_DIR = "/run/vllm-spark"
+UNIT_PROPERTIES = (
+    *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
+    "ActiveEnterTimestampMonotonic",
+)
+
+
+def enabled_units() -> list[str]:
+    """Return the enabled vllm@ units, from the symlinks in .wants folders. They outlive a deleted unit file, and the
+    unit starts with a boot as soon as the file is back."""
+    return sorted({os.path.basename(link) for link in glob.glob("/etc/systemd/system/*.wants/vllm@*.service")})
+
+
+def units(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return (the state of the named units, the names of all running vllm@ units). `active_s`: seconds since the unit
+    became active."""
+    shown = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
+    blocks: list[dict[str, Any]] = [
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.output.split("\n\n")
+    ]
+    active = "active,activating,deactivating"
+    listed = run("systemctl", "list-units", "--plain", "--no-legend", "--state", active, "vllm@*.service")
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    for block in blocks:
+        block["active_s"] = max(0.0, now - int(block.pop("ActiveEnterTimestampMonotonic", 0)) / 1e6)
+    return (
+        {block.pop("Id"): block for block in blocks if "Id" in block},
+        [line.split()[0] for line in listed.output.splitlines() if line] if listed.status == 0 else [],
+    )
+
+
+def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, float]]:
+    """Return (deployed.json by deployment, modification time of its env file). Raises ValueError for a broken record:
+    a deploy that ignored it would lose the launch before."""
+    result: dict[str, Record] = {}
+    env_mtimes: dict[str, float] = {}
+    for name, path in paths.items():
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                result[name] = json.load(file)
+        env = os.path.join(os.path.dirname(path), "env")
+        if os.path.isfile(env):
+            env_mtimes[name] = os.path.getmtime(env)
+    return result, env_mtimes
+
+
+def placed() -> list[str]:
+    """Return the deployments with a launch script on this host, whether the inventory has them or not."""
+    return sorted(path.split("/")[-2] for path in glob.glob(f"{CONFIG_DIR}/*/launch"))
+
+
+def rank_states(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the state file of each deployment's supervisor. A deployment of one Spark does not have one, nor does a
+    deployment that has never run."""
+    states = {name: read_object(f"{RUN_DIR}/{name}/state.json") for name in names}
+    return {name: state for name, state in states.items() if state is not None}
