@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core.types import DiskFacts
+from vllm_spark.core.units import GB
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 from vllm_spark.recipe.hub_cache import snapshot
@@ -14,8 +15,6 @@ from vllm_spark.sizing import memory
 IMAGE_BYTES = 30 << 30
 # Own figure: compile caches, the journal and the logs of Docker.
 REST_BYTES = 5 << 30
-
-GB = 1e9
 
 
 @check(
