@@ -1,5 +1,5 @@
-"""What the plan puts on a Spark so that one deployment can take another's place there: the exclusion in systemd, the
-program vllm-switch, and what a start needs of memory. Pure."""
+"""Files and figures by which one deployment can replace another on a host: the exclusion in systemd, the program
+vllm-switch, and the memory that a start requires. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ DROP_IN = "exclude.conf"
 
 
 def switch_program() -> str:
-    """The text of vllm-switch."""
+    """Return the text of vllm-switch."""
     return (paths.NODE / "switch.py").read_text(encoding="utf-8")
 
 
 def drop_in_folder(name: str) -> str:
-    """Where systemd reads what is added to one deployment's unit."""
+    """Return the drop-in folder of the unit of one deployment."""
     return f"/etc/systemd/system/vllm@{name}.service.d"
 
 
 def excluded_units(spec: Spec, facts: Mapping[str, Any]) -> list[str]:
-    """The deployments that may not run beside this one on its Spark: those that the inventory names for it, and those
-    that lie there without it."""
+    """Return the deployments that must not run beside this one: the inactive ones of the inventory, and those on disk
+    that the inventory does not know."""
     return sorted({*spec.inactive, *facts.get("placed", [])} - {spec.deployment.name})
 
 
 def drop_in_text(name: str, excluded: Collection[str]) -> str:
-    """The drop-in of one deployment. Conflicts= holds both ways, so one of two that has it is enough.
+    """Return the drop-in of one deployment. Conflicts= works in both directions, so one of two units is enough.
 
     systemd stops before it starts only what is ordered, and a stop comes first whatever the direction
     (systemd.unit(5), Conflicts= and Before=). One direction, by name: two that are each after the other are a cycle.
@@ -47,8 +47,8 @@ def _listed(key: str, names: Collection[str]) -> str:
 
 
 def memory_requirement(recipe: Mapping[str, Any]) -> dict[str, float | int]:
-    """What must be available before a start, in terms that hold on a Spark of any size: the larger of `share` of its
-    memory and `bytes`, and `floor_bytes` for the box (memory.needed_bytes, memory.floor_bytes)."""
+    """Return the memory that must be available before a start, for a host of any size: the larger of `share` of its
+    memory and `bytes`, plus `floor_bytes` for the host itself (memory.needed_bytes, memory.floor_bytes)."""
     budget = recipe["memory"]
     return {
         "share": 0 if "kv_cache_bytes" in budget else budget.get("utilization", 0),

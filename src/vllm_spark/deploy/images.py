@@ -1,4 +1,4 @@
-"""What a Spark does to have its image: pull it, build it, or take it from the head. Pure."""
+"""The steps by which a host gets its image: pull, build, or transfer from the head. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vllm_spark.recipe import derived_image
 
 @dataclass(frozen=True, slots=True)
 class ImageSteps:
-    """In this order. `build` is a build context and its command, `transfer` the two ends; empty where not needed."""
+    """Steps in this order. `build` is a build context with its command, `transfer` the two ends; empty if not used."""
 
     pull: bool
     build: Mapping[str, Any] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
 
     def lines(self, spec: Spec) -> list[str]:
-        """What an operator should know of them."""
+        """Return the lines that an operator reads about them."""
         if self.build:
             return [f"image {spec.image} is built here from {spec.base}"]
         if self.transfer and spec.rank:
@@ -30,13 +30,13 @@ class ImageSteps:
 
 
 def questions(spec: Spec) -> list[str]:
-    """The images that a Spark is asked for."""
+    """Return the images whose presence the facts module checks."""
     return list(dict.fromkeys([spec.image, spec.base]))
 
 
 def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str) -> ImageSteps:
-    """The steps of one rank. The head builds, and a worker takes whatever the head has: builds are not repeatable to
-    the byte, and the two ranks must be one image."""
+    """Return the steps of one rank. The head builds, and a worker receives the image of the head: builds are not
+    reproducible to the byte, and all ranks must run one image."""
     made, mine = spec.derived, facts["images"].get(spec.image)
     if made is None:
         return ImageSteps(pull=mine is None)

@@ -1,4 +1,4 @@
-"""Stage 2, first step: the ranks of a pair, each with its own fabric and both with one fingerprint. Pure."""
+"""The ranks of a pair, each with its own fabric and both with one fingerprint. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 
 def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
-    """Every rank's spec by host, completed with what only both boxes together can tell. A deployment of one Spark comes
-    back as it is. Raises RefusedError with every reason why the two cannot be one service."""
+    """Return the spec of every rank by host, completed from the facts of both hosts. A deployment on one host is
+    unchanged. Raises RefusedError with every reason why the two cannot be one service."""
     if len(specs) == 1:
         return dict(specs)
     choices = fabric.choose({host: facts[host]["fabric"] for host in specs})
@@ -34,7 +34,7 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
 
 
 def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:
-    """What an operator should know of a host's fabric that keeps no pair from working."""
+    """Return the lines about the fabric of a host that an operator should read and that refuse nothing."""
     if len(specs) == 1:
         return ()
     choice = fabric.choose({name: facts[name]["fabric"] for name in specs})[host]
@@ -59,7 +59,7 @@ def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:
 
 
 def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]) -> Iterator[Refusal]:
-    """Asked of the head alone: the reason names both hosts."""
+    """Yield the refusals of env variables. They are computed for the head alone, and name both hosts."""
     spec = next(spec for spec in specs.values() if spec.rank == 0)
     other = next(choice for host, choice in choices.items() if host != spec.host)
     topology, engine = spec.recipe["topology"], spec.recipe["engine"]
@@ -69,8 +69,8 @@ def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]
 
 
 def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[Refusal]:
-    """One digest can stand for two images: an index has one per platform, and a local build none at all. Of a derived
-    image the worker takes the head's (images.steps)."""
+    """Yield a refusal if the image ids differ. One digest can name two images: an index has one per platform, and a
+    local build has no digest. A worker receives a derived image from the head (images.steps)."""
     ids = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
     derived = any(spec.derived for spec in specs.values())
     if not derived and len({found for found in ids.values() if found}) > 1:

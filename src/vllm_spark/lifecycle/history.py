@@ -1,4 +1,4 @@
-"""What ran when on a box: the entries that a run leaves there, and the table of them. Pure."""
+"""History of launches on a host: the entries that a run writes there, and their table. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NEVER_READY = "ready"
 
 
 def entry(verb: str, who: str, judged: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run knows of a launch that has been judged; the box adds the time and its own record of the launch.
-    `judged` is the result of vllm_verify."""
+    """Return the entry of a judged launch. The host adds the time and its record of the launch. `judged` is the result
+    of vllm_verify."""
     gates = judged.get("gates") or {"held": [], "missed": [NEVER_READY]}
     return {
         "verb": verb,
@@ -33,29 +33,29 @@ def entry(verb: str, who: str, judged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarize(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The gates that held and those that did not, each once, in the order in which they were judged. One that could not
-    be judged is in neither."""
+    """Return the names of the gates that passed and of those that failed, each once, in the order of judging. A gate
+    that could not be judged is in neither list."""
     names = {
         ok: list(dict.fromkeys(verdict["gate"] for verdict in verdicts if verdict["ok"] is ok)) for ok in (True, False)
     }
     return {"held": [name for name in names[True] if name not in names[False]], "missed": names[False]}
 
 
-def rows(boxes: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The entries of all hosts, the oldest first, each with its host."""
-    found = [{"host": host, **said} for host, entries in boxes.items() for said in entries]
-    return sorted(found, key=lambda row: (str(row.get("time", "")), row["host"]))
+def rows(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the entries of all hosts, each with its host, oldest first."""
+    merged = [{"host": host, **item} for host, entries in histories.items() for item in entries]
+    return sorted(merged, key=lambda row: (str(row.get("time", "")), row["host"]))
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a person reads them."""
-    if not found:
+def table(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a text table."""
+    if not entries:
         return "no launch has been judged here yet: deploy, rollback and switch write it down"
-    shown = Table(*COLUMNS)
-    for row in found:
-        shown.add_row(*_cells(row))
+    grid = Table(*COLUMNS)
+    for row in entries:
+        grid.add_row(*_cells(row))
     text = StringIO()
-    Console(file=text, width=TABLE_WIDTH).print(shown)
+    Console(file=text, width=TABLE_WIDTH).print(grid)
     return text.getvalue().rstrip()
 
 

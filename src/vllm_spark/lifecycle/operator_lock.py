@@ -1,9 +1,9 @@
-"""Two operators: who holds a Spark, whether that run still lives, and what the other is told. Pure, but for `this_run`
-and `lives_here`.
+"""The operator lock: its holder, whether that run is alive, and the messages. Pure except for `this_run` and
+`lives_here`.
 
-A Spark is held by one ansible-playbook process at a time. Whoever asks from the same machine can see whether that
-process lives, so a lock whose run has ended is taken over with a line that says so. From another machine nobody can
-know for certain: the refusal says what the Spark itself sees, and how to take the lock over.
+One ansible-playbook process at a time holds the lock of a Spark. A run on the same machine can check whether that
+process is alive and takes over the lock of a run that has ended. A run on another machine cannot check that: the
+refusal shows what the Spark observes, and how to take the lock over.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ ENDED = "that run has ended without giving it back"
 
 @dataclass(frozen=True, slots=True)
 class OperatorRun:
-    """One ansible-playbook process. `machine` is the same for two processes that can see each other: the kernel's boot
-    and the namespace of process ids; empty where the system tells neither. `started` tells a process from a later one
-    of its number."""
+    """One ansible-playbook process. `machine` is equal for two processes that can see each other: boot id and PID
+    namespace; empty if the system reports neither. `started` distinguishes a process from a later one with its PID."""
 
     user: str
     controller: str
@@ -42,14 +41,14 @@ class OperatorRun:
         return f"{self.controller}:{self.machine}:{self.pid}:{self.started}"
 
     def holder(self, verb: str) -> dict[str, Any]:
-        """What the lock on a Spark says; the Spark adds when it was."""
+        """Return the content of the lock. The Spark adds the time."""
         return {**asdict(self), "run": self.id, "verb": verb}
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """A lock as a Spark shows it. `age_s` in seconds of the Spark's clock; `connected`: is the ssh connection by which
-    it was taken still open, None where there was none to be seen."""
+    """A lock as a Spark reports it. `age_s` is in seconds of the clock of the Spark. `connected`: the ssh connection of
+    its run is open; None if none was visible."""
 
     run: str
     user: str
@@ -62,27 +61,27 @@ class LockHolder:
     connected: bool | None = None
 
     @classmethod
-    def from_json(cls, shown: Mapping[str, Any]) -> LockHolder:
-        """From what the module spark_lock returns. What a broken lock lacks is said as unknown."""
+    def from_json(cls, document: Mapping[str, Any]) -> LockHolder:
+        """Build from the result of the module spark_lock. Keys that a damaged lock does not have become unknown."""
         return cls(
-            run=str(shown.get("run", "")),
-            user=str(shown.get("user", "somebody")),
-            controller=str(shown.get("controller", "an unknown machine")),
-            machine=str(shown.get("machine", "")),
-            pid=int(shown.get("pid", 0)),
-            started=str(shown.get("started", "")),
-            verb=str(shown.get("verb", "an unknown verb")),
-            age_s=float(shown.get("age_s", 0)),
-            connected=shown.get("connected"),
+            run=str(document.get("run", "")),
+            user=str(document.get("user", "somebody")),
+            controller=str(document.get("controller", "an unknown machine")),
+            machine=str(document.get("machine", "")),
+            pid=int(document.get("pid", 0)),
+            started=str(document.get("started", "")),
+            verb=str(document.get("verb", "an unknown verb")),
+            age_s=float(document.get("age_s", 0)),
+            connected=document.get("connected"),
         )
 
     def said(self) -> str:
-        """Holder, verb and age."""
+        """Return holder, verb and age."""
         return f"{self.user}@{self.controller} with {self.verb} for {units.clock(self.age_s)}"
 
 
 def this_run(pid: int, proc: Path = Path("/proc")) -> OperatorRun:
-    """The run whose main process has this id."""
+    """Return the run whose main process has this id."""
     return OperatorRun(
         user=getpass.getuser(),
         controller=socket.gethostname(),
@@ -93,8 +92,7 @@ def this_run(pid: int, proc: Path = Path("/proc")) -> OperatorRun:
 
 
 def started(pid: int, proc: Path = Path("/proc")) -> str:
-    """When a process started, in ticks since the kernel's boot; empty where there is no such process, or one that has
-    ended and that nobody has waited for."""
+    """Return the start of a process in clock ticks since boot; empty if it does not exist or is a zombie."""
     try:
         text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -112,51 +110,56 @@ def _machine(proc: Path) -> str:
         return ""
 
 
-def lives(held: LockHolder, mine: OperatorRun, started_now: str) -> bool | None:
-    """Does the run that holds a lock still live? `started_now` is what `started` says of its process id here. None
-    where it runs on another machine, or nothing tells."""
-    if not held.machine or held.machine != mine.machine or held.controller != mine.controller or not held.started:
+def lives(holder: LockHolder, mine: OperatorRun, started_now: str) -> bool | None:
+    """Return True if the run that holds a lock is alive, None if this cannot be known, as for a run of another machine.
+    `started_now` is the result of `started` for its process id on this machine."""
+    if (
+        not holder.machine
+        or holder.machine != mine.machine
+        or holder.controller != mine.controller
+        or not holder.started
+    ):
         return None
-    return started_now == held.started
+    return started_now == holder.started
 
 
-def lives_here(held: LockHolder, mine: OperatorRun) -> bool | None:
-    """`lives`, as the processes of this machine are now."""
-    return lives(held, mine, started(held.pid))
+def lives_here(holder: LockHolder, mine: OperatorRun) -> bool | None:
+    """Return `lives` for the current processes of this machine."""
+    return lives(holder, mine, started(holder.pid))
 
 
-def holder_life(held: LockHolder, alive: bool | None) -> str:
-    """What is known of the run that holds a lock; `alive` is from `lives_here`."""
+def holder_life(holder: LockHolder, alive: bool | None) -> str:
+    """Return what is known of the run that holds a lock. `alive` is from `lives_here`."""
     if alive:
-        return f"that run lives, process {held.pid} of this machine"
+        return f"that run lives, process {holder.pid} of this machine"
     if alive is False:
         return f"{ENDED}, and the next one that changes this Spark takes it over"
-    if held.connected is False:
+    if holder.connected is False:
         return "that run's connection to the Spark has ended, so it most likely has, too"
-    seen = ", and its connection to the Spark is open" if held.connected else ""
+    seen = ", and its connection to the Spark is open" if holder.connected else ""
     return f"that run is of another machine{seen}, so whether it lives cannot be seen here"
 
 
-def take_over_message(held: LockHolder, alive: bool | None) -> str:
-    """The line for an operator whose run takes a lock from another."""
-    return f"takes the lock over from {held.said()}: {ENDED if alive is False else 'as break_lock says'}"
+def take_over_message(holder: LockHolder, alive: bool | None) -> str:
+    """Return the line for an operator whose run takes over a lock."""
+    return f"takes the lock over from {holder.said()}: {ENDED if alive is False else 'as break_lock says'}"
 
 
-def lost_message(held: LockHolder) -> str:
-    """The line for an operator whose lock somebody else took over meanwhile."""
-    return f"the lock is no longer this run's: {held.said()} took it over"
+def lost_message(holder: LockHolder) -> str:
+    """Return the line for an operator whose lock was taken over by another run."""
+    return f"the lock is no longer this run's: {holder.said()} took it over"
 
 
-def refusal(host: str, held: LockHolder, alive: bool | None) -> Refusal:
-    """Why a run may not change this Spark now."""
+def refusal(host: str, holder: LockHolder, alive: bool | None) -> Refusal:
+    """Return the reason why a run must not change this Spark now."""
     return OPERATOR_LOCK(
-        what=f"{host} is held by {held.said()}; {holder_life(held, alive)}",
+        what=f"{host} is held by {holder.said()}; {holder_life(holder, alive)}",
         expected="nobody else to be changing it; nothing was changed",
-        fix=f"{_way_out(held, alive)}; to take it over, the same command with {TAKE_OVER}.",
+        fix=f"{_advice(holder, alive)}; to take it over, the same command with {TAKE_OVER}.",
     )
 
 
-def _way_out(held: LockHolder, alive: bool | None) -> str:
+def _advice(holder: LockHolder, alive: bool | None) -> str:
     if alive:
         return "wait until it has ended"
-    return f"ask {held.user}, or see whether it lives with ps -p {held.pid} on {held.controller}"
+    return f"ask {holder.user}, or see whether it lives with ps -p {holder.pid} on {holder.controller}"

@@ -1,4 +1,4 @@
-"""What no launch of a box names any more: images, build folders, mounted files, compile caches. Pure."""
+"""Items that no launch of a host references: images, build folders, mounted files, compile caches. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PRUNE_UNREADABLE = register("prune-unreadable", runbook="remove-refused")
 REGISTRY = "vllm-spark-registry"
 
 
-def refusals(boxes: Mapping[str, InstalledState]) -> Iterator[Refusal]:
-    """Why nothing is taken away. A record that cannot be read may name what would go."""
-    for host, held in boxes.items():
-        if held["docker"]["error"]:
+def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
+    """Yield the reasons why nothing is removed. An unreadable record may reference what would be removed."""
+    for host, state in hosts.items():
+        if state["docker"]["error"]:
             yield PRUNE_WITHOUT_DOCKER(
-                what=f"Docker does not answer on {host}: {held['docker']['error']}",
-                expected="it to tell which images are there and which of them run",
+                what=f"Docker does not answer on {host}: {state['docker']['error']}",
+                expected="a running Docker, because it knows which images are used",
                 fix=f"ssh {host} sudo systemctl start docker.",
             )
-        for name, deployment in held["deployments"].items():
+        for name, deployment in state["deployments"].items():
             current = deployment["launches"].get("current")
             if current and not (current["record"].get("digest") and current["runnable"]):
                 yield PRUNE_UNREADABLE(
@@ -41,43 +41,44 @@ def refusals(boxes: Mapping[str, InstalledState]) -> Iterator[Refusal]:
                 )
 
 
-def plan(held: InstalledState) -> tuple[list[Item], list[str]]:
-    """(what goes, in this order; what stays although it looks as if it could go, and why). What the current and the
-    previous launch of any deployment here name stays, and so does what was pulled and has never run, and whatever a
-    container is made of. Models stay."""
-    kept = list(launches(held, KEPT))
-    wanted = wanted_images(held, kept) | waiting_images(held)
-    images, left = image_items(held, known_images(held), wanted, set())
-    return [*images, *_builds(held), *_mounts(held), *_caches(held), *_volumes(held)], left
+def plan(state: InstalledState) -> tuple[list[Item], list[str]]:
+    """Return the items to remove, in this order, and a line for each unreferenced item that stays, with its reason.
+    References are those of the current and the previous launch of each deployment, of pulled images that have never
+    run, and of containers. Models stay."""
+    kept = list(launches(state, KEPT))
+    referenced = wanted_images(state, kept) | waiting_images(state)
+    images, left = image_items(state, known_images(state), referenced, set())
+    return [*images, *_builds(state), *_mounts(state), *_caches(state), *_volumes(state)], left
 
 
-def _builds(held: InstalledState) -> Iterator[Item]:
-    """The folder vllm-spark/RECIPE:HASH was built from is RECIPE-HASH (derive.Derived.folder)."""
-    named = [name.rpartition("/")[2].replace(":", "-") for name in wanted_images(held, launches(held, KEPT))]
-    for build in held["builds"]:
+def _builds(state: InstalledState) -> Iterator[Item]:
+    """Yield build folders without a launch. vllm-spark/RECIPE:HASH is built in RECIPE-HASH (recipe.derived_image)."""
+    named = [name.rpartition("/")[2].replace(":", "-") for name in wanted_images(state, launches(state, KEPT))]
+    for build in state["builds"]:
         if build["path"].rpartition("/")[2] not in named:
             yield Item("path", build["path"], "no launch runs the image built from it", build["bytes"])
 
 
-def _mounts(held: InstalledState) -> Iterator[Item]:
-    for name, deployment in held["deployments"].items():
-        wanted = {path for launch in launches(held, KEPT, [name]) for path in launch["needs"]["files"]}
+def _mounts(state: InstalledState) -> Iterator[Item]:
+    for name, deployment in state["deployments"].items():
+        referenced = {path for launch in launches(state, KEPT, [name]) for path in launch["needs"]["files"]}
         for mount in deployment["mounts"]:
-            if mount["path"] not in wanted:
+            if mount["path"] not in referenced:
                 yield Item("path", mount["path"], "no launch mounts it", mount["bytes"])
 
 
-def _caches(held: InstalledState) -> Iterator[Item]:
-    """Of the toolkit's own folder alone: one that an inventory names may hold what is no cache of ours."""
-    for cache in held["caches"]:
+def _caches(state: InstalledState) -> Iterator[Item]:
+    """Yield the caches without a deployment. Only the default folder is pruned; a configured one may contain other
+    data."""
+    for cache in state["caches"]:
         name = cache["path"].rpartition("/")[2]
-        if name not in held["deployments"]:
+        if name not in state["deployments"]:
             yield Item("path", cache["path"], f"there is no deployment {name} here", cache["bytes"])
 
 
-def _volumes(held: InstalledState) -> Iterator[Item]:
-    """What the head's registry has kept to push less the next time. One that runs is in use."""
-    running = {container["name"] for container in held["docker"]["containers"]}
-    for volume in held["docker"]["volumes"]:
+def _volumes(state: InstalledState) -> Iterator[Item]:
+    """Yield the volume of the head's registry unless the registry runs. It only speeds up the next push."""
+    running = {container["name"] for container in state["docker"]["containers"]}
+    for volume in state["docker"]["volumes"]:
         if volume["name"] == REGISTRY and REGISTRY not in running:
             yield Item("volume", volume["name"], "copies of images for the other Spark", volume["bytes"])

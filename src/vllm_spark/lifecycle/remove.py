@@ -1,6 +1,6 @@
-"""Everything that the toolkit has put on a box, in the order in which it goes. Pure.
+"""Everything that the toolkit has put on a host, in the order of removal. Pure.
 
-What tells what the rest is (records, history) goes last, so that a run that was cut off is finished by the next.
+Records and history, which identify the rest, are removed last, so that the next run completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMOVE_WITHOUT_DOCKER = register("remove-without-docker", runbook="remove-refuse
 REMOVE_UNKNOWN = register("remove-unknown", runbook="remove-refused")
 REMOVE_LEFT = register("remove-left", runbook="remove-refused")
 
-# Below /var/lib/vllm-spark: what has a word of its own to be taken away by.
+# Folders below /var/lib/vllm-spark that have an option or a verb of their own.
 HUB, CACHE, FABRIC, HISTORY = "hub", "cache", "fabric", "history"
 STATE_DIR = "/var/lib/vllm-spark"
 # In /run/vllm-spark: this run holds it while it removes everything else, and gives it back at its end.
@@ -37,8 +37,8 @@ CACHE_DIR = f"{STATE_DIR}/{CACHE}"
 
 @dataclass(frozen=True, slots=True)
 class RemoveRequest:
-    """What an operator wants gone: all, or one deployment. Models and caches only where he says so. `registry_image` is
-    what the head's registry ran, which no record names."""
+    """What the operator wants to remove: everything, or one deployment; models and caches only on request.
+    `registry_image` is the image of the head's registry, which no record names."""
 
     deployment: str = ""
     weights: bool = False
@@ -49,18 +49,18 @@ class RemoveRequest:
 
 
 def refusals(asked: RemoveRequest, boxes: Mapping[str, InstalledState]) -> Iterator[Refusal]:
-    """Why nothing is taken away, on no box."""
+    """Yield the reasons why nothing is removed on any host."""
     if not (asked.limited or asked.everything or asked.deployment):
         yield REMOVE_EVERYTHING(
             what=f"remove was asked for all of {', '.join(boxes)}",
-            expected="a limit, a deployment, or that you say that you want them all",
+            expected="-l HOST, -e deployment=NAME, or -e remove_all=true",
             fix="-l HOST, -e deployment=NAME, or -e remove_all=true. --check shows what would go.",
         )
     for host, held in boxes.items():
         if held["docker"]["error"] and (held["deployments"] or held["history"]):
             yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {held['docker']['error']}",
-                expected="it to tell which containers and images are there",
+                expected="a running Docker, because it knows the containers and images",
                 fix=f"ssh {host} sudo systemctl start docker.",
             )
     here = {name for held in boxes.values() for name in (*held["deployments"], *held["history"])}
@@ -73,20 +73,20 @@ def refusals(asked: RemoveRequest, boxes: Mapping[str, InstalledState]) -> Itera
 
 
 def remaining_lines(host: str, items: Sequence[Item]) -> Refusal:
-    """Said after everything was to be gone, and is not."""
+    """Return the refusal for items that remain after the removal."""
     return REMOVE_LEFT(
         what=f"{host} still has {'; '.join(item.line() for item in items)}",
-        expected="nothing of it after it was taken away",
+        expected="no item of the toolkit",
         fix="see who has put it there again, then run the same once more.",
     )
 
 
 def plan(held: InstalledState, asked: RemoveRequest) -> tuple[list[Item], list[str]]:
-    """(what goes, in this order; what stays, and why)."""
+    """Return the items to remove, in this order, and a line for each one that stays, with its reason."""
     return _one(held, asked) if asked.deployment else _all(held, asked)
 
 
-# --- the whole box
+# --- the whole host
 
 
 def _all(held: InstalledState, asked: RemoveRequest) -> tuple[list[Item], list[str]]:

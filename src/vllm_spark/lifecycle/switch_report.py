@@ -1,5 +1,5 @@
-"""What is said of a switch at its end: times, what did not hold, and what to change for it to last. Pure, and a module
-of its own because every run loads it with the filters."""
+"""Final report of a switch: time per phase, failed gates, and the inventory edit that makes it permanent. Pure, and a
+module of its own because every run loads it with the filters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHASES = {
 
 
 def inventory_edit(raw: object, to: str) -> str:
-    """What to change in the inventory, for the switch to last; empty where the inventory wants it so."""
+    """Return the inventory edit that makes the switch permanent; empty if the inventory already agrees."""
     everything = deployment.parse(raw)
     wanted = next(placed for placed in everything if placed.name == to)
     rivals = [other for other in everything if other is not wanted and set(other.hosts) & set(wanted.hosts)]
@@ -35,8 +35,8 @@ def inventory_edit(raw: object, to: str) -> str:
 
 
 def idle_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
-    """The Sparks that a switch leaves without a model, as those of a pair that one of them has left. By what each has
-    seen and stopped: one that was in the inventory's pair may have served something else."""
+    """Return the hosts that a switch leaves without a model, as one rank of a former pair. It depends on what each host
+    has stopped and still runs: a host of that pair may have served something else."""
     taken = next(placed.hosts for placed in deployment.parse(raw) if placed.name == to)
     return sorted(one["host"] for one in did if one["stop"] and not one["others"] and one["host"] not in taken)
 
@@ -58,7 +58,7 @@ def phase_seconds(did: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def success_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
-    """The last words of a good switch: how long nothing answered, and what an operator should know of it."""
+    """Return the report of a successful switch: the time without an answer, and the follow-up actions."""
     stopped = any(one["stop"] for one in did)
     changed = any(one["steps"] for one in did)
     lines = (
@@ -71,7 +71,7 @@ def success_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> li
 
 
 def format_durations(to: str, did: Sequence[Mapping[str, Any]]) -> str:
-    """The times as one line."""
+    """Return the times as one line."""
     took = phase_seconds(did)
     parts = ", ".join(f"{words} {took[key]:.1f}" for key, words in PHASES.items())
     left = sum(one.get("drained", {}).get("left", 0) for one in did)
@@ -83,8 +83,8 @@ def format_durations(to: str, did: Sequence[Mapping[str, Any]]) -> str:
 
 
 def failure_report(to: str, missed: str, restored: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
-    """What failed, and what runs now. `restored` is what vllm-switch says of the start of `name`, the old one, empty
-    where none came back; `judged` is what vllm_verify said of it, empty where it has no gates to judge."""
+    """Return what failed, and what runs now. `restored` is the output of vllm-switch for the start of `name`, the old
+    deployment, empty if none returned. `judged` is the result of vllm_verify on it, empty if it has no gates."""
     name = restored.get("name", "")
     if not name:
         end = "nothing came back in its place"

@@ -40,11 +40,11 @@ MEMORY_S = 60.0
 POLL_INTERVAL_S = 0.5
 ASK_S = 20.0
 LOG_INTERVAL_S = 15.0
-# How long a rank waits for somebody to start its peer.
+# Timeout of a rank for the start of its peer.
 PEER_S = 600.0
-# Of a start whose recipe says nothing, as one of an older toolkit.
+# Timeout of a start without a deadline, as of an older toolkit.
 READY_S = 900.0
-# An engine that has ended twice has a reason.
+# An engine that has ended twice will not start by itself.
 ENDS = 2
 
 BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -58,7 +58,7 @@ def unit(name: str) -> str:
 
 
 def read(path: Path) -> Document:
-    """The object in a JSON file; empty where there is none, or a broken one."""
+    """Return the object in a JSON file; empty if the file is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def read(path: Path) -> Document:
 
 
 def say(text: str) -> None:
-    """A line for who watches, who may be gone, and for the journal."""
+    """Write a line to the journal and to the caller, which may have disconnected."""
     syslog.syslog(text)
     reply(text)
 
@@ -78,18 +78,18 @@ def reply(text: str) -> None:
 
 
 def systemctl(*words: str) -> str:
-    """Run it; what it says where it fails, otherwise nothing."""
+    """Run systemctl. Returns its error; empty if it succeeded."""
     done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"status {done.returncode}") if done.returncode else ""
 
 
 def placed() -> list[str]:
-    """The deployments of this Spark."""
+    """Return the deployments of this Spark."""
     return sorted(path.parent.name for path in CONFIG_DIR.glob("*/launch"))
 
 
 def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What systemd knows of their units."""
+    """Return the properties of their units by deployment."""
     if not names:
         return {}
     asked = "Id,ActiveState,UnitFileState,Result,NRestarts"
@@ -100,20 +100,20 @@ def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def occupants(found: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
-    """What makes place for `to`: what runs, then what is enabled, which ran before something was cut off."""
+    """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch."""
     others = [name for name in found if name != to]
     running = [name for name in others if found[name]["ActiveState"] in RUNS]
     return running + [n for n in others if n not in running and found[n].get("UnitFileState") == "enabled"]
 
 
 def requests_in(metrics: str) -> int:
-    """How many requests an engine works at or has queued, of its /metrics."""
+    """Return the number of running and queued requests in the /metrics of an engine."""
     return int(sum(float(value) for value in BUSY.findall(metrics)))
 
 
 def drain(name: str, within_s: float) -> Document:
-    """Wait until it has no request left: drain_s, and how many were `left` at the deadline. A rank without an API, or
-    one that does not answer, has nothing to wait for."""
+    """Wait until it has no request left. Returns drain_s, and the number `left` at the deadline. A rank without an API,
+    or one that does not answer, has nothing to wait for."""
     begun, wanted, left = time.monotonic(), read(CONFIG_DIR / name / "liveness.json"), 0
     while wanted:
         status, text = ask(wanted, "GET", "/metrics")
@@ -131,12 +131,12 @@ def memory() -> tuple[int, int]:
 
 
 def needed(room: Mapping[str, float], total: int) -> int:
-    """Bytes that must be available before a start; none where its deployment does not tell."""
+    """Return the bytes that must be available before a start; 0 if the deployment has no such record."""
     return int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) if room else 0
 
 
 def await_memory(name: str, within_s: float) -> str:
-    """Wait until there is room for `name`; empty, or what is short."""
+    """Wait until there is memory for `name`. Returns an error; empty if there is enough."""
     deadline = time.monotonic() + within_s
     room = read(CONFIG_DIR / name / "deployed.json").get("room", {})
     while True:
@@ -154,9 +154,9 @@ def await_memory(name: str, within_s: float) -> str:
 
 
 def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", *, anyway: bool = False) -> Document:
-    """Stop, see the memory back, start: whether it is `ok`, what it `said`, and the seconds of each. The gates of what
-    was started come with it, so that who asked can judge them. Without a name nothing is started. `anyway`: start
-    without the memory too, because what ran before is better than nothing."""
+    """Stop, wait for the memory, start. Returns `ok`, the error `said`, the seconds of each step, and the gates of the
+    started deployment for the caller to judge. Without a name nothing is started. `anyway`: start even if the memory
+    is short, because the old deployment is better than none."""
     done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
 
     def step(key: str, said: str, begun: float) -> bool:
@@ -173,7 +173,7 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     if not step("memory_s", await_memory(name, within_s), begun) and not anyway:
         return done
     begun = time.monotonic()
-    # 1, and no news: systemd has not loaded this unit yet, so it has no failures to forget.
+    # Exit status 1: systemd has not loaded this unit yet, so there is nothing to reset.
     systemctl("reset-failed", unit(name))
     step("start_s", systemctl(how, unit(name)), begun)
     done["gates"] = read(CONFIG_DIR / name / "gates.json")
@@ -181,7 +181,7 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
 
 
 def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
-    """Enable what answers and disable what made place, so that a boot starts the one."""
+    """Enable the new deployment and disable the replaced ones, so that a boot starts the new one."""
     said = [
         systemctl("disable", *map(unit, disable)) if disable else "",
         systemctl("enable", unit(name)) if name else "",
@@ -190,7 +190,7 @@ def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
 
 
 def ready(name: str) -> str:
-    """Wait until it gives a token, or, of a rank without an API, until its pair serves; empty, or why not."""
+    """Wait until it returns a token, or, on a rank without an API, until its pair serves. Returns an error or ""."""
     wanted = read(CONFIG_DIR / name / "liveness.json")
     deadline_s = wanted.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
     begun = since = said_at = time.monotonic()
@@ -203,7 +203,7 @@ def ready(name: str) -> str:
         now = time.monotonic()
         apart = pair.get("state") in {"waiting", "refused"}
         why = f"{pair['state']} {pair.get('why', '')}".strip() if apart else "starting"
-        # Waiting for the peer is no start.
+        # Time spent waiting for the peer does not count as start time.
         since = now if apart else since
         if (apart and now - begun > PEER_S) or now - since > deadline_s:
             return f"{unit(name)} was still {why} after {now - begun:.0f} s. Log: journalctl -u {unit(name)} -e"
@@ -214,14 +214,14 @@ def ready(name: str) -> str:
 
 
 def answers(name: str, wanted: Mapping[str, Any]) -> bool:
-    """Does this very model give a token?"""
+    """Return True if the server returns a token of this model."""
     asked = {"model": wanted["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
     status, text = ask(wanted, "POST", "/v1/completions", json.dumps(asked), api_key(name))
     return status == http.client.OK and '"choices"' in text
 
 
 def ask(wanted: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
-    """(status, text); status 0 where nothing answers."""
+    """Return (status, text); status 0 if nothing answers."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     connection = http.client.HTTPConnection(wanted["address"], wanted["port"], timeout=ASK_S)
     try:
@@ -241,7 +241,7 @@ def api_key(name: str) -> str:
 
 
 def listing(found: Mapping[str, Mapping[str, str]]) -> str:
-    """What is here and what runs, as a table."""
+    """Return the deployments of this Spark and their states as a table."""
     rows = [("DEPLOYMENT", "STATE", "AT BOOT", "RECIPE", "PORT")]
     for name, state in found.items():
         record = read(CONFIG_DIR / name / "deployed.json")
@@ -254,7 +254,7 @@ def listing(found: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def switch(name: str, drain_s: float, memory_s: float) -> int:
-    """The whole order, and back again where it fails."""
+    """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
     found = states(placed())
     if name not in found:
         say(
@@ -289,7 +289,7 @@ def switch(name: str, drain_s: float, memory_s: float) -> int:
 
 
 def returned(name: str, old: str, memory_s: float) -> str:
-    """Bring the old one back; what is said of it."""
+    """Restore the old deployment. Returns the line that reports it."""
     if not old:
         return f"nothing ran before it, so {name} is left as it is. See docs/runbooks/switch-failed.md"
     why = change([name], old, memory_s, anyway=True)["said"] or ready(old)
@@ -298,7 +298,7 @@ def returned(name: str, old: str, memory_s: float) -> str:
 
 
 def held() -> str:
-    """Who changes this Spark with Ansible now, as plugins/module_utils/spark_lock.py writes it; empty for nobody."""
+    """Return the holder of the operator lock (plugins/module_utils/spark_lock.py); empty if there is none."""
     path = RUN_DIR / "operator.lock"
     if not path.exists():
         return ""
@@ -308,7 +308,7 @@ def held() -> str:
 
 
 def detached(words: Sequence[str]) -> int:
-    """Run this program in a unit of its own, and pass on what it says and how it ends."""
+    """Run this program in a unit of its own. Returns its exit status; its output is passed on."""
     shown = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
     if shown.strip() in RUNS:
         say(f"another switch runs on this Spark — expected: one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
@@ -339,33 +339,33 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--how", choices=("start", "restart"), default="start", help=argparse.SUPPRESS)
     parser.add_argument("--anyway", action="store_true", help="though somebody holds this Spark with Ansible")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args(words)
-    if asked.name or asked.step:
+    args = parser.parse_args(words)
+    if args.name or args.step:
         if os.geteuid():
             say(f"only root may switch. Fix: sudo vllm-switch {' '.join(words)}")
             return 2
-        if not asked.step and not asked.anyway and (who := held()):
+        if not args.step and not args.anyway and (who := held()):
             say(
                 f"{who} — expected: nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
-                f"sudo vllm-switch {asked.name} --anyway. See docs/runbooks/operator-lock.md"
+                f"sudo vllm-switch {args.name} --anyway. See docs/runbooks/operator-lock.md"
             )
             return 2
-        if not asked.inside and asked.step in (None, "change"):
+        if not args.inside and args.step in (None, "change"):
             return detached(words)
-    match asked.step:
+    match args.step:
         case "drain":
-            reply(json.dumps(drain(asked.name, asked.drain_s)))
+            reply(json.dumps(drain(args.name, args.drain_s)))
         case "change":
-            done = change(asked.stop, asked.name, asked.memory_s, asked.how, anyway=asked.anyway)
-            syslog.syslog(f"stopped {' and '.join(asked.stop) or 'nothing'}, {asked.how} of {asked.name or 'nothing'}: "
+            done = change(args.stop, args.name, args.memory_s, args.how, anyway=args.anyway)
+            syslog.syslog(f"stopped {' and '.join(args.stop) or 'nothing'}, {args.how} of {args.name or 'nothing'}: "
                           f"{done['said'] or 'done'}")  # fmt: skip
             reply(json.dumps(done))
         case "settle":
-            settled = enable_and_disable(asked.name, asked.stop)
+            settled = enable_and_disable(args.name, args.stop)
             reply(json.dumps(settled))
             return 0 if settled["ok"] else 1
-        case _ if asked.name:
-            return switch(asked.name, asked.drain_s, asked.memory_s)
+        case _ if args.name:
+            return switch(args.name, args.drain_s, args.memory_s)
         case _:
             reply(listing(states(placed())))
     return 0
