@@ -47,11 +47,12 @@ test: setup ## Run everything that CI runs
 	$(MAKE) molecule
 
 .PHONY: lint
-lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter and shellcheck
+lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck and the build of the collection
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
+	ansible-galaxy collection build --force --output-path .cache . >/dev/null
 	yamllint --strict .
 	git ls-files -co --exclude-standard | grep -v '\.j2$$' | xargs grep -lsE '^#!/bin/(ba)?sh' | xargs shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline

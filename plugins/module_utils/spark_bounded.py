@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from ansible.module_utils.spark_secrets import CUT
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import CUT
 
 LINE_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024

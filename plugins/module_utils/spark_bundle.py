@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ansible.module_utils.spark_bounded import (
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import (
     Add,
     Bound,
     HeadBuffer,
@@ -22,7 +22,13 @@ from ansible.module_utils.spark_bounded import (
     read_file,
     stream_command,
 )
-from ansible.module_utils.spark_secrets import Secrets, env_names, env_pairs, in_document, in_script
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import (
+    Secrets,
+    env_names,
+    env_pairs,
+    in_document,
+    in_script,
+)
 
 FORMAT = 1
 # The texts of one host, before they are compressed to about a tenth.

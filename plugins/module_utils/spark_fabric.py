@@ -12,7 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.spark_io import run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import run
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import AddressFacts, FabricFacts, GidFacts, HcaFacts, NetdevFacts

@@ -10,7 +10,12 @@ import shutil
 import tempfile
 from typing import Any
 
-from ansible.module_utils.spark_io import TEMPORARY, mode_of, read_object, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    TEMPORARY,
+    mode_of,
+    read_object,
+    write_file,
+)
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain. deployed.json describes the others, so it is placed last.

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ansible.module_utils.spark_docker import Docker, DockerError
-from ansible.module_utils.spark_io import parse_object, read_text, run
-from ansible.module_utils.spark_launches import launches
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"

@@ -10,11 +10,17 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.spark_docker import DockerError
-from ansible.module_utils.spark_io import NOT_FOUND, TIMED_OUT, CommandResult, read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    NOT_FOUND,
+    TIMED_OUT,
+    CommandResult,
+    read_text,
+    run,
+)
 
 if TYPE_CHECKING:
-    from ansible.module_utils.spark_docker import Docker
+    from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
     from vllm_spark.core.types import GpuFacts, HostFacts, MemoryFacts, PortHolder, ProcessFacts
 

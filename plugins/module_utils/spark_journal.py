@@ -13,8 +13,13 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible.module_utils.spark_io import CommandResult, read_text, run, write_file
-from ansible.module_utils.spark_netplan import ip_json, read_bytes
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandResult,
+    read_text,
+    run,
+    write_file,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, read_bytes
 
 ETC = "/etc/netplan"
 JOURNAL = "/var/lib/vllm-spark/fabric"

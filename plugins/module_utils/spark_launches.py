@@ -8,8 +8,13 @@ import shlex
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from ansible.module_utils.spark_files import DEPLOYMENT_FILES, FAILED, PREVIOUS, SWAPPING
-from ansible.module_utils.spark_io import read_object, read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    DEPLOYMENT_FILES,
+    FAILED,
+    PREVIOUS,
+    SWAPPING,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text
 
 # Name of a launch -> its folder below that of the deployment. The current launch is in the deployment's own folder.
 CURRENT = "current"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible.module_utils.spark_io import parse_object, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, write_file
 
 FOLDER = "/run/vllm-spark"
 NAME = "operator.lock"

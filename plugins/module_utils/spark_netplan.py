@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from ansible.module_utils.spark_io import read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 
 try:
     import yaml

@@ -15,12 +15,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.spark_docker import DockerError
-from ansible.module_utils.spark_io import mode_of, parse_object, read_object, read_text, sha256
-from ansible.module_utils.spark_secrets import Secrets, env_pairs, in_script
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    mode_of,
+    parse_object,
+    read_object,
+    read_text,
+    sha256,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, env_pairs, in_script
 
 if TYPE_CHECKING:
-    from ansible.module_utils.spark_docker import Docker
+    from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
     from vllm_spark.core.types import ContainerFacts
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils.spark_io import read_object, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, run
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import Record

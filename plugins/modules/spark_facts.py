@@ -100,16 +100,29 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import spark_lock, spark_status
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_docker import Docker, DockerError
-from ansible.module_utils.spark_fabric import fabric
-from ansible.module_utils.spark_host import docker_host, gpus, host, memory, processes
-from ansible.module_utils.spark_io import sha256
-from ansible.module_utils.spark_ollama import loaded
-from ansible.module_utils.spark_ports import holders, names_by_id, owner
-from ansible.module_utils.spark_safetensors import summary
-from ansible.module_utils.spark_units import CONFIG_DIR, enabled_units, placed, rank_states, records, units
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock, spark_status
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import (
+    docker_host,
+    gpus,
+    host,
+    memory,
+    processes,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import sha256
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import loaded
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders, names_by_id, owner
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetensors import summary
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
+    CONFIG_DIR,
+    enabled_units,
+    placed,
+    rank_states,
+    records,
+    units,
+)
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import DiskFacts, HostFacts

@@ -54,7 +54,7 @@ holder:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_lock import FOLDER, give, take
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import FOLDER, give, take
 
 
 def main() -> None:

@@ -104,8 +104,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_io import CommandResult, run, write_file
-from ansible.module_utils.spark_journal import (
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult, run, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal import (
     APPLY_TIMEOUT_S,
     BEFORE,
     ETC,
@@ -127,7 +127,7 @@ from ansible.module_utils.spark_journal import (
     tree,
     undo_pending,
 )
-from ansible.module_utils.spark_netplan import ip_json, look
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, look
 
 # Time for the netdevs to have the applied settings: networkd and NetworkManager continue after `netplan apply` ends,
 # and a ConnectX-7 takes its link down for a new MTU.

@@ -43,7 +43,12 @@ msg:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_ollama import URL, StillLoadedError, loaded, unload_all
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import (
+    URL,
+    StillLoadedError,
+    loaded,
+    unload_all,
+)
 
 
 def main() -> None:

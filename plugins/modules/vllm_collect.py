@@ -42,11 +42,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_bounded import as_text
-from ansible.module_utils.spark_bundle import JOURNAL, KIB, SHORT, Bundle
-from ansible.module_utils.spark_docker import Docker, DockerError
-from ansible.module_utils.spark_fabric import fabric
-from ansible.module_utils.spark_host import host, memory
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import as_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bundle import JOURNAL, KIB, SHORT, Bundle
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import host, memory
 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"

@@ -65,8 +65,12 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import PREVIOUS, keep_current, remove_unfinished
-from ansible.module_utils.spark_io import mode_of, run, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    PREVIOUS,
+    keep_current,
+    remove_unfinished,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, run, write_file
 
 
 def current(path: str) -> tuple[str, str] | None:

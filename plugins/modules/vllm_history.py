@@ -57,7 +57,12 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_io import parse_object, read_object, read_text, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    parse_object,
+    read_object,
+    read_text,
+    write_file,
+)
 
 # A line is below 2 KB, and a busy week has about fifty launches.
 MAX_LINES = 500

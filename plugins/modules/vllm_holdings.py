@@ -37,7 +37,7 @@ holdings:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_holdings import holdings, size
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_holdings import holdings, size
 
 
 def main() -> None:

@@ -102,9 +102,9 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_docker import Docker, DockerError
-from ansible.module_utils.spark_io import read_object, run
-from ansible.module_utils.spark_requests import send_all
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send_all
 
 PROPERTIES = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", "ExecMainStatus",
               "ExecMainStartTimestampMonotonic")  # fmt: skip

@@ -55,7 +55,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_io import run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import run
 
 # A unit may take 45 s to stop, and Docker some seconds for each gigabyte that it removes.
 TIMEOUT_S = 600.0

@@ -62,8 +62,15 @@ import os
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_files import PREVIOUS, SWAPPING, finish_swap, restore_previous, settle_swap, swap
-from ansible.module_utils.spark_io import read_object, read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    PREVIOUS,
+    SWAPPING,
+    finish_swap,
+    restore_previous,
+    settle_swap,
+    swap,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text
 
 
 def record_of(folder: str) -> dict[str, Any]:

@@ -88,7 +88,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.spark_io import CommandResult, read_object, run, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandResult,
+    read_object,
+    run,
+    write_file,
+)
 
 JOBS = "/run/vllm-spark/pull"
 LOG_LINES = 20

@@ -17,6 +17,8 @@ from vllm_spark.core.refusal import RefusedError
 
 display = Display()
 
+COLLECTION = "vllm_spark.toolkit"
+
 
 class SparkAction(ActionBase):
     """An action plugin that runs on the controller. A subclass implements `act`.
@@ -88,12 +90,14 @@ class SparkAction(ActionBase):
             display.display(text)
 
     def execute(self, module: str, args: Mapping[str, Any], key: str = "") -> dict[str, Any]:
-        """Run a module on the host and return its result.
+        """Run a module on the host and return its result. A name without a dot is a module of this collection.
 
         With `key`, raises AnsibleActionFail with the module's message if the result does not have that field.
         """
         result: dict[str, Any] = self._execute_module(
-            module_name=module, module_args=dict(args), task_vars=self.task_vars
+            module_name=module if "." in module else f"{COLLECTION}.{module}",
+            module_args=dict(args),
+            task_vars=self.task_vars,
         )
         if key and key not in result:
             raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)

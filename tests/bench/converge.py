@@ -50,13 +50,15 @@ def module(name, source, **names):
     loaded = types.ModuleType(name); loaded.__dict__.update(names)
     exec(compile(source, name, "exec"), loaded.__dict__); sys.modules[name] = loaded
     return loaded
-for name in ("ansible", "ansible.module_utils"):
+UTILS_PACKAGE = "ansible_collections.vllm_spark.toolkit.plugins.module_utils"
+packages = [".".join(UTILS_PACKAGE.split(".")[:depth]) for depth in range(1, 6)]
+for name in ("ansible", "ansible.module_utils", *packages):
     sys.modules[name] = types.ModuleType(name)
 basic = types.ModuleType("ansible.module_utils.basic"); basic.AnsibleModule = AnsibleModule
 sys.modules["ansible.module_utils.basic"] = basic
 sources = json.loads(SOURCES)
 for name in json.loads(UTILS):
-    module(f"ansible.module_utils.{name}", sources[name])
+    module(f"{UTILS_PACKAGE}.{name}", sources[name])
 for name, params in json.loads(CALLS):
     current["params"] = params
     try:

@@ -9,15 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ansible.module_utils
 import pytest
 
 from vllm_spark.core import paths
 from vllm_spark.inventory import spec
 
 DATA = Path(__file__).parents[1] / "data"
-# ansible.cfg makes these importable as ansible.module_utils.
-ansible.module_utils.__path__.append(str(paths.ROOT / "plugins" / "module_utils"))
 
 RECIPE_FOLDERS = (DATA / "recipes", paths.RECIPES)
 

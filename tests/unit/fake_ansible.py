@@ -70,6 +70,7 @@ class FakeRun:
 
     def _execute_module(self, module_name: str, module_args: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         assert task_vars["inventory_hostname"] == self.host
+        module_name = module_name.removeprefix("vllm_spark.toolkit.")
         self.calls.append((module_name, module_args))
         result = self.modules[module_name]
         return dict(result(module_args) if callable(result) else result)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import conftest  # noqa: F401  makes module_utils importable
-from ansible.module_utils import spark_fabric
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_fabric
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "fabric").iterdir())
 HOSTS = ("spark1", "spark2")

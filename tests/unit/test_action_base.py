@@ -108,13 +108,13 @@ def test_the_base_imports_little() -> None:
 def test_every_filter_of_a_role_exists() -> None:
     """ansible-playbook --syntax-check does not notice a missing filter."""
     files = [file.read_text() for file in (paths.ROOT / "roles").rglob("*.yml")]
-    used = {name for text in files for name in re.findall(r"\| (vllm_\w+)", text)}
+    used = {name for text in files for name in re.findall(r"\| vllm_spark\.toolkit\.(vllm_\w+)", text)}
     assert used == load_plugin("filter", "vllm").FilterModule().filters().keys()
 
 
 def test_every_phase_of_a_task_is_one_of_its_action() -> None:
     """An unknown phase would run another one."""
-    tasks = re.compile(r"^ +(vllm_\w+):\n +phase: (\w+)$", re.MULTILINE)
+    tasks = re.compile(r"^ +vllm_spark\.toolkit\.(vllm_\w+):\n +phase: (\w+)$", re.MULTILINE)
     used = {found for file in (paths.ROOT / "roles").rglob("*.yml") for found in tasks.findall(file.read_text())}
     assert used == {
         *(("vllm_collect", phase) for phase in ("host", "pairs")),

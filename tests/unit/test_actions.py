@@ -18,7 +18,7 @@ from fake_ansible import HOSTS, FakeRun
 
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import rollback
+from vllm_spark.lifecycle import rollback_target
 from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
@@ -151,7 +151,8 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     unit = "vllm@old.service"
     facts |= {"units": {unit: {}}, "running_units": [unit]}
     run = FakeRun(hostvars={"spark1": {"spark_precheck_box": {"facts": facts}, "vllm_plan_box": {"facts": facts}}})
-    assert run.act("vllm_plan", hosts=[])["plan"] == {"idle": True, "stop_units": [unit]}
+    idle = run.act("vllm_plan", hosts=[])["plan"]
+    assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
     forecast = {"hosts": [], "context": 0, "streams": 0, "roofline": {}, "recipe_folders": []}
     assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
@@ -271,7 +272,7 @@ def test_a_switch_is_chosen_and_ordered() -> None:
     assert (chosen["hosts"], [entry["active"] for entry in chosen["deployments"]]) == (["spark1"], [False, True])
     hostvars: Vars = {
         "spark1": {
-            "spark_precheck_planned": {"plan": {"stop_units": ["vllm@old.service"]}},
+            "spark_precheck_planned": {"plan": {"idle": False, "stop_units": ["vllm@old.service"]}},
             "spark_precheck_box": {"facts": {"running_units": ["vllm@old.service", "vllm@other.service"]}},
         },
         "spark2": {
@@ -282,7 +283,7 @@ def test_a_switch_is_chosen_and_ordered() -> None:
     args = {"phase": "order", "deployments": chosen["deployments"], "limit": HOSTS}
     result = FakeRun(hostvars=hostvars).act("vllm_switch_plan", **args)
     names = {"stop": ["old"], "running": ["old"], "others": ["other"], "old": "old"}
-    assert result == {"changed": False, "involved": True, **names}
+    assert result == {"changed": False, "involved": True, "starts": True, **names}
     assert not FakeRun("spark2", hostvars).act("vllm_switch_plan", **args)["involved"]
     assert "old" in fails(FakeRun(hostvars=hostvars), "vllm_switch_plan", **args | {"limit": ["spark2"]})
 
@@ -296,7 +297,9 @@ def test_a_rollback_without_a_deployment_is_refused() -> None:
 
 def test_a_rollback_target_is_printed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     target = SimpleNamespace(line=lambda: "demo returns", to_json=lambda: {"to": "a"})
-    monkeypatch.setattr(rollback, "targets", lambda installed, name: {"spark1": target} if name == "demo" else {})
+    monkeypatch.setattr(
+        rollback_target, "targets", lambda installed, name: {"spark1": target} if name == "demo" else {}
+    )
     hostvars = {host: {"vllm_rollback_box": {"holdings": {}}} for host in HOSTS}
     head, other = (FakeRun(host=host, hostvars=hostvars) for host in HOSTS)
     result = head.act("vllm_rollback_target", deployment="demo")

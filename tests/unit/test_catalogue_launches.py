@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark_secrets import Secrets, in_words
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 from test_cases import boxes_of, resolved
 
 from vllm_spark.core import paths
@@ -215,7 +215,7 @@ def test_no_word_of_a_launch_is_masked_as_a_secret(name: str, facts: dict[str, A
     """A masked word would show as a difference between the planned launch and the one on the host."""
     for spec in planned(name, facts, tmp_path):
         words, secrets = launch.argv(spec), Secrets()
-        secrets.add(in_words(words))
+        secrets.add(in_argv(words))
         script = " ".join(words)
         secrets.learn(script)
         assert secrets.masker()(script) == script

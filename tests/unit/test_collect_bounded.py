@@ -8,8 +8,8 @@ from typing import Any
 
 import conftest  # noqa: F401  it lets spark_* be imported
 import pytest
-from ansible.module_utils import spark_bounded
-from ansible.module_utils.spark_bounded import (
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_bounded
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import (
     GAP,
     LINE_BYTES,
     HeadBuffer,
@@ -20,7 +20,7 @@ from ansible.module_utils.spark_bounded import (
     read_file,
     stream_command,
 )
-from ansible.module_utils.spark_secrets import CUT
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import CUT
 
 NUMBERS = [str(number) for number in range(10)]
 

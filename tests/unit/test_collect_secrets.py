@@ -11,8 +11,8 @@ from urllib.parse import quote, quote_plus
 
 import conftest  # noqa: F401  it lets spark_* be imported
 import pytest
-from ansible.module_utils import spark_secrets
-from ansible.module_utils.spark_secrets import CUT, MASK, Secrets
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_secrets
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import CUT, MASK, Secrets
 
 KEY = 'hid/den "va+lue" of<a>te\'st&1'
 

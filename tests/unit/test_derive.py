@@ -307,7 +307,7 @@ def test_the_launch_runs_the_derived_image_and_the_record_names_both(tmp_path: P
     )
     assert f"image {one.image} is built here from {one.base}" in summary
     assert planned.pull
-    assert planned.gates.image == one.image
+    assert planned.gates["image"] == one.image
     assert "https://example.org/simple" in shlex.join(planned.build["command"])
     assert {file["path"].rpartition("/")[0] for file in planned.build["files"]} == set(planned.build["folders"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.spark_secrets import Secrets, in_argv
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 from deployed_spark import STARTED, deployed_facts
 from recorded_hosts import HOSTS
 from test_cases import CASES, boxes_of, merge, resolved

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import spark_fabric
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_fabric
 from recorded_hosts import CASES, HOSTS, load, record, recorded
 
 from vllm_spark.core import paths

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from ansible.module_utils import spark_requests
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_requests
 from faulty_replies import BOTH_FORMS, WHOLE_ONLY, fields
 from faulty_server import Fault, MockServer, Reply, refusal, serving
 

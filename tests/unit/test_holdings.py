@@ -17,9 +17,9 @@ from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.recipe import hub_cache
 
 load_module("vllm_holdings")
-LAUNCHES = sys.modules["ansible.module_utils.spark_launches"]
-HOLDINGS = sys.modules["ansible.module_utils.spark_holdings"]
-CommandResult = sys.modules["ansible.module_utils.spark_io"].CommandResult
+LAUNCHES = sys.modules["ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches"]
+HOLDINGS = sys.modules["ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_holdings"]
+CommandResult = sys.modules["ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io"].CommandResult
 Resolve = Callable[..., inventory_spec.Spec]
 
 

@@ -229,7 +229,7 @@ def test_a_driver_is_refused_by_its_branch(driver: str, refused: int, facts: dic
 
 @pytest.fixture
 def host() -> ModuleType:
-    from ansible.module_utils import spark_host  # noqa: PLC0415  conftest says where it is
+    from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host  # noqa: PLC0415  conftest says where it is
 
     return spark_host
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils import spark_netplan
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_netplan
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.network import netplan

@@ -15,7 +15,7 @@ from typing import Any
 
 import conftest  # noqa: F401  lets a module of the box be imported
 import pytest
-from ansible.module_utils import spark_lock
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
 from vllm_spark.core import paths
 from vllm_spark.lifecycle import operator_lock

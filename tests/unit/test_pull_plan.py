@@ -358,5 +358,5 @@ def test_every_job_has_its_function_on_the_host_and_a_valid_unit_name(job: jobs.
 
 def test_the_roles_run_only_known_jobs() -> None:
     text = "".join(file.read_text() for file in (paths.ROOT / "roles").rglob("*.yml"))
-    names = re.findall(r"^ +vllm_pull_job:\n +job: ([\w-]+)$", text, re.MULTILINE)
+    names = re.findall(r"^ +vllm_spark\.toolkit\.vllm_pull_job:\n +job: ([\w-]+)$", text, re.MULTILINE)
     assert set(names) == set(jobs.JOBS)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils import spark_io
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_io
 
 
 @pytest.mark.parametrize("mode", ["0600", "0644", "0755"])

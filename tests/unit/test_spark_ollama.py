@@ -16,7 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from conftest import load_module
 
 module = load_module("spark_ollama")
-ollama = __import__("ansible.module_utils.spark_ollama", fromlist=["loaded"])
+ollama = __import__("ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama", fromlist=["loaded"])
 
 TWO = {"gemma4:26b": 18253611008, "nomic-embed-text:latest": 1073741824}
 

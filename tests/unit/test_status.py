@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import spark_status
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_status
 from deployed_spark import deployed_facts
 from recorded_hosts import HOSTS
 from test_cases import boxes_of, merge, resolved

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import spark_requests
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_requests
 from conftest import load_module
 
 probe = load_module("vllm_probe")

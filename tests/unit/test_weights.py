@@ -18,7 +18,7 @@ from vllm_spark.sizing import checkpoint_layout
 @pytest.fixture
 def reader() -> ModuleType:
     """The module of the host, imported in the way of ansible.cfg (conftest)."""
-    from ansible.module_utils import spark_safetensors  # noqa: PLC0415
+    from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_safetensors  # noqa: PLC0415
 
     return spark_safetensors
 
