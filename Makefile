@@ -43,7 +43,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, an
 .PHONY: test
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit engine router
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router
 	$(MAKE) molecule
 
 .PHONY: lint
@@ -58,8 +58,12 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Run the unit tests; seconds
-	pytest
+unit: setup ## Run the tests of pure logic; one minute
+	pytest tests/unit
+
+.PHONY: integration
+integration: setup ## Run the tests with sockets, processes and playbooks; three minutes
+	pytest tests/integration
 
 .PHONY: engine
 engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds

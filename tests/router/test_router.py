@@ -19,9 +19,9 @@ import routers
 import yaml
 
 import loopback
-from unit.conftest import load_module
-from unit.faulty_server import MockServer, refusal, serving
-from unit.gate_requests import gate_request
+from fakes.faulty_server import MockServer, refusal, serving
+from fakes.gate_requests import gate_request
+from project_files import load_module
 from vllm_spark.verify.gates import failover
 from vllm_spark.verify.verdict import Verdict
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail, AnsibleActionSkip
-from fake_ansible import FakeRun, load_action, load_plugin
 
+from fakes.fake_ansible import FakeRun, load_action, load_plugin
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark_ansible.action import SparkAction

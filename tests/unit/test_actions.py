@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleActionFail
-from conftest import RECIPE_FOLDERS
-from fake_ansible import HOSTS, FakeRun
 
+from fakes.fake_ansible import HOSTS, FakeRun
+from project_files import RECIPE_FOLDERS
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
-from test_cases import boxes_of, resolved
 
+from fakes.cases import hosts_of, resolved
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import launch, plan, ranks
@@ -107,7 +107,7 @@ def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
         "paths": dict.fromkeys(checks.model_folders(head), True),
         "checksums": {mount_source(head, mount): mount["sha256"] for mount in mounts},
     }
-    hosts: dict[str, Facts] = boxes_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
+    hosts: dict[str, Facts] = hosts_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
     for host in specs:
         plan.of_host(specs, hosts, host, "test")
     return list(ranks.join(specs, hosts).values())

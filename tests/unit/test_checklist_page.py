@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gate_requests import gate_request
 from test_messages import registered
 
+from fakes.gate_requests import gate_request
 from vllm_spark.core import paths
 from vllm_spark.docs import checklist
 from vllm_spark.docs.checklist import AFTER, BEFORE

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATA
 
+from project_files import DATA
 from vllm_spark.cli import main
 
 RECIPE = "gemma-4-26b-a4b-nvfp4"

@@ -9,7 +9,6 @@ import re
 import shlex
 from urllib.parse import quote, quote_plus
 
-import conftest  # noqa: F401  it lets spark_* be imported
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_secrets
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import CUT, MASK, Secrets

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import DATA
-from test_cases import merge
 
+from fakes.cases import merge
+from project_files import DATA
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import DATA
-from recorded_hosts import load, record
 
+from fakes.recorded_hosts import load, record
+from project_files import DATA
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import images, launch, plan, ranks

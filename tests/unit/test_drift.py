@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
-from deployed_spark import STARTED, deployed_facts
-from recorded_hosts import HOSTS
-from test_cases import CASES, boxes_of, merge, resolved
 
+from fakes.cases import CASES, hosts_of, merge, resolved
+from fakes.deployed_spark import STARTED, deployed_facts
+from fakes.recorded_hosts import HOSTS
 from vllm_spark.deploy import drift, ranks
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
@@ -131,7 +131,7 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
         "secrets": {},
     }
     specs = resolved(pair, "spark1")
-    boxes = boxes_of(pair, specs, facts, tmp_path)
+    boxes = hosts_of(pair, specs, facts, tmp_path)
     ranked = ranks.join(specs, boxes)
     agreed = {host: deployed_facts(ranked[host], boxes[host]) for host in HOSTS}
     assert [drift.of_host(specs, agreed, host, "test") for host in HOSTS] == [Drift(False)] * 2

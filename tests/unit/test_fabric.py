@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_fabric
-from recorded_hosts import CASES, HOSTS, load, record, recorded
 
+from fakes.recorded_hosts import CASES, HOSTS, load, record, recorded
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.network import fabric

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATA
 
+from project_files import DATA
 from vllm_spark.core import paths
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec

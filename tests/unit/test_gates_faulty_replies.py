@@ -1,7 +1,6 @@
 """Each gate against a mock server with one fault, and all gates against a healthy one.
 
-Most runs happen in the process, through the probe's own parser, because a thousand runs over HTTP are slow. Some dozens
-of runs use HTTP.
+The responses go through the parser of the probe. tests/integration/test_gates_over_http.py sends them over HTTP.
 """
 
 from __future__ import annotations
@@ -10,64 +9,20 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pytest
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_requests
-from faulty_replies import BOTH_FORMS, WHOLE_ONLY, fields
-from faulty_server import Fault, MockServer, Reply, refusal, serving
 
+from fakes.faulty_replies import fields
+from fakes.faulty_server import MockServer, Reply, refusal
+from fakes.gate_bench import FAULTS, ORDER, Bench, bench_of, failed, other_tokens, parsed, responses_of
 from vllm_spark.core import paths
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.verify import registry, runner
-from vllm_spark.verify.gate import no_requests
-from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify import runner
 from vllm_spark.verify.gates import probe as probe_gate
 from vllm_spark.verify.gates.failover import TEXTS
-from vllm_spark.verify.verdict import Verdict
-
-# Every optional gate with its smallest options: the fields that its schema requires, at their maximum.
-ALL = {
-    "ready": {"deadline_s": 600},
-    **{
-        gate.name: {name: gate.schema["properties"][name]["maximum"] for name in gate.schema.get("required", ())}
-        for gate in registry.OPTIONAL
-        if gate.schema
-    },
-}
-# The gates that judge responses, in their order; log and fabric judge the log.
-ORDER = [gate.name for gate in registry.GATES if gate.requests is not no_requests]
-HEALTHY_RUNS, HEALTHY_RUNS_OVER_HTTP = 1000, 24
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A deployment whose recipe switches every gate on, and the mock that serves it."""
-
-    request: GateRequest
-    log: list[str]
-    mock: MockServer
-
-    def probe(self, responses: Mapping[str, Any]) -> dict[str, Any]:
-        labels = {"vllm-spark.launch": self.request.launch}
-        return {"container": {"image": self.request.image, "labels": labels}, "responses": responses}
-
-    def judge(self, responses: Mapping[str, Any]) -> list[Verdict]:
-        return runner.judge(self.request, self.probe(responses), self.log)
-
-    def server(self, fault: Fault | None = None, seed: int = 0) -> MockServer:
-        return dataclasses.replace(self.mock, fault=fault, seed=seed, served=0)
-
-
-def bench_of(spec: Spec, through: str = "", **changed: Any) -> Bench:
-    switched = dataclasses.replace(spec, recipe={**spec.recipe, "gates": {**ALL, **changed}})
-    request = runner.gate_request(switched, launch.fingerprint(spec))
-    request = dataclasses.replace(request, through={"url": through} if through else {})
-    mock = MockServer(request.served_name, request.model_root, request.engine_version, request.max_model_len)
-    return Bench(request, [f"vllm-spark: launch {request.launch}"], mock)
 
 
 @pytest.fixture
@@ -75,63 +30,10 @@ def bench(resolve: Callable[..., Spec]) -> Bench:
     return bench_of(resolve())
 
 
-def parsed(request: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
-    """Return the response that vllm_probe reads from these bytes."""
-    streamed = (request.get("body") or {}).get("stream") and reply.status == 200
-    raw = b"".join(reply.pieces)
-    content = spark_requests.parse_stream(raw) if streamed else spark_requests.parse_body(raw, request.get("prefix"))
-    return {"status": reply.status, **content, "seconds": 0.1}
-
-
-def responses_of(bench: Bench, engine: MockServer, router: Callable[..., Reply] | None = None) -> dict[str, Any]:
-    """Return every response of the engine, and of the router to the requests that it gets."""
-    replies = {}
-    for request in runner.requests(bench.request):
-        answer = router if request.get("base") and router else engine.answer
-        replies[request["id"]] = parsed(request, answer(request["path"], request.get("body") or {}))
-    return replies
-
-
-def over_http(bench: Bench, answer: Callable[..., Reply]) -> dict[str, Any]:
-    with serving(answer) as server:
-        return spark_requests.send_all(server, runner.requests(bench.request), "")
-
-
-def failed(verdicts: list[Verdict]) -> list[Verdict]:
-    return [verdict for verdict in verdicts if verdict.ok is False]
-
-
 def test_a_healthy_server_passes_every_gate_in_order(bench: Bench) -> None:
     verdicts = bench.judge(responses_of(bench, bench.server()))
     assert list(dict.fromkeys(verdict.gate for verdict in verdicts)) == ORDER
     assert [verdict for verdict in verdicts if verdict.ok is not True] == []
-
-
-def test_a_thousand_healthy_runs_fail_no_gate(bench: Bench) -> None:
-    for seed in range(HEALTHY_RUNS):
-        verdicts = bench.judge(responses_of(bench, bench.server(seed=seed)))
-        alarms = [verdict for verdict in verdicts if verdict.ok is not True]
-        assert not alarms, (seed, alarms)
-
-
-def test_healthy_runs_over_http_fail_no_gate(bench: Bench) -> None:
-    for seed in range(HEALTHY_RUNS_OVER_HTTP):
-        verdicts = bench.judge(over_http(bench, bench.server(seed=seed).answer))
-        assert verdicts[-1].gate == ORDER[-1], (seed, verdicts[-1])
-        assert not failed(verdicts), (seed, failed(verdicts))
-
-
-def in_form(fault: Fault, streamed: bool) -> Fault:
-    return dataclasses.replace(
-        fault, applies=lambda path, body: bool(body.get("stream")) is streamed and fault.applies(path, body)
-    )
-
-
-FAULTS = {
-    **WHOLE_ONLY,
-    **{f"{name}, whole": in_form(fault, streamed=False) for name, fault in BOTH_FORMS.items()},
-    **{f"{name}, streamed": in_form(fault, streamed=True) for name, fault in BOTH_FORMS.items()},
-}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -150,12 +52,6 @@ def test_its_gate_catches_a_fault(name: str, bench: Bench) -> None:
 @pytest.mark.parametrize("gate", ORDER)
 def test_every_gate_has_a_faulty_reply(gate: str) -> None:
     assert any(fault.gate == gate for fault in FAULTS.values())
-
-
-@pytest.mark.parametrize("name", [next(name for name, fault in FAULTS.items() if fault.gate == gate) for gate in ORDER])
-def test_its_gate_catches_a_fault_over_http(name: str, bench: Bench) -> None:
-    verdicts = bench.judge(over_http(bench, bench.server(FAULTS[name]).answer))
-    assert {verdict.gate for verdict in failed(verdicts)} == {FAULTS[name].gate}
 
 
 # Routers: name -> the router, changes to the other server, the id of the verdict that must fail (None for a sound one).
@@ -192,10 +88,6 @@ def refuses_as_litellm(engine: MockServer, other: MockServer) -> Callable[..., R
     )
 
 
-def other_tokens(text: str) -> int:
-    return len(text) // 4 + 2
-
-
 ROUTERS = {
     "forwards": (forwards, {}, None),
     "refuses as LiteLLM does": (refuses_as_litellm, {}, None),
@@ -217,18 +109,6 @@ def test_a_router_with_a_fallback_fails(name: str, resolve: Callable[..., Spec])
     verdicts = bench.judge(responses_of(bench, engine, routed(engine, other)))
     assert [verdict.id for verdict in failed(verdicts)] == ([expected] if expected else [])
     assert not any("\n" in verdict.line() for verdict in failed(verdicts))
-
-
-def test_requests_to_a_router_do_not_carry_the_key_of_the_engine(resolve: Callable[..., Spec]) -> None:
-    bench = bench_of(resolve())
-    engine, other = bench.server(), dataclasses.replace(bench.server(), tokens_per_text=other_tokens)
-    with serving(engine.answer) as server, serving(other.answer) as (address, port):
-        bench = bench_of(resolve(), through=f"http://{address}:{port}/")
-        verdicts = bench.judge(spark_requests.send_all(server, runner.requests(bench.request), "a key"))
-    assert [verdict.id for verdict in failed(verdicts)] == ["router-tokenizer"]
-    request = {"base": "http://router", "path": "/", "timeout_s": 1}
-    _, _, headers = spark_requests.connect(("127.0.0.1", 1), request, "key")
-    assert "Authorization" not in headers
 
 
 def test_a_stored_fingerprint_of_another_model_fails(resolve: Callable[..., Spec]) -> None:
@@ -295,17 +175,6 @@ def test_a_recipe_without_optional_gates_sends_six_requests(resolve: Callable[..
     assert [request["id"] for request in runner.requests(gate_request)] == [
         "ready", "models", "version", "unknown-model", "answer-0", "answer-1",
     ]  # fmt: skip
-
-
-def test_the_probe_stops_after_a_request_without_a_reply(bench: Bench) -> None:
-    def answer(path: str, body: Mapping[str, Any]) -> Reply:
-        if path == "/version":
-            raise ConnectionAbortedError
-        return bench.mock.answer(path, body)
-
-    replies = over_http(bench, answer)
-    assert list(replies) == ["ready", "models", "version"]
-    assert failed(bench.judge(replies))[0].id == "engine-version"
 
 
 # Bytes that are not a valid response, whole or as a stream.

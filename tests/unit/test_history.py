@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
-from held_boxes import record
 
+from fakes.installed_states import record
+from project_files import load_module
 from vllm_spark.lifecycle import history
 
 JUDGED = {

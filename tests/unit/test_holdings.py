@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import load_module
 
+from project_files import load_module
 from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.recipe import hub_cache

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from conftest import DATA, load_module
-from test_cases import merge, resolved
 
+from fakes.cases import merge, resolved
+from project_files import DATA, load_module
 from vllm_spark.core import paths
 from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
@@ -229,7 +229,7 @@ def test_a_driver_is_refused_by_its_branch(driver: str, refused: int, facts: dic
 
 @pytest.fixture
 def host() -> ModuleType:
-    from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host  # noqa: PLC0415  conftest says where it is
+    from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host  # noqa: PLC0415
 
     return spark_host
 

@@ -28,7 +28,7 @@ BROKEN = {
 @pytest.fixture
 def locked(resolve: Callable[..., Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Spec]:
     """Return a function that resolves the sandbox's recipe, which has no digest, with a lock file of a given text."""
-    monkeypatch.setattr("conftest.RECIPE_FOLDERS", (Path(__file__).parents[2] / "sandbox" / "recipes",))
+    monkeypatch.setattr("project_files.RECIPE_FOLDERS", (Path(__file__).parents[2] / "sandbox" / "recipes",))
 
     def _locked(text: str) -> Spec:
         (tmp_path / "lock.yml").write_text(text)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import DATA
 
+from project_files import DATA
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import loader, shared_gates

@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
-from conftest import load_module
 
+from project_files import load_module
 from vllm_spark.core import paths
 
 MODULES = sorted(path.stem for path in (paths.ROOT / "plugins" / "modules").glob("*.py"))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATA, RECIPE_FOLDERS
-from recorded_hosts import load, record
 
+from fakes.recorded_hosts import load, record
+from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from held_boxes import BASE, box, container, deployment, derived, launch, pulled
 
+from fakes.installed_states import BASE, box, container, deployment, derived, launch, pulled
 from vllm_spark.lifecycle import remove
 from vllm_spark.lifecycle.remove import RemoveRequest
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
 
+from project_files import load_module
 from vllm_spark.lifecycle import rollback
 
 FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
-from held_boxes import box, container, deployment, derived, launch, pulled, record
 
+from fakes.installed_states import box, container, deployment, derived, launch, pulled, record
+from project_files import load_module
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import rollback, rollback_target
 

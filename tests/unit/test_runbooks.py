@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 import yaml
-from conftest import DATA
 
+from project_files import DATA
 from vllm_spark.core import paths
 
 DOCUMENT = yaml.safe_load((DATA / "traps.yml").read_text())

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from gate_requests import gate_request
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from fakes.gate_requests import gate_request
 from tiny_gemma4 import machine
 from tiny_gemma4.script import BREAD, END, GREETING, QUOTE, SCRIPTS, SPECIAL, Script, spell
 from tiny_gemma4.shape import HIDDEN, LEAST_FREE

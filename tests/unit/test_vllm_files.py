@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
+
+from project_files import load_module
 
 SECRET = "hidden-value-of-a-test"
 Run = Callable[..., dict[str, Any]]

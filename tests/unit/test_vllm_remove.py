@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
+
+from project_files import load_module
 
 Run = Callable[..., dict[str, Any]]
 # Logs its argv and ends as the first matching line of its answers file: PART=STATUS=TEXT, PART of the command line.

@@ -9,15 +9,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import load_module
 
+from project_files import load_module
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import checkpoint_layout
 
 
 @pytest.fixture
 def reader() -> ModuleType:
-    """The module of the host, imported in the way of ansible.cfg (conftest)."""
+    """The module of the host, imported as a member of the collection."""
     from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_safetensors  # noqa: PLC0415
 
     return spark_safetensors

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import conftest  # noqa: F401  lets a module of the box be imported
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 

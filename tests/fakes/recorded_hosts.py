@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import conftest  # noqa: F401  makes module_utils importable
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_fabric
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "fabric").iterdir())

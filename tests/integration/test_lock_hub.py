@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import DATA
 
 import loopback
 from fakes.fake_http import Reply, serving
+from project_files import DATA
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub

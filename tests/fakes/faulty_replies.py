@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from faulty_server import Completion, Fault, Reply, refusal
+from fakes.faulty_server import Completion, Fault, Reply, refusal
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
+
+from project_files import load_module
 
 module = load_module("spark_ollama")
 ollama = __import__("ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama", fromlist=["loaded"])

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
+
+from project_files import load_module
 
 DIED = 9
 CALLS = ((os, "replace"), (os, "rename"), (os, "chmod"), (tempfile, "mkdtemp"), (shutil, "copy2"), (shutil, "rmtree"))

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import conftest  # noqa: F401  it lets spark_* be imported
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_bounded
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import (

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_bundle, spark_docker
-from conftest import load_module
 
+from project_files import load_module
 from vllm_spark.doctor import support_bundle
 from vllm_spark.doctor.support_bundle import Collected
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from conftest import load_module
 
 import loopback
 from fakes.model_copies import COMMIT, FOLDER, FaultyRelay, file_server, request, snapshot_files, write_model
+from project_files import load_module
 from vllm_spark.transfer import plan, weights
 from vllm_spark.transfer.jobs import JOBS
 

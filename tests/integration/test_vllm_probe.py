@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_requests
-from conftest import load_module
+
+from project_files import load_module
 
 probe = load_module("vllm_probe")
 
