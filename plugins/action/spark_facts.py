@@ -9,11 +9,11 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of the module. Adds facts.asked, with which the clocks of host and controller are compared."""
+    """Arguments: those of the module. Adds facts.controller_time: the controller's clock before and after."""
 
     def act(self) -> dict[str, Any]:
         before = time.time()
         result = self.execute("spark_facts", self.args)
         if "facts" in result:
-            result["facts"]["asked"] = {"before": before, "after": time.time()}
+            result["facts"]["controller_time"] = {"before": before, "after": time.time()}
         return result

@@ -78,7 +78,7 @@ def test_facts_carry_the_controllers_clock() -> None:
     run = FakeRun(modules={"spark_facts": {"facts": {"hostname": "x"}}})
     facts = run.act("spark_facts", fabric=True)["facts"]
     assert run.calls == [("spark_facts", {"fabric": True})]
-    assert facts["asked"]["before"] <= facts["asked"]["after"]
+    assert facts["controller_time"]["before"] <= facts["controller_time"]["after"]
 
 
 def test_failed_facts_keep_their_message() -> None:

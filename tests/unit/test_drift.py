@@ -77,7 +77,7 @@ def container(**changes: Any) -> dict[str, Any]:
             {"units": {"vllm@demo.service": {"UnitFileState": "disabled"}}},
             ["vllm@demo.service is started: its unit is not enabled"],
         ),
-        ({"units": {"vllm@demo.service": {"NeedDaemonReload": "yes"}}}, ["systemd reads its unit files anew"]),
+        ({"units": {"vllm@demo.service": {"NeedDaemonReload": "yes"}}}, ["systemd reloads its unit files"]),
         ({"running_units": ["vllm@demo.service", "vllm@strange.service"]}, ["deploy refuses: unknown-deployment"]),
         ({"machine": "x86_64"}, ["deploy refuses: wrong-architecture"]),
     ],

@@ -194,7 +194,7 @@ NEEDED = {("memory",), ("memory", "total"), ("memory", "available")}
 
 
 # The module returns all of these or none.
-WHOLE = {"disks", "disk", "time", "asked"}
+WHOLE = {"disks", "disk", "time", "controller_time"}
 OPTIONAL = [path for path in leaves(FILE["healthy"]) if path not in NEEDED and not WHOLE & set(path[:-1])]
 
 

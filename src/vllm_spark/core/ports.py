@@ -1,4 +1,4 @@
-"""Every port that the toolkit itself listens on, and the addresses of listeners.
+"""The ports that the toolkit itself listens on, and the addresses of listeners.
 
 A port that an operator sets is not here.
 """

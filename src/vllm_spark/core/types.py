@@ -15,7 +15,7 @@ Document = Mapping[str, Any]
 
 
 class MemoryFacts(TypedDict):
-    """From /proc/meminfo. `available` counts the page cache as free."""
+    """The memory from /proc/meminfo, in bytes. `available` counts the page cache as free."""
 
     total: int
     available: int
@@ -175,7 +175,7 @@ class NetplanFileFacts(TypedDict):
 
 
 class NetplanFacts(TypedDict):
-    """What plugins/modules/spark_netplan.py reads. `netplan` is the path of the program or empty, `reached_by` the
+    """The facts of plugins/modules/spark_netplan.py. `netplan` is the path of the program or empty, `reached_by` the
     netdev that carries this connection."""
 
     netplan: str
@@ -242,7 +242,7 @@ class LockFacts(TypedDict, total=False):
 
 
 class DeploymentStatus(TypedDict):
-    """What the folder of one deployment holds, and the last results of its checks."""
+    """The contents of the folder of one deployment, and the last results of its checks."""
 
     launch: str | None
     failed: Record | None
@@ -254,7 +254,7 @@ class DeploymentStatus(TypedDict):
 
 
 class StatusFacts(TypedDict):
-    """What the verb `status` reads. `files`: path -> [sha256, mode]."""
+    """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
 
     deployments: Mapping[str, DeploymentStatus]
     files: Mapping[str, list[str]]
@@ -288,5 +288,5 @@ class Facts(TypedDict, total=False):
     fabric: FabricFacts
     host: HostFacts
     status: StatusFacts
-    asked: ControllerInterval
+    controller_time: ControllerInterval
     time: Interval

@@ -12,7 +12,7 @@ from vllm_spark.core.types import Facts
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to the unit of a host. In check mode only `report` and `transition` can be true."""
+    """The changes to the unit of a host. In check mode only `report` and `transition` can be true."""
 
     report: bool  # check mode: something would change
     change: bool  # something changes: a transition, or systemd must read unit files again

@@ -75,9 +75,9 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     yield from _files(planned, changed)
     yield from _env(facts["status"]["env"])
     if planned.reload:
-        yield "systemd reads its unit files anew"
+        yield "systemd reloads its unit files"
     if not planned.settled:
-        # The plan's word for a unit: restarted or started.
+        # The state is "restarted" or "started".
         yield f"{planned.unit} is {planned.state}: {planned.reason}"
     for unit in planned.stop_units:
         yield f"{unit} stops"

@@ -17,7 +17,7 @@ from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
 from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
 
-# vLLM gives up on its own engine after this long unless told otherwise (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
+# vLLM gives up on its own engine after this long by default (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
 ENGINE_READY_TIMEOUT_S = 600
 
 
@@ -82,7 +82,7 @@ def flags(spec: Spec) -> dict[str, Any]:
 
 
 def flag_argv(flag: str, value: object) -> OptionArgv:
-    """One flag as vLLM's parser takes it: booleans as --flag/--no-flag, maps as JSON."""
+    """Return one flag for vLLM's parser: booleans as --flag/--no-flag, maps as JSON."""
     match value:
         case True:
             return (f"--{flag}",)
@@ -99,15 +99,17 @@ def flag_argv(flag: str, value: object) -> OptionArgv:
 
 
 def engine_command(spec: Spec) -> Iterator[OptionArgv]:
-    """`serve MODEL --flags`: what the engine's own parser sees."""
+    """Yield `serve MODEL` and the flags of the engine."""
     yield ("serve", snapshot(HUB_IN_CONTAINER, spec.recipe["model"]))
     for flag, value in sorted(flags(spec).items()):
         yield flag_argv(flag, value)
 
 
 def container_command(spec: Spec) -> Iterator[OptionArgv]:
-    """What follows the image's name: the engine; on the head of a Ray pair Ray and the engine in one container, so that
-    they end together; on its worker Ray alone, which starts the engine's second rank itself."""
+    """Yield the arguments of `docker run` after the image.
+
+    Without Ray: the engine. On the head of a Ray pair: Ray and the engine in one container, so that they end together.
+    On its worker: Ray alone, which starts the second rank of the engine."""
     if not spec.pair or spec.pair.executor != "ray":
         yield from engine_command(spec)
     elif spec.rank:
@@ -120,14 +122,14 @@ def container_command(spec: Spec) -> Iterator[OptionArgv]:
 
 
 def entrypoint(spec: Spec) -> str:
-    """The program of the container."""
+    """Return the program of the container."""
     if not spec.pair or spec.pair.executor != "ray":
         return "vllm"
     return "ray" if spec.rank else "sh"
 
 
 def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
-    """(source on the box, target in the container, read-only), sorted by target."""
+    """Return (source on the host, target in the container, read-only), sorted by target."""
     found = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
     for source in (spec.recipe["model"], spec.recipe.get("drafter")):
         if source:
@@ -170,25 +172,26 @@ def container_options(spec: Spec) -> Iterator[OptionArgv]:
 
 
 def lines_hash(spec: Spec) -> str:
-    """A hash of every line of one rank's launch that the shell runs, so that comments do not count."""
+    """Return the hash of the lines that the shell runs in the launch of one rank. Comments do not count."""
     lines = [line for line in _rendered(spec, "").splitlines() if line and not line.startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def fingerprint(spec: Spec) -> str:
-    """What a running container is compared by; the ranks of a pair have one together."""
+    """Return the hash that identifies a launch. All ranks of a pair have the same one."""
     return spec.pair.launch if spec.pair else lines_hash(spec)
 
 
 def supervisor(spec: Spec) -> Iterator[OptionArgv]:
-    """What holds a rank of a pair to its peer; a deployment of one Spark has none."""
+    """Return the arguments of the supervisor of a pair; empty for a deployment of one Spark."""
     if spec.pair:
         placed = spec.deployment
         yield from pair.supervisor_argv(spec.pair, placed.name, spec.image, f"{placed.local_address}:{placed.port}")
 
 
 def command(spec: Spec, launch: str) -> list[OptionArgv]:
-    """The whole launch as groups of words: an option with its values is one group. `launch` is its fingerprint."""
+    """Return the whole launch as groups of arguments: an option with its values is one group. `launch` is its
+    fingerprint."""
     labels = {
         "vllm-spark.deployment": spec.deployment.name,
         "vllm-spark.launch": launch,
@@ -205,12 +208,12 @@ def command(spec: Spec, launch: str) -> list[OptionArgv]:
 
 
 def argv(spec: Spec) -> list[str]:
-    """The launch as one list of words."""
+    """Return the argv of the launch."""
     return [word for words in command(spec, fingerprint(spec)) for word in words]
 
 
 def script(spec: Spec) -> str:
-    """The launch script as it lies on the box."""
+    """Return the launch script of a host."""
     return _rendered(spec, fingerprint(spec))
 
 

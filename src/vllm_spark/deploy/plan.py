@@ -28,7 +28,7 @@ REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What deploy does on one host."""
+    """The changes that deploy makes on one host."""
 
     unit: str = ""
     timer: str = ""  # empty on a worker, which has no API to probe

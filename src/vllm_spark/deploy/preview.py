@@ -1,4 +1,4 @@
-"""What the verb plan reports of one host: what a deploy would do there, why it would refuse, and the forecast. Pure."""
+"""The report of the verb plan on one host: the changes of a deploy, its refusals, and the forecast. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the toolkit has on a box, as vllm_holdings reads it, and what can be taken away from it. Pure.
+"""The state of the toolkit on a host, as vllm_holdings reads it, and the items that can be removed. Pure.
 
-An image is the toolkit's where it has the label of a derived one, or where a record, the history or a pull of this box
-names it by digest. One that somebody has given a name of his own is left alone: he may want it for something else.
+An image belongs to the toolkit if it has the label of a derived image, or if a record, the history or a pull of this
+host names it by digest. An image that also has another name stays, because it may have another use.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from vllm_spark.core.units import GIB, MIB, gib
 InstalledState = Mapping[str, Any]
 Launch = Mapping[str, Any]
 
-# Of a deployment's folder: what runs and what ran before it, which are never taken away while it is there.
+# The launches that a deployment needs: the current one and those that a rollback can restore.
 KEPT = ("current", "previous", "swapping")
 
 DERIVED_LABEL, BASE_LABEL = "vllm-spark.inputs", "vllm-spark.base"
-# The names that the toolkit itself gives: a derived image, and one on its way to the other Spark.
+# Prefixes of the names that the toolkit sets: a derived image, and an image in transfer to the other Spark.
 DERIVED_NAME = "vllm-spark/"
-ON_ITS_WAY = f"{LOOPBACK}:{REGISTRY_PORT}/"
+TRANSFER_NAME = f"{LOOPBACK}:{REGISTRY_PORT}/"
 
 
-# Steps that only tidy up after the others: nothing to tell an operator.
+# Kinds that only tidy up after the others. Reports leave them out.
 QUIET = ("reload", "empty")
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to take away, as vllm_remove does it. `names` are an image's, one after the other; `bytes` what is
-    free then."""
+    """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk space
+    that the removal frees."""
 
     kind: str  # unit, container, image, volume, path, rules; reload and empty tidy up
     name: str
@@ -44,106 +44,108 @@ class Item:
         return asdict(self)
 
     def line(self) -> str:
-        """What an operator reads."""
-        shown = f", {size(self.bytes)}" if self.bytes else ""
-        return f"{self.kind} {self.name}{shown}{f': {self.why}' if self.why else ''}"
+        """Return the item as a line for an operator."""
+        amount = f", {size(self.bytes)}" if self.bytes else ""
+        return f"{self.kind} {self.name}{amount}{f': {self.why}' if self.why else ''}"
 
 
 def size(amount: float) -> str:
-    """Bytes as an operator reads them; most of what is no image is small."""
+    """Return bytes as text: GiB from 0.1 GiB, otherwise MiB."""
     return gib(amount) if amount >= GIB / 10 else f"{amount / MIB:.1f} MiB"
 
 
-def launches(held: InstalledState, where: Iterable[str] = (), names: Iterable[str] | None = None) -> Iterator[Launch]:
-    """The launches of the deployments that are named (None: all), of those places (none: all)."""
-    wanted = tuple(where)
-    for name, deployment in held["deployments"].items():
+def launches(state: InstalledState, where: Iterable[str] = (), names: Iterable[str] | None = None) -> Iterator[Launch]:
+    """Yield the launches of the deployments in `names` (None: all) at the places in `where` (empty: all)."""
+    places = tuple(where)
+    for name, deployment in state["deployments"].items():
         if names is None or name in names:
-            yield from (found for place, found in deployment["launches"].items() if not wanted or place in wanted)
+            yield from (launch for place, launch in deployment["launches"].items() if not places or place in places)
 
 
 def references(record: Mapping[str, Any]) -> set[str]:
-    """The images that a record or an entry of the history names: by digest what was pulled, and what was derived."""
-    found = set()
+    """Return the images that a record or a history entry names: the pulled one by digest, and the derived one."""
+    names = set()
     if record.get("image") and record.get("digest"):
-        found.add(f"{record['image'].rpartition(':')[0]}@{record['digest']}")
+        names.add(f"{record['image'].rpartition(':')[0]}@{record['digest']}")
     if record.get("derived"):
-        found.add(record["derived"]["image"])
-    return found
+        names.add(record["derived"]["image"])
+    return names
 
 
 def image_of(record: Mapping[str, Any]) -> str:
-    """What `docker run` of a record's launch was given."""
+    """Return the image that the launch of a record runs; empty if the record has none."""
     derived: Mapping[str, str] = record.get("derived") or {}
     return derived.get("image") or next(iter(references(record)), "")
 
 
-def find(held: InstalledState, reference: str) -> Mapping[str, Any] | None:
-    """The image of that name, or None."""
-    return next((image for image in held["docker"]["images"] if reference in {*image["tags"], *image["digests"]}), None)
+def find(state: InstalledState, reference: str) -> Mapping[str, Any] | None:
+    """Return the image with this name or digest, or None."""
+    images = state["docker"]["images"]
+    return next((image for image in images if reference in {*image["tags"], *image["digests"]}), None)
 
 
-def wanted_images(held: InstalledState, kept: Iterable[Launch]) -> set[str]:
-    """The names of the images that these launches need. The base of a derived one is among them: Docker does not
-    remove it, and the next one is made of it."""
-    return with_bases(held, {name for launch in kept for name in references(launch["record"])})
+def referenced_images(state: InstalledState, kept: Iterable[Launch]) -> set[str]:
+    """Return the names of the images that these launches need. The base of a derived image is included: Docker does not
+    remove it, and the next build needs it."""
+    return with_bases(state, {name for launch in kept for name in references(launch["record"])})
 
 
-def with_bases(held: InstalledState, named: set[str]) -> set[str]:
-    """These names, and those of the images that the derived ones among them are made of."""
-    bases = {image["labels"].get(BASE_LABEL, "") for image in held["docker"]["images"] if {*image["tags"]} & named}
+def with_bases(state: InstalledState, named: set[str]) -> set[str]:
+    """Return these names and the base images of the derived images among them."""
+    bases = {image["labels"].get(BASE_LABEL, "") for image in state["docker"]["images"] if {*image["tags"]} & named}
     return named | (bases - {""})
 
 
-def known_images(held: InstalledState) -> set[str]:
-    """The names of all images that the toolkit has ever brought here, as far as this box remembers, and the IDs of all
-    that it has derived."""
-    named = {name for launch in launches(held) for name in references(launch["record"])}
-    named |= _history(held) | {*held["pulled"]}
-    named |= {image["id"] for image in held["docker"]["images"] if DERIVED_LABEL in image["labels"]}
-    return named | {image["labels"].get(BASE_LABEL, "") for image in held["docker"]["images"]} - {""}
+def known_images(state: InstalledState) -> set[str]:
+    """Return the names of all images that records, history and pulls of this host name, and the IDs of all derived
+    images."""
+    named = {name for launch in launches(state) for name in references(launch["record"])}
+    named |= _history(state) | {*state["pulled"]}
+    named |= {image["id"] for image in state["docker"]["images"] if DERIVED_LABEL in image["labels"]}
+    return named | {image["labels"].get(BASE_LABEL, "") for image in state["docker"]["images"]} - {""}
 
 
-def waiting_images(held: InstalledState) -> set[str]:
-    """What a pull has brought for a deployment whose turn has not come."""
-    return {*held["pulled"]} - _history(held)
+def waiting_images(state: InstalledState) -> set[str]:
+    """Return the pulled images that have not run yet."""
+    return {*state["pulled"]} - _history(state)
 
 
-def _history(held: InstalledState) -> set[str]:
-    return {name for entries in held["history"].values() for entry in entries for name in references(entry)}
+def _history(state: InstalledState) -> set[str]:
+    return {name for entries in state["history"].values() for entry in entries for name in references(entry)}
 
 
 def ours(image: Mapping[str, Any], known: Iterable[str]) -> bool:
-    """Has the toolkit brought this image?"""
+    """Return True if the toolkit pulled or built this image."""
     return bool({image["id"], *image["tags"], *image["digests"]} & {*known})
 
 
 def names_of_others(image: Mapping[str, Any], known: Iterable[str]) -> list[str]:
-    """Names of an image that the toolkit has not given it."""
+    """Return the names of an image that the toolkit did not set."""
     derived = DERIVED_LABEL in image["labels"]
     own = {*known}
     return [
         name
         for name in image["tags"]
-        if name not in own and not name.startswith(ON_ITS_WAY) and not (derived and name.startswith(DERIVED_NAME))
+        if name not in own and not name.startswith(TRANSFER_NAME) and not (derived and name.startswith(DERIVED_NAME))
     ]
 
 
 def image_items(
-    held: InstalledState, known: set[str], wanted: set[str], going: set[str]
+    state: InstalledState, known: set[str], referenced: set[str], going: set[str]
 ) -> tuple[list[Item], list[str]]:
-    """(the images of `known` that nothing of `wanted` names, derived ones first because the others are their bases;
-    what is left although it is ours, and why). `going` are names of containers that go as well."""
+    """Return (the images of `known` that are not in `referenced`, a line for each one that stays with its reason).
+
+    Derived images come first, because the others are their bases. `going` are the containers to be removed as well."""
     items, left = [], []
-    for image in held["docker"]["images"]:
-        if not ours(image, known) or {*image["tags"], *image["digests"]} & wanted:
+    for image in state["docker"]["images"]:
+        if not ours(image, known) or {*image["tags"], *image["digests"]} & referenced:
             continue
         name = next(iter([*image["tags"], *image["digests"]]), image["id"])
-        users = [c["name"] for c in held["docker"]["containers"] if c["image_id"] == image["id"]]
+        users = [c["name"] for c in state["docker"]["containers"] if c["image_id"] == image["id"]]
         if others := names_of_others(image, known):
             left.append(f"image {name} stays: it has a name that is not of vllm-spark, {', '.join(others)}")
-        elif held_by := [user for user in users if user not in going]:
-            left.append(f"image {name} stays: container {', '.join(held_by)} is made of it")
+        elif used_by := [user for user in users if user not in going]:
+            left.append(f"image {name} stays: container {', '.join(used_by)} is made of it")
         else:
             derived = DERIVED_LABEL in image["labels"]
             why = f"derived from {image['labels'].get(BASE_LABEL, 'an image')}" if derived else "pulled"
@@ -152,15 +154,16 @@ def image_items(
 
 
 def _names(image: Mapping[str, Any]) -> tuple[str, ...]:
-    """Digests last: Docker forgets them with the last tag of their repository."""
+    """Return all names, digests last: Docker drops a digest with the last tag of its repository."""
     return (*image["tags"], *image["digests"])
 
 
 def format_items(items: Sequence[Item], left: Sequence[str], verb: str) -> list[str]:
-    """What an operator reads before anything is taken away."""
-    told = [item for item in items if item.kind not in QUIET]
-    if not told:
+    """Return the lines that an operator reads before the removal."""
+    reported = [item for item in items if item.kind not in QUIET]
+    if not reported:
         return ["nothing to take away", *left]
-    total = sum(item.bytes for item in told)
-    end = f"{len(told)} in all, {size(total)}" + (" or more" if any(item.kind == "image" for item in told) else "")
-    return [*(f"{verb} {item.line()}" for item in told), f"{verb} {end}", *left]
+    total = sum(item.bytes for item in reported)
+    or_more = " or more" if any(item.kind == "image" for item in reported) else ""
+    end = f"{len(reported)} in all, {size(total)}{or_more}"
+    return [*(f"{verb} {item.line()}" for item in reported), f"{verb} {end}", *left]

@@ -12,8 +12,8 @@ from vllm_spark.lifecycle.installed import (
     image_items,
     known_images,
     launches,
+    referenced_images,
     waiting_images,
-    wanted_images,
 )
 
 PRUNE_WITHOUT_DOCKER = register("prune-without-docker", runbook="remove-refused")
@@ -46,14 +46,14 @@ def plan(state: InstalledState) -> tuple[list[Item], list[str]]:
     References are those of the current and the previous launch of each deployment, of pulled images that have never
     run, and of containers. Models stay."""
     kept = list(launches(state, KEPT))
-    referenced = wanted_images(state, kept) | waiting_images(state)
+    referenced = referenced_images(state, kept) | waiting_images(state)
     images, left = image_items(state, known_images(state), referenced, set())
     return [*images, *_builds(state), *_mounts(state), *_caches(state), *_volumes(state)], left
 
 
 def _builds(state: InstalledState) -> Iterator[Item]:
     """Yield build folders without a launch. vllm-spark/RECIPE:HASH is built in RECIPE-HASH (recipe.derived_image)."""
-    named = [name.rpartition("/")[2].replace(":", "-") for name in wanted_images(state, launches(state, KEPT))]
+    named = [name.rpartition("/")[2].replace(":", "-") for name in referenced_images(state, launches(state, KEPT))]
     for build in state["builds"]:
         if build["path"].rpartition("/")[2] not in named:
             yield Item("path", build["path"], "no launch runs the image built from it", build["bytes"])

@@ -15,7 +15,7 @@ ROLLED_BACK = register("rolled-back", runbook="rolled-back")
 
 @dataclass(frozen=True, slots=True)
 class RollbackDecision:
-    """What follows from the judged gates of a launch on one host."""
+    """The actions after the gates of a launch are judged on one host."""
 
     record: bool  # write the judged gates to the history
     restore: bool  # another launch takes its place again

@@ -27,8 +27,8 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What a run has read of one host. `spec` is None for an idle host, and if the inventory is refused (`refused` has
-    the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result of
+    """The facts and the spec of one host. `spec` is None for an idle host, and if the inventory is refused (`refused`
+    has the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result of
     operator_lock.lives_here for the run that has locked the host."""
 
     spec: Spec | None = None

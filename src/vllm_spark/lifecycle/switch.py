@@ -20,13 +20,13 @@ def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]
     left out, so that the run does not touch them. Raises RefusedError."""
     everything = deployment.parse(raw)
     assert isinstance(raw, Sequence)  # noqa: S101  parse has checked it; the type checker does not know
-    wanted = next((placed for placed in everything if placed.name == to), None)
-    if wanted is None:
+    target = next((placed for placed in everything if placed.name == to), None)
+    if target is None:
         raise RefusedError([_unknown(to, everything)])
-    absent = [host for host in wanted.hosts if host not in limit]
+    absent = [host for host in target.hosts if host not in limit]
     if absent:
-        raise RefusedError([_outside(wanted, "starts", absent)])
-    near = [entry for entry, placed in zip(raw, everything, strict=True) if set(placed.hosts) & set(wanted.hosts)]
+        raise RefusedError([_outside(target, "starts", absent)])
+    near = [entry for entry, placed in zip(raw, everything, strict=True) if set(placed.hosts) & set(target.hosts)]
     return [{**entry, "active": entry["name"] == to} for entry in near]
 
 
@@ -39,7 +39,7 @@ def before(stop_units: Sequence[str], running: Collection[str]) -> str:
 def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Collection[str]) -> Iterator[Refusal]:
     """Yield the reasons why a switch must not begin. `plans` are those of this run by host, as JSON."""
     known = {placed.unit: placed for placed in deployment.parse(chosen)}
-    wanted = next(placed for placed in known.values() if placed.active)
+    target = next(placed for placed in known.values() if placed.active)
     stops = dict.fromkeys(unit for plan in plans.values() for unit in plan["stop_units"])
     for placed in (known[unit] for unit in stops):
         absent = [host for host in placed.hosts if host not in limit]
@@ -48,9 +48,9 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
     changed = [host for host, plan in plans.items() if plan.get("reason") == unit_state.LAUNCH_CHANGED]
     if changed:
         yield SWITCH_RUNS_ALREADY(
-            what=f"{wanted.name} runs on {' and '.join(changed)} with another launch than the inventory's",
+            what=f"{target.name} runs on {' and '.join(changed)} with another launch than the inventory's",
             expected="a deployment that does not run yet, or runs as planned",
-            fix=f"make {wanted.name} active in the inventory, then deploy.",
+            fix=f"make {target.name} active in the inventory, then deploy.",
         )
 
 

@@ -1,5 +1,4 @@
-"""Final report of a switch: time per phase, failed gates, and the inventory edit that makes it permanent. Pure, and a
-module of its own because every run loads it with the filters."""
+"""Final report of a switch: time per phase, failed gates, and the inventory edit that makes it permanent. Pure."""
 
 from __future__ import annotations
 
@@ -25,57 +24,57 @@ PHASES = {
 def inventory_edit(raw: object, to: str) -> str:
     """Return the inventory edit that makes the switch permanent; empty if the inventory already agrees."""
     everything = deployment.parse(raw)
-    wanted = next(placed for placed in everything if placed.name == to)
-    rivals = [other for other in everything if other is not wanted and set(other.hosts) & set(wanted.hosts)]
+    target = next(placed for placed in everything if placed.name == to)
+    rivals = [other for other in everything if other is not target and set(other.hosts) & set(target.hosts)]
     still = [other.name for other in rivals if other.active]
-    if wanted.active and not still:
+    if target.active and not still:
         return ""
-    edits = [*([] if wanted.active else [f"`active: true` to {to}"]), *(f"`active: false` to {name}" for name in still)]
+    edits = [*([] if target.active else [f"`active: true` to {to}"]), *(f"`active: false` to {name}" for name in still)]
     return f"The next deploy follows the inventory again. For {to} to stay, give {' and '.join(edits)} there."
 
 
-def idle_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
+def idle_report(runs: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
     """Return the hosts that a switch leaves without a model, as one rank of a former pair. It depends on what each host
     has stopped and still runs: a host of that pair may have served something else."""
     taken = next(placed.hosts for placed in deployment.parse(raw) if placed.name == to)
-    return sorted(one["host"] for one in did if one["stop"] and not one["others"] and one["host"] not in taken)
+    return sorted(one["host"] for one in runs if one["stop"] and not one["others"] and one["host"] not in taken)
 
 
-def phase_seconds(did: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds by phase of the time without an answer, `gap_s`. `did` are the hosts: `steps` as vllm-switch measured
-    them, `judged` of vllm_verify, and by the controller's clock `total_s` from before the stop to the last gate and
-    `judged_s` of it for vllm_verify. Hosts work side by side, so the slowest counts; what is left over was the way
-    between controller and box."""
+def phase_seconds(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return phase -> seconds, and the time without an answer as `gap_s`.
+
+    `runs` are the switch_steps.HostRun of all hosts. Hosts work in parallel, so the slowest host counts. The remainder,
+    `between_s`, is the communication between controller and host."""
 
     def slowest(part: str, key: str) -> float:
-        return max((one.get(part, {}).get(key, 0.0) for one in did), default=0.0)
+        return max((one.get(part, {}).get(key, 0.0) for one in runs), default=0.0)
 
-    box = {key: slowest("steps", key) for key in ("stop_s", "memory_s", "start_s")}
-    total, judging = (max((one[key] for one in did), default=0.0) for key in ("total_s", "judged_s"))
+    steps = {key: slowest("steps", key) for key in ("stop_s", "memory_s", "start_s")}
+    total, judging = (max((one[key] for one in runs), default=0.0) for key in ("total_s", "judged_s"))
     ready = min(judging, slowest("judged", "waited_s"))
-    between = max(0.0, total - judging - sum(box.values()))
-    return {**box, "ready_s": ready, "gates_s": judging - ready, "between_s": between, "gap_s": total}
+    between = max(0.0, total - judging - sum(steps.values()))
+    return {**steps, "ready_s": ready, "gates_s": judging - ready, "between_s": between, "gap_s": total}
 
 
-def success_report(did: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
+def success_report(runs: Sequence[Mapping[str, Any]], raw: object, to: str) -> list[str]:
     """Return the report of a successful switch: the time without an answer, and the follow-up actions."""
-    stopped = any(one["stop"] for one in did)
-    changed = any(one["steps"] for one in did)
+    stopped = any(one["stop"] for one in runs)
+    changed = any(one["steps"] for one in runs)
     lines = (
-        [format_durations(to, did)]
+        [format_durations(to, runs)]
         if stopped
         else [f"{to} {'runs' if changed else 'ran already'}, and its gates hold."]
     )
-    lines += [f"{host} is left without a model server." for host in idle_report(did, raw, to)]
+    lines += [f"{host} is left without a model server." for host in idle_report(runs, raw, to)]
     return [line for line in [*lines, inventory_edit(raw, to)] if line]
 
 
-def format_durations(to: str, did: Sequence[Mapping[str, Any]]) -> str:
+def format_durations(to: str, runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the times as one line."""
-    took = phase_seconds(did)
-    parts = ", ".join(f"{words} {took[key]:.1f}" for key, words in PHASES.items())
-    left = sum(one.get("drained", {}).get("left", 0) for one in did)
-    drained = max((one.get("drained", {}).get("drain_s", 0.0) for one in did), default=0.0)
+    took = phase_seconds(runs)
+    parts = ", ".join(f"{phase} {took[key]:.1f}" for key, phase in PHASES.items())
+    left = sum(one.get("drained", {}).get("left", 0) for one in runs)
+    drained = max((one.get("drained", {}).get("drain_s", 0.0) for one in runs), default=0.0)
     cut = f", and {left} requests were cut off" if left else ""
     return (
         f"{to} holds its gates {took['gap_s']:.1f} s after the stop: {parts}. Before it {drained:.1f} s of drain{cut}."

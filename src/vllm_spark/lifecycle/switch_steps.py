@@ -15,7 +15,7 @@ from vllm_spark.lifecycle import switch_report
 
 
 class SwitchOrder(TypedDict):
-    """What a switch stops and starts on one host. Names of deployments, without `vllm@`."""
+    """The deployments that a switch stops and starts on one host. Names are without `vllm@`."""
 
     involved: bool  # the host takes part in the switch
     starts: bool  # the host is one of the new deployment
@@ -26,7 +26,7 @@ class SwitchOrder(TypedDict):
 
 
 class HostRun(TypedDict):
-    """What a switch did on one host. Times in seconds of the controller's clock."""
+    """The result of a switch on one host. Times are in seconds of the controller's clock."""
 
     host: str
     others: list[str]
@@ -42,7 +42,7 @@ class HostRun(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SwitchRequest:
-    """What the operator wants, and the hosts of the new deployment."""
+    """The request of the operator, and the hosts of the new deployment."""
 
     to: str
     deployments: object  # vllm_deployments of the inventory
@@ -117,14 +117,14 @@ def result(request: SwitchRequest, runs: Sequence[HostRun], host: str) -> Switch
     """Return the result for `host`. `runs` holds every host of the switch. The old deployments return only if one ran
     on some host: otherwise the new one keeps running for inspection."""
     failure = missed(runs, request.hosts)
-    mine = next(run for run in runs if run["host"] == host)
+    own = next(run for run in runs if run["host"] == host)
     reports = not failure and host == runs[0]["host"]
     return SwitchResult(
         ok=not failure,
         missed=failure,
-        settle=not failure and mine["changes"],
+        settle=not failure and own["changes"],
         go_back=bool(failure) and request.return_allowed and any(run["old"] for run in runs),
-        record=mine["changes"] and "holds" in mine["judged"],
+        record=own["changes"] and "holds" in own["judged"],
         report=reports,
         lines=switch_report.success_report(runs, request.deployments, request.to) if reports else [],
     )

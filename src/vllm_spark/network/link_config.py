@@ -50,7 +50,7 @@ class LinkEnds:
 
     @property
     def rails(self) -> list[tuple[LinkPort, LinkPort]]:
-        """(my end, the peer's end) per subnet."""
+        """Return (own end, end of the peer) per subnet."""
         ends = {twin.subnet: twin for twin in self.other.twins}
         return [(twin, ends[twin.subnet]) for twin in self.mine.twins]
 

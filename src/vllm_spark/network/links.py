@@ -126,7 +126,7 @@ class HostFabric:
 
     @property
     def links(self) -> list[FabricLink]:
-        """Every HCA with a cable, by each IPv4 address of its netdev, lowest subnet first."""
+        """Return a link per HCA with a cable and IPv4 address of its netdev, lowest subnet first."""
         links = [FabricLink(hca, netdev, address) for hca, netdev in self.up for address in netdev.addresses]
         return sorted(links, key=lambda link: (link.subnet, link.hca.order))
 

@@ -51,7 +51,7 @@ class PingResult(Ping):
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """What the role carries out on one host. `move` are the files to put aside, `live` is true if the netdevs already
+    """The steps of the role on one host. `move` are the files to put aside, `live` is true if the netdevs already
     have what the file configures, `known_as` are the names of the peer in known_hosts."""
 
     host: str

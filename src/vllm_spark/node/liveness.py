@@ -48,7 +48,7 @@ class Server(TypedDict):
 
 
 class TokenProbe(TypedDict):
-    """One probe. `progress` holds the engine's counters as text, read only after a miss. `detail` says what came."""
+    """One probe. `progress` is the text of the engine's counters, read only after a miss. `detail` is the response."""
 
     answered: bool
     progress: str

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
 # Placed by vllm-spark, which knows it by this line.
-"""Switches this Spark from the model server that runs to another one that was deployed here, without Ansible.
+"""Switches this Spark from the running model server to another deployed one, without Ansible.
 
-    vllm-switch           what is here, and what runs
-    vllm-switch NAME      drain and stop what runs, see its memory back, start NAME, wait for its first token
+    vllm-switch           list the deployments and their states
+    vllm-switch NAME      drain and stop the running server, wait for its memory, start NAME, wait for a token
 
-If NAME gives no token, what ran before comes back. The one that answers is enabled, so that a boot starts it. No gate
-is judged; `switch.yml -e to=NAME` does that. A pair: run it on its head, then on its other Spark; each waits for the
-other.
+If NAME returns no token, the previous server is started again. The server that answers is enabled, so that a boot
+starts it. The gates are not judged; `switch.yml -e to=NAME` judges them. For a pair, run it on the head, then on the
+other Spark; each waits for the other.
 
-It works in a unit of its own, vllm-switch.service: a connection that breaks leaves no Spark without a server, and two
-of them cannot work at once. `journalctl -u vllm-switch` has what was said.
+The work runs in a unit of its own, vllm-switch.service. A lost connection does not interrupt it, and two switches
+cannot run at once. `journalctl -u vllm-switch` has the output.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def drain(name: str, within_s: float) -> Document:
 
 
 def memory() -> tuple[int, int]:
-    """(total, available) in bytes."""
+    """Return (total, available) memory in bytes."""
     table = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
     return tuple(int(table[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.core.text import plain
+from vllm_spark.core.text import one_line
 from vllm_spark.core.types import Facts
 from vllm_spark.doctor.diagnosis import Finding
 from vllm_spark.preflight.context import HostContext
@@ -67,12 +67,12 @@ class Check:
             if isinstance(observation, Refusal):
                 raise TypeError(f"check {self.id} is a warning and yields a refusal")
             # Names of processes, containers and models come from outside.
-            values = {key: plain(value) for key, value in observation.values.items()}
+            values = {key: one_line(value) for key, value in observation.values.items()}
             values |= {"host": context.host, "peer": context.peer.host if context.peer else ""}
             yield Finding(
                 signature=self.id,
                 cause=self.what.format(**values),
-                line=plain(observation.evidence),
+                line=one_line(observation.evidence),
                 fix=self.fix.format(**values),
                 runbook=f"{self.runbook}.md",
                 severity=self.severity,

@@ -1,4 +1,4 @@
-"""Where each Spark gets its images from: a registry once, then missing layers from another Spark. Pure."""
+"""The source of each image on each Spark: a registry once, then missing layers from another Spark. Pure."""
 
 from __future__ import annotations
 

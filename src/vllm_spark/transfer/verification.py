@@ -1,4 +1,4 @@
-"""Which weights on a host must be read and hashed. Pure."""
+"""The selection of the weights on a host that must be read and hashed. Pure."""
 
 from __future__ import annotations
 

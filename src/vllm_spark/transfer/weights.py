@@ -1,4 +1,4 @@
-"""Where each Spark gets its weights from: outside once, then other Sparks over the fabric. Pure."""
+"""The source of the weights on each Spark: outside once, then other Sparks over the fabric. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the log that was read reaches back to the start of the engine."""
+"""The check that a log reaches back to the start of the engine."""
 
 from __future__ import annotations
 

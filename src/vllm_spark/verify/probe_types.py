@@ -57,7 +57,8 @@ class SupervisorState(TypedDict, total=False):
 
 
 class Probe(TypedDict):
-    """One look at a host. `lines` are the log lines since the cursor of the previous probe. `responses` is by id."""
+    """The result of one probe of a host. `lines` are the log lines since the cursor of the previous probe.
+    `responses` is by id."""
 
     unit: Mapping[str, str]
     running_s: float

@@ -1,4 +1,4 @@
-"""All gates in the order in which they are judged: every file of verify/gates is one gate."""
+"""The gates in the order in which they are judged. Each file of verify/gates is one gate."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from vllm_spark.core.text import plain, shown
+from vllm_spark.core.text import one_line, quoted
 from vllm_spark.verify.probe_types import HttpResponse
 
 # Tags that a template or a parser must remove from a text: Gemma 4's own, and those of other families.
@@ -57,12 +57,12 @@ def dig(value: object, *path: str | int) -> Any:
 def status(response: HttpResponse) -> str:
     """Return how a request ended, in words: its error, or its status with the server's message."""
     if response.get("error"):
-        return plain(str(response["error"]))
+        return one_line(str(response["error"]))
     if "status" not in response:
         return "no response"
     document = response.get("json")
     message = dig(document, "error", "message") or dig(document, "message")
-    return f"status {response['status']}" + (f": {shown(message)}" if isinstance(message, str) and message else "")
+    return f"status {response['status']}" + (f": {quoted(message)}" if isinstance(message, str) and message else "")
 
 
 def read(response: HttpResponse) -> Message:
@@ -87,7 +87,7 @@ def _read(response: HttpResponse) -> Message:
     else:
         document = response.get("json")
         if not isinstance(document, Mapping):
-            raise MalformedError(f"no JSON object but {shown(response.get('text') or document)}")
+            raise MalformedError(f"no JSON object but {quoted(response.get('text') or document)}")
     choice = dig(document, "choices", 0)
     message = dig(choice, "message")
     if not isinstance(message, Mapping):
@@ -112,7 +112,7 @@ def count(value: object) -> int | None:
 
 def _expect(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind):
-        raise MalformedError(f"{shown(value)} is not {name}")
+        raise MalformedError(f"{quoted(value)} is not {name}")
     return value
 
 
@@ -137,7 +137,7 @@ def _token_ids(choice: object) -> tuple[int, ...] | None:
     if ids is None:
         return None
     if not all(count(number) is not None for number in ids):
-        raise MalformedError(f"{shown(ids)} are not token ids")
+        raise MalformedError(f"{quoted(ids)} are not token ids")
     return tuple(ids)
 
 
@@ -149,7 +149,7 @@ def _logprobs(choice: object) -> tuple[object, ...] | None:
 def _join_stream(response: HttpResponse) -> dict[str, Any]:
     """Return one completion from the chunks of a stream, as a client joins them."""
     if response.get("bad"):
-        raise MalformedError(f"a piece of the stream is not JSON: {shown(response['bad'])}")
+        raise MalformedError(f"a piece of the stream is not JSON: {quoted(response['bad'])}")
     stream = _Stream()
     for event in response["events"]:
         stream.add(event)
@@ -172,7 +172,7 @@ class _Stream:
 
     def add(self, event: object) -> None:
         if dig(event, "error") is not None:
-            raise MalformedError(f"the stream says {shown(dig(event, 'error'))}")
+            raise MalformedError(f"the stream says {quoted(dig(event, 'error'))}")
         self.first = event if self.first is None else self.first
         self.usage = dig(event, "usage") or self.usage
         choice = dig(event, "choices", 0)
@@ -188,7 +188,7 @@ class _Stream:
     def _add_call(self, piece: object) -> None:
         index = count(dig(piece, "index"))
         if index is None:
-            raise MalformedError(f"a piece of a tool call has no index: {shown(piece)}")
+            raise MalformedError(f"a piece of a tool call has no index: {quoted(piece)}")
         call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
         function = dig(piece, "function")
         call["id"] = call["id"] or _text(piece, "id")

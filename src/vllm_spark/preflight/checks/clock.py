@@ -21,7 +21,7 @@ Offset = tuple[float, float]
     "clock-off",
     runbook="clock-skew",
     severity="warning",
-    needs=("time", "asked"),
+    needs=("time", "controller_time"),
     what="the clock of {host} is {ahead} this machine's: certificates of registries and of the model hub may look "
     "expired or not yet valid, and the times of its journal do not match those of other hosts",
     fix="`ssh {host} timedatectl` on the Spark and here; `sudo timedatectl set-ntp true` where it is not synchronised.",
@@ -38,7 +38,7 @@ def clock_off(context: HostContext) -> Iterator[Observation]:
     "clocks-apart",
     runbook="clock-skew",
     severity="warning",
-    needs=("time", "asked"),
+    needs=("time", "controller_time"),
     what="the clocks of {host} and {peer} are {apart} apart: the logs of the two ranks cannot be compared by time, and "
     "NTP keeps at most one of the clocks",
     fix="`sudo timedatectl set-ntp true` on both; without internet configure {peer} to use {host} (chrony).",
@@ -58,7 +58,7 @@ def clock_offset(facts: Facts) -> Offset | None:
 
     The host read its clock twice between the request and the response, so the true offset is between the two.
     """
-    host, controller = facts.get("time"), facts.get("asked")
+    host, controller = facts.get("time"), facts.get("controller_time")
     if not host or not controller:
         return None
     least, most = host["ended"] - controller["after"], host["began"] - controller["before"]

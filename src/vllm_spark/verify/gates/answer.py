@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vllm_spark.core.text import plain
+from vllm_spark.core.text import one_line
 from vllm_spark.core.types import Document
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
@@ -48,7 +48,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         text, expected = message.content, question["expect"]
         right = text.strip() == expected if question.get("match") == "exact" else expected in text
         if right:
-            yield Verdict(NAME, str(index), True, f"{question['ask']} {plain(text)}")
+            yield Verdict(NAME, str(index), True, f"{question['ask']} {one_line(text)}")
         else:
             yield failure(
                 NAME, str(index),

@@ -1,7 +1,7 @@
 """Gate: NCCL uses the network that the recipe names.
 
-NCCL falls back to TCP without a message if the container lacks /dev/infiniband; only its own log shows it. GPUDirect
-RDMA is not expected: a GB10 does not have it.
+NCCL falls back to TCP without a message if the container does not have /dev/infiniband; only its own log shows it.
+GPUDirect RDMA is not expected: a GB10 does not have it.
 """
 
 from __future__ import annotations

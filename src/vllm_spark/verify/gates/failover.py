@@ -16,7 +16,7 @@ from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -147,7 +147,7 @@ def _name_fault(names: AbstractSet[str], by_id: Responses) -> str:
             if message.fault:
                 return f"{path}: {message.fault}"
             if message.model not in names:
-                return f"the reply names model {shown(message.model)}"
+                return f"the reply names model {quoted(message.model)}"
     return ""
 
 
@@ -155,7 +155,7 @@ def _tokenizer_fault(by_id: Responses, counts: Mapping[str, Sequence[Counts]]) -
     for turn, path in enumerate(TURNS):
         observed = fingerprint(by_id, turn)
         if any(number is None or number < 1 for number in observed):
-            return f"the prompts have {shown(observed)} tokens"
+            return f"the prompts have {quoted(observed)} tokens"
         if path in counts and observed not in [list(allowed) for allowed in counts[path]]:
             return f"the tokenizer counts {observed}"
     return ""
@@ -171,8 +171,8 @@ def _unknown_model_fault(by_id: Responses, server: str) -> str:
 
 
 def _judge_counter(model: str, by_id: Responses, server: str) -> Verdict:
-    """Each turn must move the counter by exactly its requests. A larger step includes requests of other clients, also
-    of the liveness timer; a smaller step means that a request went elsewhere."""
+    """Judge that each turn moves the counter by exactly its requests. A larger step includes requests of other
+    clients, also of the liveness timer. A smaller step means that a request went elsewhere."""
     reads = [counter(model, by_id.get(f"failover-counter-{turn}", {})) for turn in range(len(TURNS) + 1)]
     known = [value for value in reads if value is not None]
     id_ = f"{server}-counter"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -67,7 +67,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         fault = next(faults(message), "")
         if fault:
             yield _failure(
-                form, f"{fault}; the text is {shown(message.content)}", "sound text",
+                form, f"{fault}; the text is {quoted(message.content)}", "sound text",
                 "the kernels compute wrong numbers: compare the backends in the log with the recipe's log gates.",
             )  # fmt: skip
         else:
@@ -103,7 +103,7 @@ def _in_logprobs(logprobs: Sequence[object]) -> Iterator[str]:
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
         # NaN compares as False with anything.
         if not LEAST_LOGPROB <= number <= MOST_LOGPROB:
-            yield f"a log-probability is {shown(value)}"
+            yield f"a log-probability is {quoted(value)}"
             return
 
 

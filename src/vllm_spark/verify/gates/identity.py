@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 
-from vllm_spark.core.text import plain
+from vllm_spark.core.text import one_line
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -47,11 +47,11 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     wrong = [(name, observed, expected) for name, observed, expected in checks if observed != expected]
     for name, observed, expected in wrong:
         yield failure(
-            NAME, name.replace(" ", "-"), f"{name} is {plain(str(observed))}", f"{expected}",
+            NAME, name.replace(" ", "-"), f"{name} is {one_line(str(observed))}", f"{expected}",
             f"look for another server on port {request.port}, then deploy again.", runbook="wrong-identity",
         )  # fmt: skip
     if not wrong:
-        yield Verdict(NAME, "all", True, f"{request.served_name}, vLLM {plain(version)}, {request.image[-12:]}")
+        yield Verdict(NAME, "all", True, f"{request.served_name}, vLLM {one_line(version)}, {request.image[-12:]}")
 
 
 GATE = Gate(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -59,7 +59,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
             yield _failure(str(index), message.fault, "an answer", "read the log of the engine.")
             return
         if final_answer(message.content) != right:
-            observed = final_answer(message.content) or shown(message.content[-80:])
+            observed = final_answer(message.content) or quoted(message.content[-80:])
             wrong.append(f"{question} {observed}" + (" (cut by max_tokens)" if message.finish == "length" else ""))
     score = f"{len(QUESTIONS) - len(wrong)} of {len(QUESTIONS)} right"
     if len(QUESTIONS) - len(wrong) >= needed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -49,7 +49,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
                 "set the reasoning-parser of this model's family and its own chat template.",
             )  # fmt: skip
         else:
-            observed = f"{len(message.reasoning)} characters, then {shown(message.content)}"
+            observed = f"{len(message.reasoning)} characters, then {quoted(message.content)}"
             yield Verdict(NAME, form, True, observed)
 
 
@@ -58,12 +58,12 @@ def faults(message: responses.Message) -> Iterator[str]:
     for field, text in (("content", message.content), ("reasoning", message.reasoning)):
         tag = responses.leaked(text, (*responses.CHANNEL_TAGS, *responses.TOOL_TAGS))
         if tag:
-            yield f"{tag} stands in {field}: {shown(text)}"
+            yield f"{tag} stands in {field}: {quoted(text)}"
     if not message.reasoning.strip():
-        yield f"reasoning is empty, content is {shown(message.content)}"
+        yield f"reasoning is empty, content is {quoted(message.content)}"
     if not message.content.strip():
         cut = " (max_tokens of the gate ended the thinking)" if message.finish == "length" else ""
-        yield f"content is empty{cut}, reasoning is {shown(message.reasoning)}"
+        yield f"content is empty{cut}, reasoning is {quoted(message.reasoning)}"
 
 
 GATE = Gate(

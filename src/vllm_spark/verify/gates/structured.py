@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -67,7 +67,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
             message = responses.read(probe["responses"].get(f"{NAME}-{id_}", {}))
             fault = message.fault or (_schema_fault(message) if case == "schema" else _choice_fault(message))
             if not fault:
-                yield Verdict(NAME, id_, True, shown(message.content))
+                yield Verdict(NAME, id_, True, quoted(message.content))
                 continue
             expected = f"one of {', '.join(CHOICES)}" if case == "choice" else f"JSON with {', '.join(FIELDS)} alone"
             yield _failure(
@@ -81,18 +81,18 @@ def _schema_fault(message: responses.Message) -> str:
     try:
         document = json.loads(message.content)
     except (ValueError, RecursionError):
-        return f"no JSON but {shown(message.content)}"
+        return f"no JSON but {quoted(message.content)}"
     if not isinstance(document, dict) or set(document) != set(FIELDS):
-        return f"JSON of another form: {shown(message.content)}"
+        return f"JSON of another form: {quoted(message.content)}"
     for name, allowed in FIELDS.items():
         # True equals 1 in Python, and 3.0 equals 3.
         if (type(document[name]), document[name]) not in [(type(value), value) for value in allowed]:
-            return f"{name} is {shown(document[name])}"
+            return f"{name} is {quoted(document[name])}"
     return ""
 
 
 def _choice_fault(message: responses.Message) -> str:
-    return "" if message.content in CHOICES else f"the text is {shown(message.content)}"
+    return "" if message.content in CHOICES else f"the text is {quoted(message.content)}"
 
 
 GATE = Gate(

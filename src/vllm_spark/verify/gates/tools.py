@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -110,7 +110,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
             message = responses.read(probe["responses"].get(f"{NAME}-{id_}", {}))
             fault = message.fault or next(faults(CASES[name], message), "")
             if not fault:
-                observed = "; ".join(map(_format_call, message.calls)) or shown(message.content)
+                observed = "; ".join(map(_format_call, message.calls)) or quoted(message.content)
                 yield Verdict(NAME, id_, True, observed)
                 continue
             yield _failure(
@@ -125,7 +125,7 @@ def faults(case: Case, message: responses.Message) -> Iterator[str]:
     for text in texts:
         tag = responses.leaked(text, (*responses.TOOL_TAGS, *responses.CHANNEL_TAGS))
         if tag:
-            yield f"{tag} stands in {shown(text)}"
+            yield f"{tag} stands in {quoted(text)}"
     if case.in_text:
         yield from _text_faults(case, message)
     else:
@@ -136,24 +136,24 @@ def _text_faults(case: Case, message: responses.Message) -> Iterator[str]:
     if message.calls:
         yield f"it calls {_format_call(message.calls[0])} again, whose result it has"
     if any(part not in message.content for part in case.in_text):
-        yield f"the answer is {shown(message.content)}"
+        yield f"the answer is {quoted(message.content)}"
 
 
 def _call_faults(case: Case, message: responses.Message) -> Iterator[str]:
     if not message.calls:
-        yield f"no call but {shown(message.content)}"
+        yield f"no call but {quoted(message.content)}"
     if message.finish != "tool_calls":
-        yield f"finish_reason is {shown(message.finish)} where tools are called"
+        yield f"finish_reason is {quoted(message.finish)} where tools are called"
     ids = [call.id for call in message.calls]
     if not all(ids) or len(set(ids)) < len(ids):
-        yield f"the calls' ids are {shown(ids)}"
+        yield f"the calls' ids are {quoted(ids)}"
     # Two calls may come in either order.
     if sorted(call.name for call in message.calls) != sorted(name for name, _, _ in case.calls):
-        yield f"it calls {shown([call.name for call in message.calls])}"
+        yield f"it calls {quoted([call.name for call in message.calls])}"
     by_name = {call.name: call.arguments for call in message.calls}
     for name, argument, value in case.calls:
         if arguments(by_name.get(name, "")) != {argument: value}:
-            yield f"the arguments of {name} are {shown(by_name.get(name, ''))}"
+            yield f"the arguments of {name} are {quoted(by_name.get(name, ''))}"
 
 
 def arguments(text: str) -> object:
@@ -165,7 +165,7 @@ def arguments(text: str) -> object:
 
 
 def _format_call(call: responses.ToolCall) -> str:
-    return shown(f"{call.name}({call.arguments})")
+    return quoted(f"{call.name}({call.arguments})")
 
 
 def _expected(case: Case) -> str:

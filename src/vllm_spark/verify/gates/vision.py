@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 
-from vllm_spark.core.text import shown
+from vllm_spark.core.text import quoted
 from vllm_spark.core.types import Document
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
@@ -67,7 +67,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
                 "see that the recipe does not switch pictures off and that the chat template knows image_url.",
             )  # fmt: skip
         else:
-            yield Verdict(NAME, f"{left}-{right}", True, shown(message.content))
+            yield Verdict(NAME, f"{left}-{right}", True, quoted(message.content))
 
 
 def faults(
@@ -81,7 +81,7 @@ def faults(
         yield f"the prompt has {with_picture} tokens with the picture and {without} without"
     named = re.findall("|".join(COLOURS), message.content.lower())
     if tuple(named[:2]) != colours:
-        yield f"it sees {shown(message.content)}"
+        yield f"it sees {quoted(message.content)}"
 
 
 GATE = Gate(
