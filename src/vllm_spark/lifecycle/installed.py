@@ -31,8 +31,8 @@ QUIET = ("reload", "empty")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk space
-    that the removal frees."""
+    """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk
+    space that the removal frees."""
 
     kind: str  # unit, container, image, volume, path, rules; reload and empty tidy up
     name: str

@@ -218,12 +218,12 @@ async def hello(rank: Rank) -> Message:
     return {"launch": rank.launch, "image": image, "toolkit": record.get("toolkit")}
 
 
-def differences(mine: Message, theirs: Message) -> list[str]:
+def differences(own: Message, peer: Message) -> list[str]:
     """Return why two supervisors must not start: one line per property in which they differ."""
     return [
-        f"{name} is {mine.get(name)} here and {theirs.get(name)} there"
+        f"{name} is {own.get(name)} here and {peer.get(name)} there"
         for name in ("launch", "image", "toolkit")
-        if mine.get(name) != theirs.get(name)
+        if own.get(name) != peer.get(name)
     ]
 
 
