@@ -141,7 +141,7 @@ def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
 
 
 def container_options(spec: Spec) -> Iterator[OptionArgv]:
-    """The options of `docker run` but for the labels."""
+    """Yield the options of `docker run` except the labels."""
     runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
     for capability in sorted(runtime["capabilities"]):
         yield ("--cap-add", capability)

@@ -229,8 +229,8 @@ def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarg
 
 def _launch(kept: Mapping[str, Any], to: str) -> Mapping[str, Any]:
     """Return the launch with that fingerprint, or the previous launch if the host has none."""
-    found = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
-    return next((launch for launch in found if launch["record"].get("launch") == to), found[0])
+    candidates = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
+    return next((launch for launch in candidates if launch["record"].get("launch") == to), candidates[0])
 
 
 def _refusal(kind: RefusalKind, what: str, expected: str, fix: str) -> Refusal:

@@ -64,7 +64,7 @@ class Hca:
 
     @property
     def rate_gbps(self) -> float | None:
-        """200.0 from "200 Gb/sec (4X HDR)"."""
+        """Return the rate in Gb/s, e.g. 200.0 from "200 Gb/sec (4X HDR)"."""
         number = re.match(r"[\d.]+", self.rate)
         return float(number[0]) if number else None
 
