@@ -18,12 +18,12 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         variable, again = self.args["registered"], self.args.get("again", False)
         # After a failed check, some hosts of the play have not registered the variable.
-        boxes = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
+        states = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
         request = remove.RemoveRequest(**self.args["remove"]) if "remove" in self.args else None
-        refusals = [] if again else list(remove.refusals(request, boxes) if request else prune.refusals(boxes))
+        refusals = [] if again else list(remove.refusals(request, states) if request else prune.refusals(states))
         if refusals:
             raise RefusedError(refusals)
-        items, left = remove.plan(boxes[self.host], request) if request else prune.plan(boxes[self.host])
+        items, left = remove.plan(states[self.host], request) if request else prune.plan(states[self.host])
         if again:
             if items:
                 self.fail(str(remove.remaining_lines(self.host, items)))

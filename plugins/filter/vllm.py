@@ -1,4 +1,4 @@
-"""Filters over vllm_spark, for values that no task may show, for messages, and for conditions of one boolean."""
+"""Filters over vllm_spark: for values that tasks must not log, for messages, and for conditions with one result."""
 
 from __future__ import annotations
 

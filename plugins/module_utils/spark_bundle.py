@@ -130,7 +130,7 @@ class Bundle:
         argv = ["journalctl", "--quiet", "--no-pager", "--utc", "--output", "short-iso-precise"]
         head = HeadBuffer(*bounds[0])
         if not self.stream([*argv, *matches], head.add) and len(head.lines) <= MESSAGE_LINES:
-            # There is no such boot, no journal, or no right to read it.
+            # The boot or the journal does not exist, or the user may not read it.
             self.notes += [f"journalctl: {line}" for line in head.lines]
             return 0
         text, left_out = as_text(head.lines), ""

@@ -41,15 +41,15 @@ PULL_JOURNAL, PULL_LINE = f"{STATE}/pull/daemon.json.before", "# vllm-spark: for
 
 def size(path: str) -> int:
     """Return the bytes of a file or a folder on the disk; a file with several hard links counts once."""
-    seen, total = set(), 0
+    inodes, total = set(), 0
     for folder, _, names in os.walk(path) if os.path.isdir(path) and not os.path.islink(path) else [("", [], [path])]:
         for name in [folder, *(os.path.join(folder, name) for name in names)]:
             try:
                 stat = os.lstat(name)
             except OSError:
                 continue  # removed in the meantime, or the empty name of a file's folder
-            if (stat.st_dev, stat.st_ino) not in seen:
-                seen.add((stat.st_dev, stat.st_ino))
+            if (stat.st_dev, stat.st_ino) not in inodes:
+                inodes.add((stat.st_dev, stat.st_ino))
                 total += stat.st_blocks * 512
     return total
 

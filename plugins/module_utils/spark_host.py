@@ -163,6 +163,6 @@ def has_gpu(container: dict[str, Any]) -> bool:
     requests = container["HostConfig"].get("DeviceRequests") or []
     if any("gpu" in str((request.get("Capabilities"), request.get("DeviceIDs"))) for request in requests):
         return True
-    env: dict[str, str] = dict(word.partition("=")[::2] for word in container["Config"].get("Env") or [])
+    env: dict[str, str] = dict(entry.partition("=")[::2] for entry in container["Config"].get("Env") or [])
     visible = env.get("NVIDIA_VISIBLE_DEVICES", "")
     return container["HostConfig"].get("Runtime") == "nvidia" and visible not in ("", "void", "none")

@@ -26,12 +26,12 @@ class CommandResult(NamedTuple):
 
     @property
     def output(self) -> str:
-        """The output without surrounding white space; the error output if there is no other."""
+        """Return stdout without surrounding white space; stderr if stdout is empty."""
         return (self.stdout or self.stderr).strip()
 
     @property
     def error(self) -> str:
-        """The error output without surrounding white space; the output if there is no other."""
+        """Return stderr without surrounding white space; stdout if stderr is empty."""
         return self.stderr.strip() or self.stdout.strip()
 
 

@@ -46,13 +46,13 @@ class Needs(TypedDict):
 
 
 class Launch(TypedDict):
-    """One launch of a deployment. `lacking` has a sentence for each missing path."""
+    """One launch of a deployment. `path_faults` has a sentence for each missing path."""
 
     record: dict[str, Any]
     runnable: bool
     gates: bool
     needs: Needs
-    lacking: list[str]
+    path_faults: list[str]
 
 
 def argv_of(script: str) -> list[str]:
@@ -85,7 +85,7 @@ def needs(script: str) -> Needs:
     }
 
 
-def lacking(path: str) -> str:
+def path_fault(path: str) -> str:
     """Return why an engine cannot read a folder or file, or an empty text. Files of a hub cache are links into its
     blobs/."""
     if os.path.isfile(path):
@@ -114,6 +114,6 @@ def launches(folder: str) -> dict[str, Launch]:
             "runnable": bool(argv_of(script)),
             "gates": bool(read_object(os.path.join(place, "gates.json"))),
             "needs": needed,
-            "lacking": [why for path in (*needed["snapshots"], *needed["files"]) if (why := lacking(path))],
+            "path_faults": [why for path in (*needed["snapshots"], *needed["files"]) if (why := path_fault(path))],
         }
     return result

@@ -22,7 +22,7 @@ NAME = "operator.lock"
 Holder = dict[str, Any]
 
 
-def look(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
+def read_holder(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
     """Return the holder of the lock, with `age_s` and `connected`. None if the lock is free."""
     try:
         with open(os.path.join(folder, NAME), encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def take(
 
     A run that has the lock already keeps it. The lock of another run is replaced only if `over` is that run's id."""
     with exclusive(folder):
-        current = look(folder, proc)
+        current = read_holder(folder, proc)
         if current and current.get("run", "") == holder["run"]:
             return True, current
         if current and current.get("run", "") != over:
@@ -59,7 +59,7 @@ def give(run: str, folder: str = FOLDER, proc: str = "/proc") -> tuple[bool, Hol
     if not os.path.isdir(folder):
         return False, None
     with exclusive(folder):
-        current = look(folder, proc)
+        current = read_holder(folder, proc)
         if not current or current.get("run", "") != run:
             return False, current
         os.unlink(os.path.join(folder, NAME))

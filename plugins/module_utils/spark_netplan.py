@@ -55,16 +55,16 @@ def read_bytes(path: str) -> bytes:
         return b""
 
 
-def look() -> dict[str, Any]:
+def read_netplan() -> dict[str, Any]:
     """Return the facts that src/vllm_spark/network/netplan.py needs beside those of the netdevs."""
     present = {name: hardware(name) for name in os.listdir("/sys/class/net")}
-    seen, files = set(), []
+    reached, files = set(), []
     for folder in FOLDERS:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             path = os.path.join(folder, name)
             # /lib is /usr/lib, and a symlink may show a file twice. netplan reads only *.yaml.
-            if name.endswith(".yaml") and os.path.realpath(path) not in seen:
-                seen.add(os.path.realpath(path))
+            if name.endswith(".yaml") and os.path.realpath(path) not in reached:
+                reached.add(os.path.realpath(path))
                 files.append({"path": path, **configured(path, present)})
     return {"netplan": shutil.which("netplan") or "", "files": files, "reached_by": reached_by()}
 

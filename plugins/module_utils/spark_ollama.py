@@ -22,7 +22,7 @@ URL = "http://127.0.0.1:11434"
 
 # A list of models is a few kilobytes; another server on that port must not fill this process.
 MAX_RESPONSE_BYTES = 1 << 20
-SHOWN_CHARACTERS = 200
+MAX_CHARACTERS = 200
 
 # Ollama answers /api/ps from memory.
 LIST_TIMEOUT_S = 2.0
@@ -93,9 +93,7 @@ def _unload(url: str, name: str, timeout_s: float) -> str:
     status, body = _request(url, "POST", "/api/generate", request, timeout_s)
     if status == http.client.OK:
         return ""
-    return " ".join(
-        f"{status if status > 0 else 'nothing:'} {body.decode(errors='replace')[:SHOWN_CHARACTERS]}".split()
-    )
+    return " ".join(f"{status if status > 0 else 'nothing:'} {body.decode(errors='replace')[:MAX_CHARACTERS]}".split())
 
 
 def _request(url: str, method: str, path: str, body: str | None, timeout_s: float) -> Response:

@@ -16,8 +16,8 @@ from typing import Any
 
 # A response is judged by its first part; an endless stream must not fill this process.
 MAX_RESPONSE_BYTES = 1 << 20
-SHOWN_CHARACTERS = 500
-SHOWN_LINES = 64
+MAX_CHARACTERS = 500
+MAX_LINES = 64
 # A shorter key is a word such as EMPTY, which may be part of any response.
 MIN_KEY_LENGTH = 8
 # No response of an engine has deeper nesting; code that handles it later may be recursive.
@@ -74,7 +74,7 @@ def send(server: Server, request: Request, key: str, env: Mapping[str, str] | No
         seconds = time.monotonic() - started_at
         late = isinstance(error, TimeoutError) or seconds >= request["timeout_s"]
         fault = f"no whole reply within {request['timeout_s']} s" if late else f"{type(error).__name__}: {error}"
-        return {"error": fault[:SHOWN_CHARACTERS], "seconds": seconds}
+        return {"error": fault[:MAX_CHARACTERS], "seconds": seconds}
     finally:
         watchdog.cancel()
         connection.close()
@@ -148,10 +148,10 @@ def parse_body(raw: bytes, prefix: str | None = None) -> Response:
     """Return `json`, or None and the start of the `text`. With a prefix: the lines of the text that start with it."""
     text = raw.decode(errors="replace")
     if prefix:
-        lines = [line[:SHOWN_CHARACTERS] for line in text.splitlines() if line.startswith(prefix)]
-        return {"json": None, "text": "\n".join(lines[:SHOWN_LINES])}
+        lines = [line[:MAX_CHARACTERS] for line in text.splitlines() if line.startswith(prefix)]
+        return {"json": None, "text": "\n".join(lines[:MAX_LINES])}
     document = parse(text)
-    return {"json": document, "text": "" if document is not None else text[:SHOWN_CHARACTERS]}
+    return {"json": document, "text": "" if document is not None else text[:MAX_CHARACTERS]}
 
 
 def parse_stream(raw: bytes) -> Response:
@@ -169,7 +169,7 @@ def parse_stream(raw: bytes) -> Response:
             continue
         event = parse(text)
         if event is None:
-            result["bad"] = text[:SHOWN_CHARACTERS]
+            result["bad"] = text[:MAX_CHARACTERS]
             break
         events.append(event)
     return result

@@ -27,7 +27,7 @@ CUT = " [vllm-spark: the rest of this line is left out]"
 EVERYWHERE = 8  # characters of a value that is searched inside words, too
 WHOLE_WORDS = 4  # characters of a value that is searched as a whole word; a shorter one only beside its name
 DIGITS = 6  # the same for a number: ports, process ids and sizes have fewer
-# Beside a name these values mean that there is no secret, and elsewhere they are ordinary words.
+# Beside a name these values mean that the secret is not set. Elsewhere they are ordinary words.
 PLAIN = frozenset({"none", "null", "true", "false", "empty", "auto", "yes", "no", "unset", "token", "default"})
 MAX_UNKNOWN_LENGTH = 256
 MAX_LEARNED = 200

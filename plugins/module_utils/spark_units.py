@@ -31,9 +31,9 @@ def enabled_units() -> list[str]:
 def units(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return (the state of the named units, the names of all running vllm@ units). `active_s`: seconds since the unit
     became active."""
-    shown = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
+    result = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
     blocks: list[dict[str, Any]] = [
-        dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.output.split("\n\n")
+        dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in result.output.split("\n\n")
     ]
     active = "active,activating,deactivating"
     listed = run("systemctl", "list-units", "--plain", "--no-legend", "--state", active, "vllm@*.service")

@@ -178,7 +178,7 @@ def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mappin
     facts = {
         "deployments": deployments,
         "files": spark_status.files(deployments),
-        "lock": spark_lock.look(),
+        "lock": spark_lock.read_holder(),
         "env": spark_status.env_changes(params["env_path"], params["env_content"]) if params["env_path"] else None,
     }
     for name, entry in deployments.items():

@@ -127,7 +127,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal i
     tree,
     undo_pending,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, look
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, read_netplan
 
 # Time for the netdevs to have the applied settings: networkd and NetworkManager continue after `netplan apply` ends,
 # and a ConnectX-7 takes its link down for a new MTU.
@@ -306,7 +306,7 @@ def main() -> None:
     )
     params = module.params
     if params["state"] == "look":
-        module.exit_json(changed=False, **look())
+        module.exit_json(changed=False, **read_netplan())
     elif params["state"] == "present":
         present(module, params)
     elif params["state"] == "kept":

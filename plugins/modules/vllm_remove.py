@@ -145,7 +145,7 @@ def empty(item: Item) -> None:
 
 def reload(_item: Item) -> None:
     execute("systemctl", "daemon-reload")
-    # Status 1: no unit has failed.
+    # Exit status 1 means that none of the units has failed.
     execute("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", accepted=(0, 1))
 
 

@@ -34,7 +34,7 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
         "peer": "",
         **more.pop("needs", {}),
     }
-    kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "lacking": []}
+    kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "path_faults": []}
     return {**kept, **more}
 
 

@@ -75,7 +75,7 @@ def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) ->
     done, found = spark_lock.take(OTHER.holder("stop"), folder=folder)
     assert (done, found["run"], found["verb"]) == (False, MINE.id, "deploy")
     assert spark_lock.give(OTHER.id, folder)[0] is False
-    assert spark_lock.look(folder)["run"] == MINE.id
+    assert spark_lock.read_holder(folder)["run"] == MINE.id
     assert spark_lock.give(MINE.id, folder) == (True, None)
     # Nothing is left where nothing was.
     assert list(tmp_path.iterdir()) == []
@@ -85,7 +85,7 @@ def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) ->
 def test_a_run_is_not_kept_out_by_itself(tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
     done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
-    assert (done, found["verb"], spark_lock.look(str(tmp_path))["verb"]) == (True, "switch", "switch")
+    assert (done, found["verb"], spark_lock.read_holder(str(tmp_path))["verb"]) == (True, "switch", "switch")
 
 
 @pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
@@ -93,7 +93,7 @@ def test_only_the_lock_that_was_seen_is_taken_over(over: str | None, done: bool,
     spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     third = OperatorRun("cleo", "desk", "b", 9, "1")
     assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
-    assert spark_lock.look(str(tmp_path))["run"] == (third.id if done else MINE.id)
+    assert spark_lock.read_holder(str(tmp_path))["run"] == (third.id if done else MINE.id)
 
 
 def test_a_broken_lock_keeps_out_and_can_be_taken_over(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_of_many_at_once_one_has_it(tmp_path: Path) -> None:
     for process in tried:
         process.join(60)
     (winner,) = [number for number, done in said if done]
-    assert spark_lock.look(folder)["pid"] == winner
+    assert spark_lock.read_holder(folder)["pid"] == winner
 
 
 @pytest.fixture
@@ -207,9 +207,9 @@ def test_the_connection_of_a_run_is_found_and_its_end_is_seen(tmp_path: Path) ->
     stat(proc, os.getpid(), "python3", 51, 13)
     spark_lock.take(MINE.holder("deploy"), folder=str(folder), proc=str(proc))
     assert json.loads((folder / spark_lock.NAME).read_text())["connection"] == {"pid": 50, "started": "11"}
-    assert spark_lock.look(str(folder), str(proc))["connected"] is True
+    assert spark_lock.read_holder(str(folder), str(proc))["connected"] is True
     stat(proc, 50, "sshd-session", 1, 99)
-    assert spark_lock.look(str(folder), str(proc))["connected"] is False
+    assert spark_lock.read_holder(str(folder), str(proc))["connected"] is False
     assert spark_lock.connection(1, str(proc)) is None
 
 

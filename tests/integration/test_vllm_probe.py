@@ -208,7 +208,7 @@ def test_a_response_is_safe_for_later_parsers(text: str) -> None:
 def test_lines_of_a_text_are_selected_by_their_prefix() -> None:
     raw = b"up 1\n" + b"count{a} 1\n" * 100
     read = spark_requests.parse_body(raw, "count")
-    assert read["text"].splitlines() == ["count{a} 1"] * spark_requests.SHOWN_LINES
+    assert read["text"].splitlines() == ["count{a} 1"] * spark_requests.MAX_LINES
 
 
 def test_nothing_listens() -> None:

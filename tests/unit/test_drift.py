@@ -41,7 +41,7 @@ def of(spec: Spec, box: dict[str, Any]) -> Drift:
 
 def test_nothing_differs(spec: Spec, box: dict[str, Any]) -> None:
     assert of(spec, box) == Drift(False)
-    assert of(spec, box).said() == "none"
+    assert of(spec, box).summary() == "none"
 
 
 def container(**changes: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_the_lines_of_the_launch_that_differ_are_shown(
     ]
     # Besides only the fingerprint, which stands in two lines.
     assert len(found.launch_diff) == 6
-    assert found.said(1) == f"launch; {len(found.reasons) - 1} more"
+    assert found.summary(1) == f"launch; {len(found.reasons) - 1} more"
 
 
 def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, box: dict[str, Any]) -> None:

@@ -51,18 +51,19 @@ def test_what_is_no_launch_runs_nothing(text: str) -> None:
 
 def test_what_an_engine_cannot_read(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshots" / "c"
-    assert LAUNCHES.lacking(str(snapshot)).endswith("does not exist")
+    assert LAUNCHES.path_fault(str(snapshot)).endswith("does not exist")
     snapshot.mkdir(parents=True)
-    assert LAUNCHES.lacking(str(snapshot)).endswith("is empty")
+    assert LAUNCHES.path_fault(str(snapshot)).endswith("is empty")
     (tmp_path / "blob").touch()
     (snapshot / "config.json").symlink_to(tmp_path / "blob")
-    assert LAUNCHES.lacking(str(snapshot)) == ""
+    assert LAUNCHES.path_fault(str(snapshot)) == ""
     for number in range(5):
         (snapshot / f"model-{number}.safetensors").symlink_to(tmp_path / "gone")
-    assert "model-0.safetensors, model-1.safetensors, model-2.safetensors and 2 more lead nowhere" in LAUNCHES.lacking(
-        str(snapshot)
+    assert (
+        "model-0.safetensors, model-1.safetensors, model-2.safetensors and 2 more lead nowhere"
+        in LAUNCHES.path_fault(str(snapshot))
     )
-    assert LAUNCHES.lacking(str(tmp_path / "blob")) == ""
+    assert LAUNCHES.path_fault(str(tmp_path / "blob")) == ""
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_what_a_box_has(root: Path) -> None:
     assert sorted(demo["launches"]) == ["current", "failed"]
     current, failed = demo["launches"]["current"], demo["launches"]["failed"]
     assert (current["record"], current["runnable"], current["gates"]) == ({"launch": "x"}, True, True)
-    assert "does not exist" in current["lacking"][0]
+    assert "does not exist" in current["path_faults"][0]
     assert (failed["record"], failed["runnable"], failed["gates"]) == ({}, False, False)
     assert held["history"] == {"demo": [{"image": "a:1", "digest": "d"}]}
     assert held["pulled"] == ["a@sha256:1", "b@sha256:2"]

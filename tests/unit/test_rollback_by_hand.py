@@ -75,7 +75,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "files gone",
-        {"spark1": held({**GOOD, "previous": launch("a", lacking=["X is empty"])})},
+        {"spark1": held({**GOOD, "previous": launch("a", path_faults=["X is empty"])})},
         "",
         ["rollback-files-gone"],
     ),
@@ -103,7 +103,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "every reason at once",
-        {"spark1": held({**GOOD, "previous": launch("a", lacking=["X", "Y"])}, [])},
+        {"spark1": held({**GOOD, "previous": launch("a", path_faults=["X", "Y"])}, [])},
         "",
         ["rollback-image-gone", "rollback-files-gone", "rollback-files-gone"],
     ),

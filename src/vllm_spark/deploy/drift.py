@@ -33,7 +33,7 @@ class Drift:
     reasons: tuple[str, ...] = ()
     launch_diff: tuple[str, ...] = ()
 
-    def said(self, most: int = 2) -> str:
+    def summary(self, most: int = 2) -> str:
         """Return `none`, or the first reasons."""
         if self.differs is False:
             return "none"

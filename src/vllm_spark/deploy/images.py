@@ -37,28 +37,27 @@ def questions(spec: Spec) -> list[str]:
 def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str) -> ImageSteps:
     """Return the steps of one rank. The head builds, and a worker receives the image of the head: builds are not
     reproducible to the byte, and all ranks must run one image."""
-    made, mine = spec.derived, facts["images"].get(spec.image)
-    if made is None:
-        return ImageSteps(pull=mine is None)
-    heads = mine if spec.rank == 0 else peers[0]["images"].get(spec.image)
-    workers = (mine if spec.rank else peers[0]["images"].get(spec.image)) if peers else heads
-    building = spec.rank == 0 and mine is None
+    derived, own = spec.derived, facts["images"].get(spec.image)
+    if derived is None:
+        return ImageSteps(pull=own is None)
+    heads = own if spec.rank == 0 else peers[0]["images"].get(spec.image)
+    workers = (own if spec.rank else peers[0]["images"].get(spec.image)) if peers else heads
+    building = spec.rank == 0 and own is None
     return ImageSteps(
         pull=building and facts["images"].get(spec.base) is None,
-        build=_build(made, toolkit, spec.site.pip_index) if building else {},
+        build=_build(derived, toolkit, spec.site.pip_index) if building else {},
         transfer=_transfer(spec) if peers and (heads is None or workers != heads) else {},
     )
 
 
-def _build(made: derived_image.DerivedImage, toolkit: str, pip_index: str) -> dict[str, Any]:
+def _build(derived: derived_image.DerivedImage, toolkit: str, pip_index: str) -> dict[str, Any]:
+    folder = derived.folder
     return {
-        "folders": sorted(
-            {made.folder, *(f"{made.folder}/{path.rpartition('/')[0]}".rstrip("/") for path in made.files)}
-        ),
-        "files": [{"path": f"{made.folder}/{path}", "content": text} for path, text in sorted(made.files.items())],
-        "overlay": {**made.overlay, "path": f"{made.folder}/overlay.tar.gz"} if made.overlay else {},
-        "command": derived_image.command(made, toolkit, pip_index),
-        "log": f"{made.folder}/build.log",
+        "folders": sorted({folder, *(f"{folder}/{path.rpartition('/')[0]}".rstrip("/") for path in derived.files)}),
+        "files": [{"path": f"{folder}/{path}", "content": text} for path, text in sorted(derived.files.items())],
+        "overlay": {**derived.overlay, "path": f"{folder}/overlay.tar.gz"} if derived.overlay else {},
+        "command": derived_image.command(derived, toolkit, pip_index),
+        "log": f"{folder}/build.log",
     }
 
 

@@ -113,7 +113,7 @@ def container_command(spec: Spec) -> Iterator[OptionArgv]:
     if not spec.pair or spec.pair.executor != "ray":
         yield from engine_command(spec)
     elif spec.rank:
-        yield from ((word,) for word in pair.ray_argv(spec.pair))
+        yield from ((argument,) for argument in pair.ray_argv(spec.pair))
     else:
         yield ("-c", f'ray {" ".join(pair.ray_argv(spec.pair))} && exec vllm "$@"')
         # The name of the shell that -c runs, then its arguments.
@@ -130,18 +130,18 @@ def entrypoint(spec: Spec) -> str:
 
 def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
     """Return (source on the host, target in the container, read-only), sorted by target."""
-    found = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
+    entries = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
     for source in (spec.recipe["model"], spec.recipe.get("drafter")):
         if source:
             folder = hub_folder(source["repository"])
-            found.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
+            entries.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
     for mount in spec.recipe.get("mounts", []):
-        found.append((mount_source(spec, mount), mount["target"], True))
-    return iter(sorted(found, key=lambda entry: entry[1]))
+        entries.append((mount_source(spec, mount), mount["target"], True))
+    return iter(sorted(entries, key=lambda entry: entry[1]))
 
 
 def container_options(spec: Spec) -> Iterator[OptionArgv]:
-    """The options of `docker run` but for the labels."""
+    """Yield the options of `docker run` except the labels."""
     runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
     for capability in sorted(runtime["capabilities"]):
         yield ("--cap-add", capability)
@@ -209,7 +209,7 @@ def command(spec: Spec, launch: str) -> list[OptionArgv]:
 
 def argv(spec: Spec) -> list[str]:
     """Return the argv of the launch."""
-    return [word for words in command(spec, fingerprint(spec)) for word in words]
+    return [argument for group in command(spec, fingerprint(spec)) for argument in group]
 
 
 def script(spec: Spec) -> str:

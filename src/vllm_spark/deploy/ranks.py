@@ -43,17 +43,17 @@ def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> t
 
 
 def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:
-    mine, other = choices[spec.host], next(choice for host, choice in choices.items() if host != spec.host)
+    own, other = choices[spec.host], next(choice for host, choice in choices.items() if host != spec.host)
     topology = spec.recipe["topology"]
     return Pair(
         rank=spec.rank,
         executor=topology["executor"],
-        address=mine.address,
-        netdev=mine.netdev,
+        address=own.address,
+        netdev=own.netdev,
         peer=other.address,
         peer_host=other.host,
         env=fabric.environment(
-            mine, topology["executor"], spec.recipe["engine"]["version"], other, spec.recipe.get("env")
+            own, topology["executor"], spec.recipe["engine"]["version"], other, spec.recipe.get("env")
         ),
     )
 
@@ -73,10 +73,10 @@ def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[R
     local build has no digest. A worker receives a derived image from the head (images.steps)."""
     ids = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
     derived = any(spec.derived for spec in specs.values())
-    if not derived and len({found for found in ids.values() if found}) > 1:
-        seen = ", ".join(f"{host} has {found}" for host, found in ids.items())
+    if not derived and len({image_id for image_id in ids.values() if image_id}) > 1:
+        observed = ", ".join(f"{host} has {image_id}" for host, image_id in ids.items())
         yield IMAGES_DIFFER(
-            what=f"{next(iter(specs.values())).image} is not the same image on both: {seen}",
+            what=f"{next(iter(specs.values())).image} is not the same image on both: {observed}",
             expected="one image ID, because the ranks exchange pickled Python objects",
             fix=f"{' and '.join(f'ssh {host} sudo docker image rm' for host in ids)} that image, then deploy again.",
         )

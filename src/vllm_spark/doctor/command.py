@@ -24,7 +24,7 @@ LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 STANDARD_INPUT = "-"
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
-FOUND = 1
+FINDINGS = 1
 UNREADABLE = 2
 
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return UNREADABLE
     judgement = diagnosis.judge(logs)
     print(json.dumps(to_json(judgement, logs), indent=2) if args.json else "\n".join(lines(judgement, logs)))
-    return FOUND if judgement.findings or judgement.unrecognised else 0
+    return FINDINGS if judgement.findings or judgement.unrecognised else 0
 
 
 def read(name: str) -> Log:

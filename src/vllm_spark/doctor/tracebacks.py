@@ -60,7 +60,7 @@ class Chain:
 
     @property
     def known(self) -> bool:
-        """True if a signature explains one of the exceptions."""
+        """Return True if a signature explains one of the exceptions."""
         return any(raised.known for raised in self.raised)
 
 
@@ -84,7 +84,7 @@ class Tracebacks:
 
     @property
     def busy(self) -> bool:
-        """True while a traceback is incomplete."""
+        """Return True while a traceback is incomplete."""
         return any(stream.open or stream.tail for stream in self._streams.values())
 
     def read(self, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:

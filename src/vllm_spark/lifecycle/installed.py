@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from vllm_spark.core.ports import LOOPBACK, REGISTRY_PORT
 from vllm_spark.core.units import GIB, MIB, gib
 
 InstalledState = Mapping[str, Any]
 Launch = Mapping[str, Any]
+
+
+class InstalledImage(TypedDict):
+    """An image in Docker. `own` is the bytes that no other image shares."""
+
+    id: str
+    tags: list[str]
+    digests: list[str]
+    labels: dict[str, str]
+    own: int
+
 
 # The launches that a deployment needs: the current one and those that a rollback can restore.
 KEPT = ("current", "previous", "swapping")
@@ -31,8 +42,8 @@ QUIET = ("reload", "empty")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk space
-    that the removal frees."""
+    """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk
+    space that the removal frees."""
 
     kind: str  # unit, container, image, volume, path, rules; reload and empty tidy up
     name: str
@@ -78,7 +89,7 @@ def image_of(record: Mapping[str, Any]) -> str:
     return derived.get("image") or next(iter(references(record)), "")
 
 
-def find(state: InstalledState, reference: str) -> Mapping[str, Any] | None:
+def find(state: InstalledState, reference: str) -> InstalledImage | None:
     """Return the image with this name or digest, or None."""
     images = state["docker"]["images"]
     return next((image for image in images if reference in {*image["tags"], *image["digests"]}), None)
@@ -114,12 +125,12 @@ def _history(state: InstalledState) -> set[str]:
     return {name for entries in state["history"].values() for entry in entries for name in references(entry)}
 
 
-def ours(image: Mapping[str, Any], known: Iterable[str]) -> bool:
+def ours(image: InstalledImage, known: Iterable[str]) -> bool:
     """Return True if the toolkit pulled or built this image."""
     return bool({image["id"], *image["tags"], *image["digests"]} & {*known})
 
 
-def names_of_others(image: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+def names_of_others(image: InstalledImage, known: Iterable[str]) -> list[str]:
     """Return the names of an image that the toolkit did not set."""
     derived = DERIVED_LABEL in image["labels"]
     own = {*known}
@@ -153,7 +164,7 @@ def image_items(
     return sorted(items, key=lambda item: not item.why.partition(", ")[2].startswith("derived")), left
 
 
-def _names(image: Mapping[str, Any]) -> tuple[str, ...]:
+def _names(image: InstalledImage) -> tuple[str, ...]:
     """Return all names, digests last: Docker drops a digest with the last tag of its repository."""
     return (*image["tags"], *image["digests"])
 

@@ -75,7 +75,7 @@ class LockHolder:
             connected=document.get("connected"),
         )
 
-    def said(self) -> str:
+    def label(self) -> str:
         """Return holder, verb and age."""
         return f"{self.user}@{self.controller} with {self.verb} for {units.clock(self.age_s)}"
 
@@ -110,22 +110,22 @@ def _machine(proc: Path) -> str:
         return ""
 
 
-def lives(holder: LockHolder, mine: OperatorRun, started_now: str) -> bool | None:
+def lives(holder: LockHolder, own_run: OperatorRun, started_now: str) -> bool | None:
     """Return True if the run that holds a lock is alive, None if this cannot be known, as for a run of another machine.
     `started_now` is the result of `started` for its process id on this machine."""
     if (
         not holder.machine
-        or holder.machine != mine.machine
-        or holder.controller != mine.controller
+        or holder.machine != own_run.machine
+        or holder.controller != own_run.controller
         or not holder.started
     ):
         return None
     return started_now == holder.started
 
 
-def lives_here(holder: LockHolder, mine: OperatorRun) -> bool | None:
+def lives_here(holder: LockHolder, own_run: OperatorRun) -> bool | None:
     """Return `lives` for the current processes of this machine."""
-    return lives(holder, mine, started(holder.pid))
+    return lives(holder, own_run, started(holder.pid))
 
 
 def holder_life(holder: LockHolder, alive: bool | None) -> str:
@@ -136,24 +136,24 @@ def holder_life(holder: LockHolder, alive: bool | None) -> str:
         return f"{ENDED}, and the next one that changes this Spark takes it over"
     if holder.connected is False:
         return "that run's connection to the Spark has ended, so it most likely has, too"
-    seen = ", and its connection to the Spark is open" if holder.connected else ""
-    return f"that run is of another machine{seen}, so whether it lives cannot be seen here"
+    connection = ", and its connection to the Spark is open" if holder.connected else ""
+    return f"that run is of another machine{connection}, so whether it lives cannot be seen here"
 
 
 def take_over_message(holder: LockHolder, alive: bool | None) -> str:
     """Return the line for an operator whose run takes over a lock."""
-    return f"takes the lock over from {holder.said()}: {ENDED if alive is False else 'as break_lock says'}"
+    return f"takes the lock over from {holder.label()}: {ENDED if alive is False else 'as break_lock says'}"
 
 
 def lost_message(holder: LockHolder) -> str:
     """Return the line for an operator whose lock was taken over by another run."""
-    return f"the lock is no longer this run's: {holder.said()} took it over"
+    return f"the lock is no longer this run's: {holder.label()} took it over"
 
 
 def refusal(host: str, holder: LockHolder, alive: bool | None) -> Refusal:
     """Return the reason why a run must not change this Spark now."""
     return OPERATOR_LOCK(
-        what=f"{host} is held by {holder.said()}; {holder_life(holder, alive)}",
+        what=f"{host} is held by {holder.label()}; {holder_life(holder, alive)}",
         expected="nobody else to be changing it; nothing was changed",
         fix=f"{_advice(holder, alive)}; to take it over, the same command with {TAKE_OVER}.",
     )

@@ -62,16 +62,16 @@ def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, Ro
     """Return the rollback target of each host of this run that has the deployment. `name` defaults to the running
     deployment. Raises RefusedError with every reason."""
     name = name or _only_one(hosts)
-    found = {host: state for host, state in hosts.items() if name in state["deployments"]}
-    refused = list(_unknown(hosts, name)) if not found else []
-    refused += [refusal for host, state in found.items() for refusal in _refusals(host, state, name)]
+    involved = {host: state for host, state in hosts.items() if name in state["deployments"]}
+    refused = list(_unknown(hosts, name)) if not involved else []
+    refused += [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
     if refused:
         raise RefusedError(refused)
     # The ranks of a pair have one fingerprint. If a rollback was interrupted on one rank, its target is everyone's.
-    interrupted = [state["deployments"][name]["launches"].get(SWAPPING) for state in found.values()]
+    interrupted = [state["deployments"][name]["launches"].get(SWAPPING) for state in involved.values()]
     fingerprint = next((launch["record"]["launch"] for launch in interrupted if launch), "")
-    chosen = {host: _target_of(state, name, fingerprint) for host, state in found.items()}
-    refused = list(_pair(found, chosen, name))
+    chosen = {host: _target_of(state, name, fingerprint) for host, state in involved.items()}
+    refused = list(_pair(involved, chosen, name))
     if refused:
         raise RefusedError(refused)
     return chosen
@@ -155,7 +155,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             "the image on the Spark, because a rollback downloads nothing",
             "deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
         )
-    for why in launch["lacking"]:
+    for why in launch["path_faults"]:
         yield _refusal(
             ROLLBACK_FILES_GONE,
             f"the launch before cannot read its files on {host}: {why}",
@@ -229,8 +229,8 @@ def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarg
 
 def _launch(kept: Mapping[str, Any], to: str) -> Mapping[str, Any]:
     """Return the launch with that fingerprint, or the previous launch if the host has none."""
-    found = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
-    return next((launch for launch in found if launch["record"].get("launch") == to), found[0])
+    candidates = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
+    return next((launch for launch in candidates if launch["record"].get("launch") == to), candidates[0])
 
 
 def _refusal(kind: RefusalKind, what: str, expected: str, fix: str) -> Refusal:

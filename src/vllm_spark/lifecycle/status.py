@@ -28,8 +28,8 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 @dataclass(frozen=True, slots=True)
 class HostResult:
     """The facts and the spec of one host. `spec` is None for an idle host, and if the inventory is refused (`refused`
-    has the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result of
-    operator_lock.lives_here for the run that has locked the host."""
+    has the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result
+    of operator_lock.lives_here for the run that has locked the host."""
 
     spec: Spec | None = None
     refused: str = ""
@@ -94,7 +94,7 @@ def _drift(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Drift:
         return drift.of_idle(result.facts)
     of_pair = [host for host in result.spec.deployment.hosts if host in hosts]
     specs = {host: spec for host in of_pair if (spec := hosts[host].spec)}
-    facts = {host: found for host in of_pair if (found := hosts[host].facts) is not None}
+    facts = {host: reported for host in of_pair if (reported := hosts[host].facts) is not None}
     return drift.of_host(specs, facts, name, toolkit)
 
 
@@ -174,17 +174,17 @@ def _drift_document(drift_: Drift) -> Document:
     return {"differs": drift_.differs, "reasons": list(drift_.reasons), "launch_diff": list(drift_.launch_diff)}
 
 
-def _unit(shown: Mapping[str, Any] | None) -> Document | None:
-    if not shown:
+def _unit(properties: Mapping[str, Any] | None) -> Document | None:
+    if not properties:
         return None
-    active = shown.get("ActiveState")
+    active = properties.get("ActiveState")
     return {
         "active": active,
-        "sub": shown.get("SubState"),
-        "enabled": shown.get("UnitFileState") == "enabled",
-        "result": shown.get("Result"),
-        "up_s": round(shown["active_s"]) if active == "active" and "active_s" in shown else None,
-        "restarts": int(shown.get("NRestarts") or 0),
+        "sub": properties.get("SubState"),
+        "enabled": properties.get("UnitFileState") == "enabled",
+        "result": properties.get("Result"),
+        "up_s": round(properties["active_s"]) if active == "active" and "active_s" in properties else None,
+        "restarts": int(properties.get("NRestarts") or 0),
     }
 
 

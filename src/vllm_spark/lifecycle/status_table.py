@@ -16,7 +16,7 @@ from vllm_spark.lifecycle.operator_lock import LockHolder
 
 COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/s", "drift")
 TABLE_WIDTH = 120
-SHOWN_DIGITS = 12
+SHORT_DIGITS = 12
 NOTHING = "—"
 
 
@@ -44,7 +44,7 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{_digest(entry['image'])}\n{_commit(entry['model'])}",
             _judged(entry),
             f"{free}\n{_speed(entry['tokens'])}",
-            Drift(entry["drift"]["differs"], tuple(entry["drift"]["reasons"])).said(),
+            Drift(entry["drift"]["differs"], tuple(entry["drift"]["reasons"])).summary(),
         )
 
 
@@ -74,11 +74,11 @@ def _alive(entry: Mapping[str, Any]) -> str:
 
 
 def _digest(image: Mapping[str, Any] | None) -> str:
-    return str(image["name"]).rpartition(":")[2][:SHOWN_DIGITS] if image else NOTHING
+    return str(image["name"]).rpartition(":")[2][:SHORT_DIGITS] if image else NOTHING
 
 
 def _commit(model: str | None) -> str:
-    return str(model).rpartition("@")[2][:SHOWN_DIGITS] if model else NOTHING
+    return str(model).rpartition("@")[2][:SHORT_DIGITS] if model else NOTHING
 
 
 def _judged(entry: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{host['host']}  {'' if host['answers'] else 'does not answer: '}{host['problem']}"
         if lock := host["lock"]:
             holder = LockHolder.from_json(lock)
-            yield f"{host['host']}  is held by {holder.said()}; {operator_lock.holder_life(holder, lock['alive'])}"
+            yield f"{host['host']}  is held by {holder.label()}; {operator_lock.holder_life(holder, lock['alive'])}"
         for entry in host["deployments"]:
             where = f"{host['host']}  {entry['name']}"
             if entry["taken_back"]:

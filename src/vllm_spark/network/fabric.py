@@ -97,11 +97,11 @@ def env_refusals(
     """Yield a refusal if this engine cannot use a host's own variables on each of the two ranks."""
     if executor != "ray" or _keeps_node_env(engine_version, engine_env or {}):
         return
-    mine, other = _environment(choice, executor), _environment(peer, executor)
-    differing = [name for name in mine if name.startswith(RAY_COPIED_PREFIXES) and mine[name] != other.get(name)]
+    own, other = _environment(choice, executor), _environment(peer, executor)
+    differing = [name for name in own if name.startswith(RAY_COPIED_PREFIXES) and own[name] != other.get(name)]
     if differing:
         values = "; ".join(
-            f"{name} is {mine[name]} on {choice.host}, {other[name]} on {peer.host}" for name in differing
+            f"{name} is {own[name]} on {choice.host}, {other[name]} on {peer.host}" for name in differing
         )
         yield FABRIC_NAMES_DIFFER(
             what=f"the Ray executor of vLLM {engine_version} writes the head's NCCL_* and UCX_* over the worker's, and "

@@ -66,7 +66,7 @@ def _crossed(fabric: HostFabric, rails: Sequence[Rail]) -> Iterator[Refusal]:
     subnet."""
     by_first, by_second = (sorted(rails, key=lambda rail: rail[side].hca.order) for side in (0, 1))
     if by_first != by_second:
-        joins = "; ".join(f"{mine.subnet} joins {mine.hca.name} and {other.hca.name}" for mine, other in rails)
+        joins = "; ".join(f"{own.subnet} joins {own.hca.name} and {other.hca.name}" for own, other in rails)
         yield FABRIC_CROSSED(
             what=f"{fabric.host}: the subnets cross the two hosts' HCAs: {joins}",
             expected="the same order on both, because NCCL before 2.30 joins the first to the first and then hangs",

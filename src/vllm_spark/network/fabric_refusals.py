@@ -95,10 +95,10 @@ def _same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
     first, second = ({link.address.ip: link.netdev.name for link in fabric.links} for fabric in fabrics)
     same = sorted(first.keys() & second.keys())
     if same:
-        mine, other = fabrics
+        own, other = fabrics
         addresses = ", ".join(f"{address} on {first[address]} and {second[address]}" for address in same)
         yield FABRIC_SAME_ADDRESS(
-            what=f"{mine.host} and {other.host} have the same fabric address: {addresses}",
+            what=f"{own.host} and {other.host} have the same fabric address: {addresses}",
             expected="a different address on every host, because it becomes VLLM_HOST_IP and names the node",
             fix="change one host's netplan, then sudo netplan apply there; or correct ansible_host, if both names "
             "are the same Spark.",

@@ -45,14 +45,14 @@ class LinkConfig:
 class LinkEnds:
     """Both ends of a link. Their peers, MTUs and subnets match."""
 
-    mine: LinkConfig
+    own: LinkConfig
     other: LinkConfig
 
     @property
     def rails(self) -> list[tuple[LinkPort, LinkPort]]:
         """Return (own end, end of the peer) per subnet."""
         ends = {twin.subnet: twin for twin in self.other.twins}
-        return [(twin, ends[twin.subnet]) for twin in self.mine.twins]
+        return [(twin, ends[twin.subnet]) for twin in self.own.twins]
 
 
 def plan_refusal(what: str, expected: str, fix: str = "correct vllm_fabric in the inventory of both hosts.") -> Refusal:
@@ -83,26 +83,26 @@ def parse(host: str, value: object, sparks: Sequence[str]) -> tuple[LinkConfig |
     return LinkConfig(host, peer, mtu, tuple(twins)), refusals
 
 
-def mismatches(mine: LinkConfig, other: LinkConfig) -> Iterator[Refusal]:
+def mismatches(own: LinkConfig, other: LinkConfig) -> Iterator[Refusal]:
     """Yield what differs between the two ends and must not, and what is the same and must differ."""
-    if other.peer != mine.host:
+    if other.peer != own.host:
         yield plan_refusal(
-            f"{mine.host} has the peer {mine.peer}, and {other.host} has {other.peer}", "each other as the peer"
+            f"{own.host} has the peer {own.peer}, and {other.host} has {other.peer}", "each other as the peer"
         )
-    if mine.mtu != other.mtu:
+    if own.mtu != other.mtu:
         yield plan_refusal(
-            f"{mine.host} has mtu {mine.mtu} and {other.host} {other.mtu}",
+            f"{own.host} has mtu {own.mtu} and {other.host} {other.mtu}",
             "the same on both, because the larger packets would be lost",
         )
-    subnets = [", ".join(str(subnet) for subnet in sorted(twin.subnet for twin in end.twins)) for end in (mine, other)]
+    subnets = [", ".join(str(subnet) for subnet in sorted(twin.subnet for twin in end.twins)) for end in (own, other)]
     if subnets[0] != subnets[1]:
         yield plan_refusal(
-            f"{mine.host} has the subnets {subnets[0]} and {other.host} {subnets[1]}", "the same two on both"
+            f"{own.host} has the subnets {subnets[0]} and {other.host} {subnets[1]}", "the same two on both"
         )
-    same = {str(twin.address.ip) for twin in mine.twins} & {str(twin.address.ip) for twin in other.twins}
+    same = {str(twin.address.ip) for twin in own.twins} & {str(twin.address.ip) for twin in other.twins}
     if same:
         yield plan_refusal(
-            f"{mine.host} and {other.host} both have {', '.join(sorted(same))}", "a different address for every netdev"
+            f"{own.host} and {other.host} both have {', '.join(sorted(same))}", "a different address for every netdev"
         )
 
 

@@ -64,7 +64,7 @@ class Hca:
 
     @property
     def rate_gbps(self) -> float | None:
-        """200.0 from "200 Gb/sec (4X HDR)"."""
+        """Return the rate in Gb/s, e.g. 200.0 from "200 Gb/sec (4X HDR)"."""
         number = re.match(r"[\d.]+", self.rate)
         return float(number[0]) if number else None
 
@@ -144,11 +144,11 @@ def rails(fabrics: Sequence[HostFabric]) -> tuple[list[Rail], list[IPv4Network]]
     crowded = [subnet for subnet in shared if any(hca_count(links[subnet]) > 1 for links in (first, second))]
     joined: list[Rail] = []
     for subnet in shared:
-        mine, other = first[subnet][0], second[subnet][0]
+        own, other = first[subnet][0], second[subnet][0]
         # A second address of a netdev is not a second rail.
-        used = any(mine.hca == rail[0].hca or other.hca == rail[1].hca for rail in joined)
+        used = any(own.hca == rail[0].hca or other.hca == rail[1].hca for rail in joined)
         if subnet not in crowded and not used:
-            joined.append((mine, other))
+            joined.append((own, other))
     return joined, crowded
 
 

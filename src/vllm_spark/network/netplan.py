@@ -72,50 +72,50 @@ class LinkPlan:
 def pair(host: str, fabrics: Mapping[str, object], sparks: Sequence[str], limit: Sequence[str]) -> LinkEnds:
     """Return the two ends of the link of `host`, from the inventory alone. `fabrics` is vllm_fabric by host. Raises
     RefusedError."""
-    mine, refusals = link_config.parse(host, fabrics[host], sparks)
-    if mine is None:
+    own, refusals = link_config.parse(host, fabrics[host], sparks)
+    if own is None:
         raise RefusedError(refusals)
-    if not fabrics.get(mine.peer):
-        refusals.append(plan_refusal(f"{mine.peer}, the peer of {host}, has no vllm_fabric", "one on both hosts"))
+    if not fabrics.get(own.peer):
+        refusals.append(plan_refusal(f"{own.peer}, the peer of {host}, has no vllm_fabric", "one on both hosts"))
         raise RefusedError(refusals)
-    other, faults = link_config.parse(mine.peer, fabrics[mine.peer], sparks)
+    other, faults = link_config.parse(own.peer, fabrics[own.peer], sparks)
     refusals += faults
     if other is None:
         raise RefusedError(refusals)
-    refusals += link_config.mismatches(mine, other)
-    if mine.peer not in limit:
+    refusals += link_config.mismatches(own, other)
+    if own.peer not in limit:
         refusals.append(
             plan_refusal(
-                f"{host} is to be linked with {mine.peer}, which this run leaves out",
+                f"{host} is to be linked with {own.peer}, which this run leaves out",
                 "both ends in one run",
-                f"-l {host},{mine.peer}.",
+                f"-l {host},{own.peer}.",
             )
         )
     if refusals:
         raise RefusedError(refusals)
-    return LinkEnds(mine, other)
+    return LinkEnds(own, other)
 
 
 def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace: bool) -> LinkPlan:
-    """Return what to do on the host of `ends.mine`. Raises RefusedError with every fault of the host."""
-    refusals = list(netplan_refusals.refusals(ends.mine, fabric, netplan, replace=replace))
+    """Return what to do on the host of `ends.own`. Raises RefusedError with every fault of the host."""
+    refusals = list(netplan_refusals.refusals(ends.own, fabric, netplan, replace=replace))
     if refusals:
         raise RefusedError(refusals)
-    mine, other = ends.mine, ends.other
+    own, other = ends.own, ends.other
     return LinkPlan(
-        host=mine.host,
-        peer=mine.peer,
+        host=own.host,
+        peer=own.peer,
         path=netplan_refusals.FILE,
-        content=netplan_yaml(mine),
-        move=tuple(file["path"] for file in netplan_refusals.conflicts(mine, netplan)),
-        addresses={twin.netdev: str(twin.address) for twin in mine.twins},
-        mtu=mine.mtu,
-        live=_is_live(mine, fabric),
-        known_as=",".join([mine.peer, *(str(twin.address.ip) for twin in other.twins)]),
+        content=netplan_yaml(own),
+        move=tuple(file["path"] for file in netplan_refusals.conflicts(own, netplan)),
+        addresses={twin.netdev: str(twin.address) for twin in own.twins},
+        mtu=own.mtu,
+        live=_is_live(own, fabric),
+        known_as=",".join([own.peer, *(str(twin.address.ip) for twin in other.twins)]),
         pings=tuple(
             Ping(netdev=twin.netdev, subnet=str(twin.subnet), peer=str(end.address.ip), size=size)
             for twin, end in ends.rails
-            for size in (mine.mtu - HEADERS, SMALL_PING)
+            for size in (own.mtu - HEADERS, SMALL_PING)
         ),
     )
 

@@ -40,8 +40,8 @@ def refusals(config: LinkConfig, fabric: FabricFacts, netplan: NetplanFacts, *, 
 
 def conflicts(config: LinkConfig, netplan: NetplanFacts) -> list[NetplanFileFacts]:
     """Return the other netplan files that configure a netdev of the link."""
-    mine = _netdevs(config)
-    return [file for file in netplan["files"] if file["path"] != FILE and mine & set(file["netdevs"])]
+    own = _netdevs(config)
+    return [file for file in netplan["files"] if file["path"] != FILE and own & set(file["netdevs"])]
 
 
 def _netdevs(config: LinkConfig) -> set[str]:
@@ -105,14 +105,14 @@ def _unreadable_files(config: LinkConfig, netplan: NetplanFacts) -> Iterator[Ref
 def _conflicting_files(
     config: LinkConfig, fabric: FabricFacts, netplan: NetplanFacts, *, replace: bool
 ) -> Iterator[Refusal]:
-    mine = _netdevs(config)
-    fabric_netdevs = mine | {hca["netdev"] for hca in fabric["hcas"] if hca["netdev"]}
+    own = _netdevs(config)
+    fabric_netdevs = own | {hca["netdev"] for hca in fabric["hcas"] if hca["netdev"]}
     for file in conflicts(config, netplan):
         more = sorted(set(file["netdevs"]) - fabric_netdevs) + list(file["more"])
         movable = file["path"].startswith(OWNERS_FOLDER) and not more
         if movable and replace:
             continue
-        shared = ", ".join(sorted(mine & set(file["netdevs"])))
+        shared = ", ".join(sorted(own & set(file["netdevs"])))
         if movable:
             fix = "vllm_fabric_replace: true moves the file into the journal; vllm_fabric_state=absent restores it."
         else:

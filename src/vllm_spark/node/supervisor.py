@@ -218,12 +218,12 @@ async def hello(rank: Rank) -> Message:
     return {"launch": rank.launch, "image": image, "toolkit": record.get("toolkit")}
 
 
-def differences(mine: Message, theirs: Message) -> list[str]:
+def differences(own: Message, peer: Message) -> list[str]:
     """Return why two supervisors must not start: one line per property in which they differ."""
     return [
-        f"{name} is {mine.get(name)} here and {theirs.get(name)} there"
+        f"{name} is {own.get(name)} here and {peer.get(name)} there"
         for name in ("launch", "image", "toolkit")
-        if mine.get(name) != theirs.get(name)
+        if own.get(name) != peer.get(name)
     ]
 
 
@@ -387,7 +387,7 @@ class Supervisor:
             link.close()
             return
         try:
-            theirs = await link.receive()
+            peer_message = await link.receive()
         except LostError:
             link.close()
             return
@@ -395,7 +395,7 @@ class Supervisor:
         if "gave_up" in self._hello:
             self._reported.set()
             link.close()
-        elif self._matches(theirs):
+        elif self._matches(peer_message):
             self._links.put_nowait(link)
         else:
             link.close()
@@ -407,10 +407,10 @@ class Supervisor:
                 opening = asyncio.open_connection(rank.peer, rank.port, local_addr=(rank.address, 0))
                 link = Link(*await asyncio.wait_for(opening, READ_TIMEOUT_S))
                 await link.send(self._hello)
-                theirs = await link.receive()
-                if "gave_up" in theirs:
-                    raise GaveUpError(str(theirs["gave_up"]))
-                if self._matches(theirs):
+                peer_message = await link.receive()
+                if "gave_up" in peer_message:
+                    raise GaveUpError(str(peer_message["gave_up"]))
+                if self._matches(peer_message):
                     return link
                 link.close()
             except (TimeoutError, OSError) as error:
@@ -422,9 +422,9 @@ class Supervisor:
                 self._log_once(f"waiting for {rank.peer_host}: {lost}")
             await asyncio.sleep(RETRY_S)
 
-    def _matches(self, theirs: Message) -> bool:
+    def _matches(self, peer_message: Message) -> bool:
         """Return True if both ranks run the same. A difference is logged and becomes the state."""
-        different = differences(self._hello, theirs)
+        different = differences(self._hello, peer_message)
         if different:
             why = f"{self._rank.peer_host} and this Spark are not one deployment: {'; '.join(different)}"
             self._state.write("refused", why)

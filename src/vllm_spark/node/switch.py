@@ -60,10 +60,10 @@ def unit(name: str) -> str:
 def read(path: Path) -> Document:
     """Return the object in a JSON file; empty if the file is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def say(text: str) -> None:
@@ -77,9 +77,9 @@ def reply(text: str) -> None:
         print(text, flush=True)
 
 
-def systemctl(*words: str) -> str:
+def systemctl(*argv: str) -> str:
     """Run systemctl. Returns its error; empty if it succeeded."""
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(["systemctl", *argv], capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"status {done.returncode}") if done.returncode else ""
 
 
@@ -92,18 +92,18 @@ def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the properties of their units by deployment."""
     if not names:
         return {}
-    asked = "Id,ActiveState,UnitFileState,Result,NRestarts"
-    words = ["systemctl", "show", "--property", asked, *map(unit, names)]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in shown.split("\n\n")]
+    properties = "Id,ActiveState,UnitFileState,Result,NRestarts"
+    argv = ["systemctl", "show", "--property", properties, *map(unit, names)]
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in output.split("\n\n")]
     return {block["Id"][len("vllm@") : -len(".service")]: block for block in blocks if "Id" in block}
 
 
-def occupants(found: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
+def occupants(units: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
     """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch."""
-    others = [name for name in found if name != to]
-    running = [name for name in others if found[name]["ActiveState"] in RUNS]
-    return running + [n for n in others if n not in running and found[n].get("UnitFileState") == "enabled"]
+    others = [name for name in units if name != to]
+    running = [name for name in others if units[name]["ActiveState"] in RUNS]
+    return running + [n for n in others if n not in running and units[n].get("UnitFileState") == "enabled"]
 
 
 def requests_in(metrics: str) -> int:
@@ -114,14 +114,14 @@ def requests_in(metrics: str) -> int:
 def drain(name: str, within_s: float) -> Document:
     """Wait until it has no request left. Returns drain_s, and the number `left` at the deadline. A rank without an API,
     or one that does not answer, has nothing to wait for."""
-    begun, wanted, left = time.monotonic(), read(CONFIG_DIR / name / "liveness.json"), 0
-    while wanted:
-        status, text = ask(wanted, "GET", "/metrics")
+    started_at, api, left = time.monotonic(), read(CONFIG_DIR / name / "liveness.json"), 0
+    while api:
+        status, text = ask(api, "GET", "/metrics")
         left = requests_in(text) if status == http.client.OK else 0
-        if not left or time.monotonic() - begun >= within_s:
+        if not left or time.monotonic() - started_at >= within_s:
             break
         time.sleep(POLL_INTERVAL_S)
-    return {"drain_s": time.monotonic() - begun, "left": left}
+    return {"drain_s": time.monotonic() - started_at, "left": left}
 
 
 def memory() -> tuple[int, int]:
@@ -159,71 +159,71 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     is short, because the old deployment is better than none."""
     done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
 
-    def step(key: str, said: str, begun: float) -> bool:
-        done[key] = time.monotonic() - begun
-        done["said"], done["ok"] = said, not said
-        return not said
+    def step(key: str, error: str, started_at: float) -> bool:
+        done[key] = time.monotonic() - started_at
+        done["said"], done["ok"] = error, not error
+        return not error
 
-    begun = time.monotonic()
-    if stop and not step("stop_s", systemctl("stop", *map(unit, stop)), begun):
+    started_at = time.monotonic()
+    if stop and not step("stop_s", systemctl("stop", *map(unit, stop)), started_at):
         return done
     if not name:
         return done
-    begun = time.monotonic()
-    if not step("memory_s", await_memory(name, within_s), begun) and not anyway:
+    started_at = time.monotonic()
+    if not step("memory_s", await_memory(name, within_s), started_at) and not anyway:
         return done
-    begun = time.monotonic()
+    started_at = time.monotonic()
     # Exit status 1: systemd has not loaded this unit yet, so there is nothing to reset.
     systemctl("reset-failed", unit(name))
-    step("start_s", systemctl(how, unit(name)), begun)
+    step("start_s", systemctl(how, unit(name)), started_at)
     done["gates"] = read(CONFIG_DIR / name / "gates.json")
     return done
 
 
 def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
     """Enable the new deployment and disable the replaced ones, so that a boot starts the new one."""
-    said = [
+    errors = [
         systemctl("disable", *map(unit, disable)) if disable else "",
         systemctl("enable", unit(name)) if name else "",
     ]
-    return {"ok": not any(said), "said": "; ".join(filter(None, said))}
+    return {"ok": not any(errors), "said": "; ".join(filter(None, errors))}
 
 
 def ready(name: str) -> str:
     """Wait until it returns a token, or, on a rank without an API, until its pair serves. Returns an error or ""."""
-    wanted = read(CONFIG_DIR / name / "liveness.json")
-    deadline_s = wanted.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
-    begun = since = said_at = time.monotonic()
+    api = read(CONFIG_DIR / name / "liveness.json")
+    deadline_s = api.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
+    started_at = since = logged_at = time.monotonic()
     while True:
         state, pair = states([name])[name], read(RUN_DIR / name / "state.json")
         if state["ActiveState"] not in RUNS or int(state["NRestarts"] or 0) >= ENDS:
             return f"{unit(name)} ended ({state['Result']}). Log: journalctl -u {unit(name)} -e"
-        if answers(name, wanted) if wanted else pair.get("state") == "serving":
+        if answers(name, api) if api else pair.get("state") == "serving":
             return ""
         now = time.monotonic()
         apart = pair.get("state") in {"waiting", "refused"}
         why = f"{pair['state']} {pair.get('why', '')}".strip() if apart else "starting"
         # Time spent waiting for the peer does not count as start time.
         since = now if apart else since
-        if (apart and now - begun > PEER_S) or now - since > deadline_s:
-            return f"{unit(name)} was still {why} after {now - begun:.0f} s. Log: journalctl -u {unit(name)} -e"
-        if now - said_at >= LOG_INTERVAL_S:
-            say(f"{name} is {why}, {now - begun:.0f} s" + (f"; run vllm-switch {name} there too" if apart else ""))
-            said_at = now
+        if (apart and now - started_at > PEER_S) or now - since > deadline_s:
+            return f"{unit(name)} was still {why} after {now - started_at:.0f} s. Log: journalctl -u {unit(name)} -e"
+        if now - logged_at >= LOG_INTERVAL_S:
+            say(f"{name} is {why}, {now - started_at:.0f} s" + (f"; run vllm-switch {name} there too" if apart else ""))
+            logged_at = now
         time.sleep(POLL_INTERVAL_S)
 
 
-def answers(name: str, wanted: Mapping[str, Any]) -> bool:
+def answers(name: str, api: Mapping[str, Any]) -> bool:
     """Return True if the server returns a token of this model."""
-    asked = {"model": wanted["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
-    status, text = ask(wanted, "POST", "/v1/completions", json.dumps(asked), api_key(name))
+    request = {"model": api["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
+    status, text = ask(api, "POST", "/v1/completions", json.dumps(request), api_key(name))
     return status == http.client.OK and '"choices"' in text
 
 
-def ask(wanted: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
+def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
     """Return (status, text); status 0 if nothing answers."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    connection = http.client.HTTPConnection(wanted["address"], wanted["port"], timeout=ASK_S)
+    connection = http.client.HTTPConnection(api["address"], api["port"], timeout=ASK_S)
     try:
         connection.request(method, path, body or None, headers)
         reply = connection.getresponse()
@@ -240,10 +240,10 @@ def api_key(name: str) -> str:
     return next((line.partition("=")[2] for line in lines if line.startswith("VLLM_API_KEY=")), "")
 
 
-def listing(found: Mapping[str, Mapping[str, str]]) -> str:
+def listing(units: Mapping[str, Mapping[str, str]]) -> str:
     """Return the deployments of this Spark and their states as a table."""
     rows = [("DEPLOYMENT", "STATE", "AT BOOT", "RECIPE", "PORT")]
-    for name, state in found.items():
+    for name, state in units.items():
         record = read(CONFIG_DIR / name / "deployed.json")
         boot = "starts" if state.get("UnitFileState") == "enabled" else "-"
         rows.append((name, state["ActiveState"], boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
@@ -255,27 +255,27 @@ def listing(found: Mapping[str, Mapping[str, str]]) -> str:
 
 def switch(name: str, drain_s: float, memory_s: float) -> int:
     """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
-    found = states(placed())
-    if name not in found:
+    units = states(placed())
+    if name not in units:
         say(
-            f"{name} is not on this Spark — expected: one of {', '.join(found) or 'none: nothing was deployed here'}. "
+            f"{name} is not on this Spark — expected: one of {', '.join(units) or 'none: nothing was deployed here'}. "
             "Fix: ansible-playbook switch.yml -e to=NAME, which places it. See docs/runbooks/switch-refused.md"
         )
         return 2
-    stop = occupants(found, name)
-    if not stop and found[name]["ActiveState"] == "active" and found[name].get("UnitFileState") == "enabled":
+    stop = occupants(units, name)
+    if not stop and units[name]["ActiveState"] == "active" and units[name].get("UnitFileState") == "enabled":
         say(f"{name} runs already")
         return 0
-    running = [other for other in stop if found[other]["ActiveState"] in RUNS]
+    running = [other for other in stop if units[other]["ActiveState"] in RUNS]
     drained = drain(running[0], drain_s) if running else {"drain_s": 0.0, "left": 0}
-    begun = time.monotonic()
+    started_at = time.monotonic()
     changed = change(running, name, memory_s)
     since = time.monotonic()
     why = changed["said"] or ready(name)
     if not why:
-        kept = enable_and_disable(name, stop)["said"]
+        kept, stopped = enable_and_disable(name, stop)["said"], " and ".join(running) or "nothing"
         say(
-            f"{name} answers {time.monotonic() - begun:.1f} s after the stop of {' and '.join(running) or 'nothing'}: "
+            f"{name} answers {time.monotonic() - started_at:.1f} s after the stop of {stopped}: "
             f"stop {changed['stop_s']:.1f}, memory back {changed['memory_s']:.1f}, start {changed['start_s']:.1f}, "
             f"until a token {time.monotonic() - since:.1f}. Drained for {drained['drain_s']:.1f} s before it"
             + (f", {drained['left']} requests cut off." if drained["left"] else ".")
@@ -297,7 +297,7 @@ def returned(name: str, old: str, memory_s: float) -> str:
     return f"{old}, which ran before, {end}. See docs/runbooks/switch-failed.md"
 
 
-def held() -> str:
+def lock_holder() -> str:
     """Return the holder of the operator lock (plugins/module_utils/spark_lock.py); empty if there is none."""
     path = RUN_DIR / "operator.lock"
     if not path.exists():
@@ -307,10 +307,10 @@ def held() -> str:
     return f"{who} holds this Spark with {holder.get('verb', 'a verb')}"
 
 
-def detached(words: Sequence[str]) -> int:
+def detached(argv: Sequence[str]) -> int:
     """Run this program in a unit of its own. Returns its exit status; its output is passed on."""
-    shown = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
-    if shown.strip() in RUNS:
+    output = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
+    if output.strip() in RUNS:
         say(f"another switch runs on this Spark — expected: one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
             "See docs/runbooks/switch-refused.md")  # fmt: skip
         return 2
@@ -321,10 +321,10 @@ def detached(words: Sequence[str]) -> int:
         os.path.abspath(__file__),
         "--inside",
     ]
-    return subprocess.run([*run, *words], check=False).returncode
+    return subprocess.run([*run, *argv], check=False).returncode
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -339,19 +339,19 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--how", choices=("start", "restart"), default="start", help=argparse.SUPPRESS)
     parser.add_argument("--anyway", action="store_true", help="though somebody holds this Spark with Ansible")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     if args.name or args.step:
         if os.geteuid():
-            say(f"only root may switch. Fix: sudo vllm-switch {' '.join(words)}")
+            say(f"only root may switch. Fix: sudo vllm-switch {' '.join(argv)}")
             return 2
-        if not args.step and not args.anyway and (who := held()):
+        if not args.step and not args.anyway and (who := lock_holder()):
             say(
                 f"{who} — expected: nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
                 f"sudo vllm-switch {args.name} --anyway. See docs/runbooks/operator-lock.md"
             )
             return 2
         if not args.inside and args.step in (None, "change"):
-            return detached(words)
+            return detached(argv)
     match args.step:
         case "drain":
             reply(json.dumps(drain(args.name, args.drain_s)))

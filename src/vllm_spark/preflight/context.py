@@ -1,4 +1,4 @@
-"""HostContext: what a check of a host may read."""
+"""HostContext: the facts that a check of a host may read."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class HostContext:
 
     @property
     def serves(self) -> bool:
-        """True while a model server of the toolkit runs here; its memory is part of every figure."""
+        """Return True while a model server of the toolkit runs here; its memory is part of every figure."""
         return bool(self.facts.get("running_units"))
 
     @property
     def needed_bytes(self) -> int:
-        """Memory that a start takes, in bytes."""
+        """Return the memory that a start takes, in bytes."""
         return memory.needed_bytes(self.spec.recipe, self.facts["memory"]["total"])

@@ -42,7 +42,7 @@ class KnownIssue:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What conditions are evaluated on: a recipe with its overrides, the names of the secrets, the API's address."""
+    """The input of conditions: a recipe with its overrides, the names of the secrets, the API's address."""
 
     recipe: Document
     secrets: Collection[str] = ()

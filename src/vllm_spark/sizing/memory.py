@@ -29,7 +29,7 @@ WORKSPACE_BYTES = 6 * GIB
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """What a recipe loads: the model, its drafter, and the bytes per weight of each part.
+    """The weights that a recipe loads: the model, its drafter, and the bytes per weight of each part.
 
     `kv_width` is in bytes per number of the cache. `drafter_bytes` is the size of a drafter without an architecture
     file.

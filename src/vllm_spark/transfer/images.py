@@ -31,6 +31,7 @@ class Image:
     platform: str
 
     def pull_request(self, upstream: UpstreamRequest | None, *, keep: bool) -> ImageRequest:
+        """Return the request of a job that pulls the image."""
         return {
             "image": self.name,
             "host": self.host,
@@ -44,6 +45,7 @@ class Image:
         }
 
     def server_request(self, upstream: UpstreamRequest | None, address: str) -> ImageServerRequest:
+        """Return the request of a job that serves the image on `address`."""
         return {
             "image": self.name,
             "host": self.host,
@@ -83,7 +85,7 @@ def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> dict[str, list[Refus
     return refusals
 
 
-def _plan_derived(site: PullSite, mine: PullSteps, spec: Spec) -> list[Refusal]:
+def _plan_derived(site: PullSite, own: PullSteps, spec: Spec) -> list[Refusal]:
     """Build on the head and copy to the worker, as a deploy does."""
     hosts = spec.deployment.hosts
     if site.bundled and not site.has_image(spec.host, spec.image):
@@ -93,14 +95,14 @@ def _plan_derived(site: PullSite, mine: PullSteps, spec: Spec) -> list[Refusal]:
     peers = [site.facts[host] for host in hosts if host != spec.host]
     todo = images.steps(joined, site.facts[spec.host], peers, site.toolkit)
     if todo.pull or todo.build or todo.transfer:
-        mine.derived_image = {"image": spec.image, "base": spec.base, "platform": mine.platform, **asdict(todo)}
-        mine.lines += todo.lines(joined)
+        own.derived_image = {"image": spec.image, "base": spec.base, "platform": own.platform, **asdict(todo)}
+        own.lines += todo.lines(joined)
     return []
 
 
 def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: Spec) -> None:
-    image, mine = image_of(spec, site.facts[host]["machine"]), steps[host]
-    planned = [*(entry["image"] for entry in [*mine.cached_pulls, *mine.peer_pulls]), *mine.registry_pulls]
+    image, own = image_of(spec, site.facts[host]["machine"]), steps[host]
+    planned = [*(entry["image"] for entry in [*own.cached_pulls, *own.peer_pulls]), *own.registry_pulls]
     if spec.base in planned:
         return
     outside: UpstreamRequest | None = None if site.bundled else {"host": image.host}
@@ -113,18 +115,18 @@ def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: 
         address = site.address(sender, host)
         steps[sender].image_server = image.server_request(outside, address)
         url = f"http://{address}:{IMAGES_PORT}"
-        mine.peer_pulls.append(image.pull_request({"url": url, "host": sender}, keep=False))
-        mine.lines.append(f"image {spec.base} comes from {sender}, over the fabric: the layers that are not here")
+        own.peer_pulls.append(image.pull_request({"url": url, "host": sender}, keep=False))
+        own.lines.append(f"image {spec.base} comes from {sender}, over the fabric: the layers that are not here")
         return
-    mine.lines.append(f"image {spec.base} comes from {'the bundle' if site.bundled else 'its registry'}")
+    own.lines.append(f"image {spec.base} comes from {'the bundle' if site.bundled else 'its registry'}")
     if site.bundled:
         # All layers: only this Spark has a connection to the bundle, and another Spark may need more layers.
         bundle: UpstreamRequest = {"url": f"http://{LOOPBACK}:{BUNDLE_IMAGES_PORT}", "host": "the bundle"}
-        mine.cached_pulls.append({**image.pull_request(bundle, keep=True), "all_layers": True})
+        own.cached_pulls.append({**image.pull_request(bundle, keep=True), "all_layers": True})
     elif joined:
-        mine.cached_pulls.append(image.pull_request(outside, keep=True))
+        own.cached_pulls.append(image.pull_request(outside, keep=True))
     else:
-        mine.registry_pulls.append(spec.base)
+        own.registry_pulls.append(spec.base)
 
 
 def _runs_base(other: Spec, spec: Spec) -> bool:

@@ -35,7 +35,7 @@ class Job:
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of vllm_spark.node.pull.run."""
+        """Return the arguments of vllm_spark.node.pull.run."""
         return [self.id, self.module, self.function]
 
     @property

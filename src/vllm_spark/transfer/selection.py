@@ -26,8 +26,8 @@ def of_host(inventory: Inventory, host: str, named: Sequence[str] = ()) -> list[
     if not named:
         active = spec.resolve(inventory, host)
         return [active] if active else []
-    mine = [placed.name for placed in deployment.of_host(deployments, host)]
-    names = mine if EVERYTHING in named else [name for name in mine if name in named]
+    own = [placed.name for placed in deployment.of_host(deployments, host)]
+    names = own if EVERYTHING in named else [name for name in own if name in named]
     resolved = [spec.resolve(_only(inventory, name), host) for name in names]
     return [entry for entry in resolved if entry]
 

@@ -41,9 +41,9 @@ def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> None:
             else:
                 senders.append(host)
                 _fetch_from_outside(site, steps[host], model, host)
-    for host, mine in steps.items():
-        if mine.hub_fetch:
-            mine.hub_fetch_argv = hub_fetch_argv(site.specs[host][0].image, site.hub(host))
+    for host, own in steps.items():
+        if own.hub_fetch:
+            own.hub_fetch_argv = hub_fetch_argv(site.specs[host][0].image, site.hub(host))
 
 
 def hub_fetch_argv(image: str, hub_dir: str) -> list[str]:
@@ -83,19 +83,19 @@ def _fetch_from_peer(
     steps[receiver].lines.append(f"{model} comes from {sender}, over the fabric")
 
 
-def _fetch_from_outside(site: PullSite, mine: PullSteps, model: PulledModel, host: str) -> None:
+def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host: str) -> None:
     size = units.gib(site.missing_bytes(host, model))
     if site.bundled:
-        request = mine.bundle_fetch
+        request = own.bundle_fetch
         request.update({"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
-        mine.lines.append(f"{model} comes from the bundle, {size}")
+        own.lines.append(f"{model} comes from the bundle, {size}")
     else:
         # /hub is the path in the container.
-        mine.hub_fetch.update({"hub": "/hub", "hub_here": site.hub(host)})
-        mine.hub_fetch.setdefault("sources", []).append(model.ref())
-        mine.lines.append(f"{model} comes from the hub, {size}")
+        own.hub_fetch.update({"hub": "/hub", "hub_here": site.hub(host)})
+        own.hub_fetch.setdefault("sources", []).append(model.ref())
+        own.lines.append(f"{model} comes from the hub, {size}")
 
 
 def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:

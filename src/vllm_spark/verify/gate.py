@@ -21,6 +21,23 @@ def no_requests(request: GateRequest) -> Iterable[HttpRequest]:
     return ()
 
 
+def cases_schema(description: str, cases: Iterable[str], default: str) -> Document:
+    """Return the schema of a gate whose only option, `cases`, selects some of its cases."""
+    names = {
+        "type": "array",
+        "minItems": 1,
+        "uniqueItems": True,
+        "items": {"enum": list(cases)},
+        "description": default,
+    }
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "description": description,
+        "properties": {"cases": names},
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """A condition that must hold before a deployment counts as serving.

@@ -11,7 +11,7 @@ from vllm_spark.core.types import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateRequest:
-    """Everything that the gates of one rank need. gates.json on the host holds it, so that a restored launch is judged
+    """The input of the gates of one rank. gates.json on the host stores it, so that a restored launch is judged
     by the expectations of its own deploy. It contains no secret: `api_key` says only whether the server has a key.
 
     `launch` is the fingerprint of the launch. `fabric` is the NCCL network of the recipe. `gates` maps each optional

@@ -39,6 +39,5 @@ def _gate_of(package: ModuleType, name: str) -> Gate:
 
 
 GATES = collect(gates)
-BY_NAME = {gate.name: gate for gate in GATES}
 # The gates that a recipe switches on by naming them.
 OPTIONAL = tuple(gate for gate in GATES if gate.optional)

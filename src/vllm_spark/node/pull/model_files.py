@@ -81,7 +81,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the size of all files in bytes."""
         return sum(entry.size for entry in self.files)
 
     def to_json(self) -> ManifestJson:

@@ -46,9 +46,9 @@ def clock_off(context: HostContext) -> Iterator[Observation]:
     "further off",
 )
 def clocks_apart(context: HostContext) -> Iterator[Observation]:
-    mine, other = (clock_offset(one.facts) if one else None for one in (context, context.peer))
-    if mine and other:
-        apart = (mine[0] - other[1], mine[1] - other[0])
+    own, other = (clock_offset(one.facts) if one else None for one in (context, context.peer))
+    if own and other:
+        apart = (own[0] - other[1], own[1] - other[0])
         if _exceeds(apart, APART_S):
             yield Observation({"apart": _middle(apart)}, evidence=f"time {_interval(apart)}")
 

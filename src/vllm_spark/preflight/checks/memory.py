@@ -90,7 +90,7 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
     "NVIDIA/open-gpu-kernel-modules#1358",
 )
 def kernel_keeps_memory(context: HostContext) -> Iterator[Observation]:
-    """Pages of a kexec handover are free CMA pages that the total of CMA does not count."""
+    """Check for pages of a kexec handover: free CMA pages that the total of CMA does not count."""
     facts = context.facts["memory"]
     total, free = facts.get("cma_total"), facts.get("cma_free")
     if total is not None and free is not None and free - total >= KEPT_BYTES:

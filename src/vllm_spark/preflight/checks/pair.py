@@ -67,6 +67,6 @@ def _nic_firmware(context: HostContext) -> str:
 
 
 def _differing(name: str, context: HostContext, version: Callable[[HostContext], str]) -> Iterator[Observation]:
-    mine, other = version(context), version(context.peer) if context.peer else ""
-    if mine and other and mine != other:
-        yield Observation({"mine": mine, "other": other}, evidence=f"{name} {mine} and {other}")
+    own, other = version(context), version(context.peer) if context.peer else ""
+    if own and other and own != other:
+        yield Observation({"mine": own, "other": other}, evidence=f"{name} {own} and {other}")

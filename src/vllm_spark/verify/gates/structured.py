@@ -13,7 +13,7 @@ from typing import Any
 
 from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
-from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate import Gate, cases_schema
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, Probe
 from vllm_spark.verify.verdict import Verdict, failure
@@ -100,20 +100,11 @@ GATE = Gate(
     proves="a JSON schema and a choice are enforced; whole and streamed",
     order=80,
     needs_reason_to_omit=True,
-    schema={
-        "type": "object",
-        "additionalProperties": False,
-        "description": "A JSON schema and a choice are enforced, whole and streamed. {} switches it on.",
-        "properties": {
-            "cases": {
-                "type": "array",
-                "minItems": 1,
-                "uniqueItems": True,
-                "items": {"enum": list(CASES)},
-                "description": "Default: both.",
-            }
-        },
-    },
+    schema=cases_schema(
+        "A JSON schema and a choice are enforced, whole and streamed. {} switches it on.",
+        CASES,
+        "Default: both.",
+    ),
     requests=build_requests,
     judge=judge,
 )

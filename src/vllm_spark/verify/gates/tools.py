@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm_spark.core.text import quoted
 from vllm_spark.verify import requests, responses
-from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate import Gate, cases_schema
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, Probe
 from vllm_spark.verify.verdict import Verdict, failure
@@ -178,21 +178,11 @@ GATE = Gate(
     proves="tools are called with the right arguments, byte for byte, and no tag leaks; whole and streamed",
     order=90,
     needs_reason_to_omit=True,
-    schema={
-        "type": "object",
-        "additionalProperties": False,
-        "description": "Tool calls of field report 003, each whole and streamed, with tool_choice auto. "
-        "{} switches them on.",
-        "properties": {
-            "cases": {
-                "type": "array",
-                "minItems": 1,
-                "uniqueItems": True,
-                "items": {"enum": list(CASES)},
-                "description": "Default: all.",
-            }
-        },
-    },
+    schema=cases_schema(
+        "Tool calls of field report 003, each whole and streamed, with tool_choice auto. {} switches them on.",
+        CASES,
+        "Default: all.",
+    ),
     requests=build_requests,
     judge=judge,
 )
