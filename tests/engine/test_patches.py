@@ -42,7 +42,9 @@ def content(files: dict[Path, str]) -> dict[Path, str]:
 
 @pytest.mark.parametrize("version", HOLD_IT)
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_the_release_holds_it_already(patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]) -> None:
+def test_the_release_already_has_the_fix(
+    patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
+) -> None:
     released = image(patch, version)
     assert image_build.patch(str(patch)) == {patch.name: "already there"}
     assert content(released) == released
@@ -50,7 +52,7 @@ def test_the_release_holds_it_already(patch: Path, version: str, image: Callable
 
 @pytest.mark.parametrize("version", HOLD_IT)
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_it_turns_the_faulty_file_into_the_release(
+def test_the_patch_turns_the_faulty_file_into_the_released_file(
     patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
 ) -> None:
     released = image(patch, version)
@@ -64,7 +66,7 @@ def test_it_turns_the_faulty_file_into_the_release(
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_it_says_where_it_comes_from(patch: Path) -> None:
+def test_the_patch_names_its_source(patch: Path) -> None:
     head = patch.read_text(encoding="utf-8").partition("\n--- ")[0]
     assert re.search(r"Upstream: vLLM pull request \d{5}", head)
     assert "Licence: Apache-2.0" in head

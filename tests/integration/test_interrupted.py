@@ -1,4 +1,4 @@
-"""A module that dies on the box at any of its steps: the next run makes whole what it has left.
+"""A module that dies on the host at any of its steps: the next run makes whole what it has left.
 
 The module runs in a process of its own, which ends by itself, as by a loss of power, before one of its calls to the
 file system.
@@ -58,7 +58,7 @@ FILES = ("launch", "gates.json", "deployed.json", "liveness.json")
 
 
 def deploy(folder: Path, mark: str) -> None:
-    """What the role does: the previous launch is kept where the record on the box is not of this one."""
+    """What the role does: the previous launch is kept where the record on the host is not of this one."""
     record = folder / "deployed.json"
     args = {
         "folders": [str(folder)],
@@ -91,7 +91,7 @@ def unfinished(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A deployment that has had three launches: a, then b, now c."""
     for mark in "abc":
         deployed(tmp_path / "demo", mark)
@@ -102,11 +102,11 @@ def box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 STEPS = 60
 
 
-def test_a_deploy_that_dies_anywhere_is_finished_by_the_next(box: Path, tmp_path: Path) -> None:
+def test_a_killed_deploy_is_completed_by_the_next(installed: Path, tmp_path: Path) -> None:
     died = 0
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
+        shutil.copytree(installed / "demo", folder)
         if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
             break
         died += 1
@@ -118,11 +118,11 @@ def test_a_deploy_that_dies_anywhere_is_finished_by_the_next(box: Path, tmp_path
     assert 15 < died < STEPS
 
 
-def test_one_that_dies_is_followed_by_another_launch(box: Path, tmp_path: Path) -> None:
+def test_a_killed_deploy_is_followed_by_another_launch(installed: Path, tmp_path: Path) -> None:
     """What was half placed is no launch, so it is not kept as one."""
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
+        shutil.copytree(installed / "demo", folder)
         if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
             break
         placed = json.loads((folder / "deployed.json").read_text())["launch"] == "d"
@@ -134,11 +134,11 @@ def test_one_that_dies_is_followed_by_another_launch(box: Path, tmp_path: Path) 
     assert step > 1
 
 
-def test_a_launch_that_is_taken_back_comes_back_whole(box: Path, tmp_path: Path) -> None:
+def test_a_killed_rollback_restores_a_complete_launch(installed: Path, tmp_path: Path) -> None:
     died = 0
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
+        shutil.copytree(installed / "demo", folder)
         if not dies_before(step, lambda folder=folder: take_back(folder)):
             break
         died += 1

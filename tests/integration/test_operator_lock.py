@@ -69,7 +69,7 @@ spark_lock_folder={work}/locks/{{{{ inventory_hostname }}}}
 """
 
 
-def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) -> None:
+def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     assert spark_lock.take(MINE.holder("deploy"), folder=folder) == (True, None)
     done, found = spark_lock.take(OTHER.holder("stop"), folder=folder)
@@ -82,21 +82,21 @@ def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) ->
     assert spark_lock.take(OTHER.holder("stop"), folder=folder) == (True, None)
 
 
-def test_a_run_is_not_kept_out_by_itself(tmp_path: Path) -> None:
+def test_a_run_is_not_refused_by_its_own_lock(tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
     done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert (done, found["verb"], spark_lock.look(str(tmp_path))["verb"]) == (True, "switch", "switch")
 
 
 @pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
-def test_only_the_lock_that_was_seen_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
+def test_only_the_named_lock_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     third = OperatorRun("cleo", "desk", "b", 9, "1")
     assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
     assert spark_lock.look(str(tmp_path))["run"] == (third.id if done else MINE.id)
 
 
-def test_a_broken_lock_keeps_out_and_can_be_taken_over(tmp_path: Path) -> None:
+def test_a_malformed_lock_refuses_others_and_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / spark_lock.NAME).write_text("{half a li")
     done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert done is False
@@ -115,7 +115,7 @@ def contend(folder: str, number: int, gate: Any, results: Any) -> None:
         spark_lock.give(mine.id, folder)
 
 
-def test_of_many_at_once_one_has_it(tmp_path: Path) -> None:
+def test_one_of_many_concurrent_processes_gets_the_lock(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     gate, results, folder = context.Event(), context.Queue(), str(tmp_path / "run")
     tried = [context.Process(target=contend, args=(folder, number, gate, results)) for number in range(1, 9)]
@@ -137,7 +137,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_process_is_known_by_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_identified_by_its_start_time(sleeper: subprocess.Popen[bytes]) -> None:
     held = LockHolder.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
     mine = operator_lock.this_run(os.getpid())
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
@@ -178,7 +178,7 @@ def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> 
         (None, None, ["cannot be seen", "ask anna"], ["most likely", "is open"]),
     ],
 )
-def test_the_second_operator_is_told(
+def test_the_message_for_the_second_operator(
     connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
 ) -> None:
     held = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
@@ -200,7 +200,7 @@ def stat(proc: Path, pid: int, name: str, parent: int, start: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
 
 
-def test_the_connection_of_a_run_is_found_and_its_end_is_seen(tmp_path: Path) -> None:
+def test_the_connection_of_a_run_is_detected_and_its_end_too(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "run"
     stat(proc, 50, "sshd-session", 1, 11)
     stat(proc, 51, "a (b) c", 50, 12)
@@ -250,7 +250,7 @@ class Operator:
         return {path.parent.name for path in (self.folder / "locks").glob(f"*/{spark_lock.NAME}")}
 
 
-def test_a_run_that_is_killed_is_followed_by_the_next(tmp_path: Path) -> None:
+def test_the_next_run_takes_over_from_a_killed_one(tmp_path: Path) -> None:
     """The whole way, with real runs: one holds, the second changes nothing, the first is killed, the third goes on."""
     operator = Operator(tmp_path)
     # The task outlives its run, so it must not sleep for long.
@@ -274,7 +274,7 @@ def test_a_run_that_is_killed_is_followed_by_the_next(tmp_path: Path) -> None:
     assert said.count("that run has ended without giving it back") == 2
 
 
-def test_it_is_given_back_where_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
+def test_the_lock_is_released_if_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     (tmp_path / "fail").touch()
     status, said = operator.run("-e", "idle=spark2")
@@ -289,7 +289,7 @@ def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_
     assert not (tmp_path / "spark1-again").exists()
 
 
-def test_one_spark_that_is_held_ends_the_run_on_both(tmp_path: Path) -> None:
+def test_a_lock_on_one_spark_ends_the_run_on_both(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     folder = tmp_path / "locks" / "spark2"
     spark_lock.take(OTHER.holder("switch"), folder=str(folder))

@@ -171,7 +171,7 @@ def test_litellm(group: str, name: str, litellms: Callable[[str], str], servers:
     judge(seen, case.get("caught"))
 
 
-def test_litellm_wants_its_key(litellms: Callable[[str], str], servers: Servers) -> None:
+def test_litellm_requires_its_key(litellms: Callable[[str], str], servers: Servers) -> None:
     seen = verified(servers.at("engine", "healthy"), "healthy", litellms("every-name"), key_env="")
     judge(seen, "router-model")
 

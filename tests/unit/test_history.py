@@ -63,12 +63,12 @@ def row(host: str, time: str, **more: Any) -> dict[str, Any]:
     return {"host": host, **said}
 
 
-def test_the_table_says_what_ran_when() -> None:
-    boxes = {
+def test_the_table_of_the_history() -> None:
+    hosts = {
         "spark2": [row("spark2", "2026-01-02T00:00:00Z")],
         "spark1": [row("spark1", "2026-01-03T00:00:00Z", **history.entry("deploy", "me@here", NEVER)), {}],
     }
-    found = history.rows(boxes)
+    found = history.rows(hosts)
     assert [(entry["host"], entry.get("time")) for entry in found] == [
         ("spark1", None),
         ("spark2", "2026-01-02T00:00:00Z"),
@@ -143,7 +143,7 @@ def test_a_history_is_bounded_and_keeps_the_newest(run: Run, tmp_path: Path) -> 
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_reading_one_deployment_and_so_many(run: Run, tmp_path: Path) -> None:
+def test_one_deployment_and_a_limit_are_read(run: Run, tmp_path: Path) -> None:
     for verb in ("one", "two"):
         write(run, tmp_path, verb)
     (tmp_path / "history" / "other.jsonl").write_text('{"verb": "other"}\n')

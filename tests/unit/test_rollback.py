@@ -44,7 +44,9 @@ RECORD = {"deployment": "demo", "recipe": "r-1", "image": "engine:1", "toolkit":
         (RECORD, {}, ["not judged"], ["serves again"]),
     ],
 )
-def test_told(restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]) -> None:
+def test_the_message_of_a_rollback(
+    restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]
+) -> None:
     failed = {"report": "reports/x.json"}
     said = rollback.failure_report("the answer is wrong", failed, {"restored": restored}, judged)
     assert [part for part in parts if part not in said] == []
@@ -70,7 +72,7 @@ def restore(folder: Path, capsys: pytest.CaptureFixture[str], check: bool = Fals
     return said
 
 
-def test_the_launch_before_comes_back_and_the_failed_one_is_kept(
+def test_the_previous_launch_is_restored_and_the_failed_one_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "new")
@@ -95,7 +97,7 @@ def test_nothing_is_left_as_previous_where_nothing_was(tmp_path: Path, capsys: p
     assert marks(tmp_path) == {"old"}
 
 
-def test_check_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_mode_only_reports_the_rollback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "new")
     write(tmp_path / "previous", "old")
     assert restore(tmp_path, capsys, check=True)["restored"] == {"mark": "old"}
@@ -110,7 +112,7 @@ def test_files_of_an_older_toolkit_come_back_without_gates(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("placed", range(len(FILES)))
-def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+def test_an_interrupted_rollback_is_completed_by_the_next_run(
     placed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "new")

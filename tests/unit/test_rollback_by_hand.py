@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from fakes.installed_states import box, container, deployment, derived, launch, pulled, record
+from fakes.installed_states import container, deployment, derived, holdings, launch, pulled, record
 from project_files import load_module
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import rollback, rollback_target
@@ -21,7 +21,7 @@ GOOD = {"current": launch("c"), "previous": launch("a")}
 
 
 def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: Any) -> dict[str, Any]:
-    return box({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
+    return holdings({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
 
 
 def pair(peer: str, mark: str = "a", **more: Any) -> dict[str, Any]:
@@ -34,11 +34,11 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
 
 
 @pytest.mark.parametrize(
-    ("boxes", "name", "found"),
+    ("hosts", "name", "found"),
     [
         (SOLO, "", {"spark1": ("a", "c", False)}),
         (SOLO, "demo", {"spark1": ("a", "c", False)}),
-        ({**SOLO, "spark2": box()}, "", {"spark1": ("a", "c", False)}),
+        ({**SOLO, "spark2": holdings()}, "", {"spark1": ("a", "c", False)}),
         (PAIR, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
         # Cut off on the head, before or after its files were placed, and not begun on the worker.
         (
@@ -53,8 +53,8 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
         ),
     ],
 )
-def test_ways(boxes: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
-    ways = rollback_target.targets(boxes, name)
+def test_rollback_targets(hosts: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
+    ways = rollback_target.targets(hosts, name)
     assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == found
     assert {way.record["recipe"] for way in ways.values()} == {"recipe-a"}
 
@@ -62,7 +62,7 @@ def test_ways(boxes: dict[str, Any], name: str, found: dict[str, tuple[str, str,
 OTHER = deployment("other", current=launch("c"))
 REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("no such deployment", SOLO, "absent", ["rollback-unknown"]),
-    ("nothing there", {"spark1": box()}, "", ["rollback-which"]),
+    ("nothing there", {"spark1": holdings()}, "", ["rollback-which"]),
     ("two run", {**SOLO, "spark2": held(units={"vllm@two.service": "active"})}, "", ["rollback-which"]),
     ("nothing before", {"spark1": held({"current": launch("c")})}, "", ["rollback-nothing-before"]),
     ("no script", {"spark1": held({**GOOD, "previous": launch("a", runnable=False)})}, "", ["rollback-nothing-before"]),
@@ -110,17 +110,17 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("boxes", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
-def test_refusals(boxes: dict[str, Any], name: str, ids: list[str]) -> None:
+@pytest.mark.parametrize(("hosts", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_refusals(hosts: dict[str, Any], name: str, ids: list[str]) -> None:
     with pytest.raises(RefusedError) as error:
-        rollback_target.targets(boxes, name)
+        rollback_target.targets(hosts, name)
     assert [refusal.id for refusal in error.value.refusals] == ids
 
 
-def test_a_derived_image_is_known_by_its_name() -> None:
+def test_a_derived_image_is_identified_by_its_name() -> None:
     images = [pulled("c"), derived("a")]
-    boxes = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
-    assert rollback_target.targets(boxes)["spark1"].to[0] == "a"
+    hosts = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
+    assert rollback_target.targets(hosts)["spark1"].to[0] == "a"
 
 
 WAY = {"deployment": "demo", "record": record("a"), "current": record("c")}
@@ -192,12 +192,12 @@ def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys
     assert stack(three) == "cba"
 
 
-def test_the_launch_that_is_there_already_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_to_the_installed_launch_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert restore(three, capsys, "c")["changed"] is False
     assert stack(three) == "cba"
 
 
-def test_a_launch_that_is_not_there_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_to_a_missing_launch_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert restore(three, capsys, "x")["failed"]
     assert stack(three) == "cba"
 
@@ -209,7 +209,9 @@ def test_check_mode_shows_the_launch_and_changes_nothing(three: Path, capsys: py
     assert stack(three) == "cba"
 
 
-def test_a_file_that_the_launch_before_had_not_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_the_previous_launch_did_not_have_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, "c")
     write(tmp_path / "previous", "b", ("launch", "env", "deployed.json"))
     restore(tmp_path, capsys, "b")
@@ -238,7 +240,7 @@ def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: t
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+def test_an_interrupted_rollback_is_completed_by_the_next_run(
     steps: int, three: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -252,7 +254,7 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_a_deploy_after_one_that_was_cut_off_keeps_whole_launches(
+def test_a_deploy_after_an_interrupted_rollback_keeps_complete_launches(
     steps: int, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

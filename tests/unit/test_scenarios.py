@@ -15,7 +15,7 @@ OWN = {"create", "destroy"}
 
 
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.parent.name)
-def test_every_playbook_of_a_sequence_is_there(file: Path) -> None:
+def test_every_playbook_of_a_sequence_exists(file: Path) -> None:
     """An action with a playbook of its own is passed over, too, where the scenario lacks the action's usual one."""
     sequence = yaml.safe_load(file.read_text(encoding="utf-8"))["scenario"]["test_sequence"]
     for step in sequence:

@@ -84,7 +84,7 @@ def test_refusals(plans: dict[str, dict[str, Any]], limit: tuple[str, ...], ids:
         (["vllm@a.service", "vllm@b.service"], ["vllm@b.service"], "vllm@b.service"),
     ],
 )
-def test_what_returns(stop: list[str], running: list[str], old: str) -> None:
+def test_the_deployments_that_a_failed_switch_restores(stop: list[str], running: list[str], old: str) -> None:
     assert switch.before(stop, running) == old
 
 
@@ -128,7 +128,9 @@ def test_the_plan_keeps_the_others_off(
     assert (files["/usr/local/bin/vllm-switch"].mode, files["/etc/vllm-spark/demo/launch"].mode) == ("0755", "0755")
 
 
-def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
+def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
+    resolve: Callable[..., Spec], facts: dict[str, Any]
+) -> None:
     spec = Spec.from_json({**resolve().to_json(), "inactive": ["b", "c"]})
     # The unit file of b is gone, so systemd calls it nothing; with the next deploy it is there again.
     facts["units"] |= {"vllm@b.service": {"UnitFileState": ""}, "vllm@c.service": {"UnitFileState": "disabled"}}
@@ -155,7 +157,7 @@ JOB = re.compile(r"Installed new job vllm@([a-z]+)\.service/(\w+)")
         ((), [{"a", "b", "c"}]),
     ],
 )
-def test_of_all_that_are_enabled_a_boot_starts_one(
+def test_a_boot_starts_only_one_of_the_enabled_deployments(
     with_drop_in: tuple[str, ...], may_start: list[set[str]], tmp_path: Path
 ) -> None:
     names = ["a", "b", "c"]
@@ -187,7 +189,7 @@ def test_of_all_that_are_enabled_a_boot_starts_one(
     ],
 )
 @pytest.mark.parametrize("total", [64 << 30, 128 << 30])
-def test_the_room_on_the_box_is_what_the_plan_judges_by(budget: dict[str, Any], total: int) -> None:
+def test_the_host_and_the_plan_compute_the_same_free_memory(budget: dict[str, Any], total: int) -> None:
     recipe = {"memory": budget, "topology": {"tensor_parallel": 1}, "args": {}, "model": {"size_bytes": 3 << 30}}
     room = exclusion.memory_requirement(recipe)
     wanted = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
@@ -235,7 +237,7 @@ def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
         ([DID, {**WORKER, "others": ["b"]}], "a", [], ["is left without"]),
     ],
 )  # fmt: skip
-def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
+def test_the_report_of_a_switch(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
     said = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
     assert [part for part in parts if part not in said] == []
     assert [part for part in never if part in said] == []
@@ -255,7 +257,7 @@ def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[
         ({"name": "a", "ok": False, "said": "no memory"}, {}, "a did not come back either: no memory"),
     ],
 )
-def test_told(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
+def test_the_failure_message_of_a_switch(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
     said = switch_report.failure_report("b", "the answer is wrong", restored, judged)
     assert said.startswith("the answer is wrong\nthe switch to b failed; ")
     assert part in said
