@@ -59,10 +59,10 @@ class Refusing(FlexibleArgumentParser):
 @cache
 def parser() -> FlexibleArgumentParser:
     """The parser of `vllm`, with the subcommand `serve`."""
-    made = Refusing(prog="vllm")
+    created = Refusing(prog="vllm")
     command = serve.ServeSubcommand()
-    command.subparser_init(made.add_subparsers(dest="subparser"))
-    return made
+    command.subparser_init(created.add_subparsers(dest="subparser"))
+    return created
 
 
 class Deprecations(logging.Handler):
@@ -126,13 +126,13 @@ def variable_faults(name: str, value: str) -> Iterator[str]:
 def read_variables() -> frozenset[str]:
     """Every VLLM_* name in a source file other than envs.py, and those that envs.py itself makes other values of."""
     package = Path(vllm.__file__).parent
-    found: set[str] = set()
+    result: set[str] = set()
     for file in package.rglob("*.py"):
         if file != package / "envs.py":
-            found.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
+            result.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
     # In envs.py a name stands in its type, its key and its getenv; what stands there more often is used by another.
     counted = VLLM_NAME.findall((package / "envs.py").read_text(encoding="utf-8"))
-    return frozenset(found | {name for name in set(counted) if counted.count(name) > 3})
+    return frozenset(result | {name for name in set(counted) if counted.count(name) > 3})
 
 
 # --- flags
@@ -170,12 +170,12 @@ def parser_faults(args: argparse.Namespace) -> Iterator[str]:
     from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415  loads parsers
     from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
 
-    for kind, asked, known in (
+    for kind, requested, known in (
         ("tool call", args.tool_call_parser, ToolParserManager.list_registered()),
         ("reasoning", args.reasoning_parser, ReasoningParserManager.list_registered()),
     ):
-        if asked and asked not in known:
-            yield f"invalid {kind} parser: {asked} (chose from {', '.join(known)})"
+        if requested and requested not in known:
+            yield f"invalid {kind} parser: {requested} (chose from {', '.join(known)})"
 
 
 def known_architectures(named: Sequence[str]) -> set[str]:
@@ -261,14 +261,14 @@ def drafter_faults(
     engine: AsyncEngineArgs, parallel: ParallelConfig, models: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Build the SpeculativeConfig, which finds the method out, and see that this version has the drafter's class."""
-    made: list[Model] = []
+    created: list[Model] = []
 
     def model_config(*, model: str, hf_overrides: Any = None, **given: Any) -> Model:
         config = hf_config(models[model])
         config = hf_overrides(config) if callable(hf_overrides) else config
         known = {**given, "model": model, "hf_config": config, "hf_text_config": config}
-        made.append(Model(**{**known, "max_model_len": given.get("max_model_len") or engine.max_model_len}))
-        return made[-1]
+        created.append(Model(**{**known, "max_model_len": given.get("max_model_len") or engine.max_model_len}))
+        return created[-1]
 
     target = model_config(model=engine.model, max_model_len=engine.max_model_len)
     wanted = {
@@ -277,11 +277,11 @@ def drafter_faults(
         "target_parallel_config": parallel,
     }
     with mock.patch.object(speculation, "ModelConfig", model_config):
-        found = SpeculativeConfig(**wanted)
-    drafter = made[-1]
+        result = SpeculativeConfig(**wanted)
+    drafter = created[-1]
     if drafter is not target and not known_architectures(drafter.architectures):
         yield (
-            f"drafter {drafter.model}: vLLM {vllm.__version__} takes it for {found.method} and has no "
+            f"drafter {drafter.model}: vLLM {vllm.__version__} takes it for {result.method} and has no "
             f"{' or '.join(drafter.architectures)}"
         )
 

@@ -38,15 +38,15 @@ def document_of(name: str) -> dict[str, Any]:
 
 def changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """`change` over `base`, folder by folder; a null takes a key away."""
-    made = dict(base)
+    created = dict(base)
     for key, value in change.items():
         if value is None:
-            made.pop(key)
+            created.pop(key)
         elif isinstance(value, dict):
-            made[key] = changed(made.get(key, {}), value)
+            created[key] = changed(created.get(key, {}), value)
         else:
-            made[key] = value
-    return made
+            created[key] = value
+    return created
 
 
 def engine_of(case: Mapping[str, Any]) -> str:
@@ -57,18 +57,18 @@ def engine_of(case: Mapping[str, Any]) -> str:
 @cache
 def wanted() -> dict[str, list[dict[str, Any]]]:
     """Every launch that a test here asks about, by engine: each engine is started once."""
-    found: dict[str, list[dict[str, Any]]] = {version: [] for version in environments.ENGINES}
+    result: dict[str, list[dict[str, Any]]] = {version: [] for version in environments.ENGINES}
     for name in RECIPES:
         try:
             document = document_of(name)
         except RefusedError:
             continue  # its own test says why
-        if (version := environments.release_of(document["engine"]["version"])) in found:
-            found[version] += launches.of_recipe(document)
+        if (version := environments.release_of(document["engine"]["version"])) in result:
+            result[version] += launches.of_recipe(document)
     for case in BROKEN:
         broken = {**changed(document_of(case["recipe"]), case.get("change", {})), "name": case["id"]}
-        found[engine_of(case)] += launches.of_recipe(broken)
-    return found
+        result[engine_of(case)] += launches.of_recipe(broken)
+    return result
 
 
 @cache
@@ -82,8 +82,10 @@ def ask(version: str) -> Answer:
     """Run check_argv.py once with all launches of one version. The same question is answered from the cache."""
     lines = "\n".join(json.dumps(launch) for launch in wanted()[version])
     environment = environments.environment(version)
-    asked = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
-    kept = environments.CACHE / f"answer-{version}-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}.jsonl"
+    requested = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
+    kept = (
+        environments.CACHE / f"answer-{version}-{hashlib.sha256(json.dumps(requested).encode()).hexdigest()[:12]}.jsonl"
+    )
     if not kept.exists():
         # -S: of this interpreter only the standard library.
         words = [sys.executable, "-S", str(CHECK)]
@@ -112,9 +114,9 @@ def faults_of(name: str, version: str) -> list[str]:
     )
     answer = answers()[version]
     assert not answer.error, answer.error
-    ranks = {launch: said for launch, said in answer.faults.items() if launch.startswith(f"{name} on ")}
+    ranks = {launch: message for launch, message in answer.faults.items() if launch.startswith(f"{name} on ")}
     assert ranks, f"{name} was not asked about"
-    return [f"{launch}: {fault}" for launch, said in ranks.items() for fault in said]
+    return [f"{launch}: {fault}" for launch, message in ranks.items() for fault in message]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -129,8 +131,8 @@ def test_the_engine_takes_the_recipe(name: str) -> None:
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: case["id"])
 def test_the_engine_refuses_the_broken_copy(case: Mapping[str, Any]) -> None:
     assert faults_of(case["recipe"], engine_of({"recipe": case["recipe"]})) == [], "the recipe itself does not pass"
-    found = faults_of(case["id"], engine_of(case))
-    assert any(case["words"] in fault for fault in found), found
+    result = faults_of(case["id"], engine_of(case))
+    assert any(case["words"] in fault for fault in result), result
 
 
 def test_every_engine_is_used() -> None:

@@ -1,4 +1,4 @@
-"""The lock of a Spark: between real processes, in a folder of its own; and what the second operator is told."""
+"""The lock of a Spark between real processes, in a separate folder, and the message for the second operator."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: P
     assert spark_lock.give(OTHER.id, folder)[0] is False
     assert spark_lock.look(folder)["run"] == MINE.id
     assert spark_lock.give(MINE.id, folder) == (True, None)
-    # Nothing is left where nothing was.
+    # A folder that did not exist is removed.
     assert list(tmp_path.iterdir()) == []
     assert spark_lock.take(OTHER.holder("stop"), folder=folder) == (True, None)
 
@@ -111,7 +111,7 @@ def contend(folder: str, number: int, gate: Any, results: Any) -> None:
     done, _ = spark_lock.take(mine.holder("deploy"), folder=folder)
     results.put((number, done))
     if not done:
-        # What a run does whose lock was refused.
+        # A run whose lock was refused does this.
         spark_lock.give(mine.id, folder)
 
 
@@ -142,7 +142,7 @@ def test_a_process_is_identified_by_its_start_time(sleeper: subprocess.Popen[byt
     mine = operator_lock.this_run(os.getpid())
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
     sleeper.send_signal(signal.SIGKILL)
-    # Not waited for yet, so the kernel still lists it.
+    # The parent has not waited for it, so the kernel still lists it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
     sleeper.wait()
@@ -157,10 +157,10 @@ HELD = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0})
     [
         ({}, "5000", True),
         ({}, "", False),
-        ({}, "6000", False),  # a later process has its number
+        ({}, "6000", False),  # a later process has its process id
         ({"machine": "boot-2:pid:[1]"}, "5000", None),  # another machine, another boot, or another container
         ({"controller": "laptop"}, "5000", None),
-        ({"machine": ""}, "5000", None),  # a system that does not tell
+        ({"machine": ""}, "5000", None),  # a system that does not report the start time
         ({"started": ""}, "", None),
     ],
 )
@@ -214,7 +214,7 @@ def test_the_connection_of_a_run_is_detected_and_its_end_too(tmp_path: Path) -> 
 
 
 class Operator:
-    """Runs ansible-playbook as an operator would; the Sparks are two folders."""
+    """Run ansible-playbook as an operator does; the Sparks are two folders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -251,7 +251,7 @@ class Operator:
 
 
 def test_the_next_run_takes_over_from_a_killed_one(tmp_path: Path) -> None:
-    """The whole way, with real runs: one holds, the second changes nothing, the first is killed, the third goes on."""
+    """With real runs: one has the lock, the second changes nothing, the first is killed, the third takes over."""
     operator = Operator(tmp_path)
     # The task outlives its run, so it must not sleep for long.
     first = operator.start("-e", "then='sleep 20'")

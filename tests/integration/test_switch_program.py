@@ -1,4 +1,4 @@
-"""vllm-switch on a Spark, against a stand-in for systemctl and an engine on the port that two deployments share."""
+"""vllm-switch on a Spark, with a fake systemctl and a fake engine on the port that two deployments share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_spark.node import switch
 
 GIB = 1 << 30
 
-# Keeps its units in units.json beside itself and writes down what it was told. A unit of `dies` fails as it starts.
+# Stores its units in units.json in its own folder and records its arguments. A unit of `dies` fails at its start.
 SYSTEMCTL = """#!/usr/bin/env python3
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
@@ -41,14 +41,14 @@ if verb == "stop" and kept["stuck"]:
 
 
 class FakeSpark:
-    """A Spark with deployments: which run, what their engine says, how much memory is there."""
+    """A fake Spark: its deployments, the responses of their engines, and its free memory."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
         self.available = 100 * GIB
         self.busy = [0.0]
         self.served: dict[str, str] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.kept: dict[str, Any] = {"units": {}, "dies": [], "stuck": False}
         self.write()
 
@@ -59,8 +59,8 @@ class FakeSpark:
         (config / "deployed.json").write_text(json.dumps({"recipe": f"r-{name}", "port": self.port, "room": room}))
         (config / "gates.json").write_text(json.dumps({"deadline_s": 1, "unit": f"vllm@{name}.service"}))
         if api:
-            asked = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 1}
-            (config / "liveness.json").write_text(json.dumps(asked))
+            requested = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 1}
+            (config / "liveness.json").write_text(json.dumps(requested))
             (config / "env").write_text("VLLM_API_KEY=key\n")
         self.kept["units"][f"vllm@{name}.service"] = {
             "ActiveState": "active" if active else "inactive",
@@ -82,12 +82,12 @@ class FakeSpark:
         return [name[5:-8] for name, unit in units.items() if unit["ActiveState"] == "active"]
 
     def calls(self) -> list[str]:
-        """What systemctl was told, but for questions."""
+        """Return the calls of systemctl except queries."""
         lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
         return [line for line in lines if not line.startswith("show")]
 
     def answer(self, path: str, body: str) -> tuple[int, str]:
-        """As vLLM: the model that runs answers to its own name, and to no other's."""
+        """Respond like vLLM: the running model answers requests with its own name only."""
         if path == "/metrics":
             count = self.busy.pop(0) if len(self.busy) > 1 else self.busy[0]
             return (
@@ -96,7 +96,7 @@ class FakeSpark:
             )
         model = json.loads(body)["model"]
         names = {self.served.get(name, f"m-{name}") for name in self.running()}
-        self.asked.append((model, ",".join(sorted(names))))
+        self.requested.append((model, ",".join(sorted(names))))
         return (200, '{"choices": [{"text": "a"}]}') if model in names else (404, "NotFoundError")
 
 
@@ -104,10 +104,10 @@ class FakeSpark:
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
     class Engine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply(*made.answer(self.path, ""))
+            self.reply(*fake.answer(self.path, ""))
 
         def do_POST(self) -> None:
-            self.reply(*made.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            self.reply(*fake.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
 
         def reply(self, status: int, text: str) -> None:
             self.send_response(status)
@@ -118,7 +118,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
             del words
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    made = FakeSpark(tmp_path, server.server_port)
+    fake = FakeSpark(tmp_path, server.server_port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "systemctl").write_text(SYSTEMCTL)
     (tmp_path / "systemctl").chmod(0o755)
@@ -126,9 +126,9 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
     monkeypatch.setattr(switch, "RUN_DIR", tmp_path / "run")
     monkeypatch.setattr(switch, "POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, made.available))
+    monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, fake.available))
     monkeypatch.setattr(switch.os, "geteuid", lambda: 0)
-    yield made
+    yield fake
     server.shutdown()
 
 
@@ -138,12 +138,12 @@ def test_the_other_deployment_replaces_the_first(spark: FakeSpark, capsys: pytes
     assert switch.main(["--inside", "b"]) == 0
     assert (spark.unit("a"), spark.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
     assert [call.split()[0] for call in spark.calls()] == ["stop", "reset-failed", "start", "disable", "enable"]
-    # Nobody asked b's engine for a, nor a's for b.
-    assert {asked for asked, _ in spark.asked} == {"m-b"}
-    said = capsys.readouterr().out
-    assert "b answers" in said
+    # Each engine got requests for its own model only.
+    assert {model for model, _ in spark.requested} == {"m-b"}
+    message = capsys.readouterr().out
+    assert "b answers" in message
     for phase in ("stop ", "memory back ", "start ", "until a token ", "Drained for "):
-        assert phase in said
+        assert phase in message
 
 
 @pytest.mark.parametrize(("dies", "part"), [(True, "ended (exit-code)"), (False, "still starting")])
@@ -160,9 +160,9 @@ def test_a_failed_switch_restores_the_old_deployment(
     assert switch.main(["--inside", "b"]) == 1
     assert spark.unit("a") == ("active", "enabled")
     assert spark.unit("b") == ("inactive", "disabled")
-    said = capsys.readouterr().out
-    assert part in said
-    assert "a, which ran before, serves again" in said
+    message = capsys.readouterr().out
+    assert part in message
+    assert "a, which ran before, serves again" in message
 
 
 def test_without_enough_memory_only_the_old_deployment_starts(
@@ -173,9 +173,9 @@ def test_without_enough_memory_only_the_old_deployment_starts(
     assert switch.main(["--inside", "b", "--memory-s", "0.05"]) == 1
     assert "start vllm@b.service" not in spark.calls()
     assert spark.unit("a") == ("active", "enabled")
-    said = capsys.readouterr().out
-    assert "100.0 GiB of memory are available" in said
-    assert "b needs 110.0" in said
+    message = capsys.readouterr().out
+    assert "100.0 GiB of memory are available" in message
+    assert "b needs 110.0" in message
 
 
 def test_the_switch_waits_for_memory_that_is_freed_late(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_drain(busy: list[float], within_s: float, left: int, spark: FakeSpark) 
     spark.add("a", active=True)
     spark.busy = busy
     assert switch.drain("a", within_s)["left"] == left
-    assert len(spark.busy) == 1  # it looked until the last
+    assert len(spark.busy) == 1  # every value but the last was read
 
 
 def test_a_deployment_without_an_api_is_not_drained(spark: FakeSpark) -> None:
@@ -218,7 +218,7 @@ def test_a_stop_that_fails_starts_nothing(spark: FakeSpark) -> None:
 def test_a_failed_switch_restores_the_deployment_that_an_interrupted_run_stopped(spark: FakeSpark) -> None:
     spark.add("a", active=True)
     spark.add("b")
-    spark.kept["units"]["vllm@a.service"]["ActiveState"] = "inactive"  # stopped, and enabled still
+    spark.kept["units"]["vllm@a.service"]["ActiveState"] = "inactive"  # stopped and still enabled
     spark.kept["dies"] = ["vllm@b.service"]
     spark.write()
     assert switch.main(["--inside", "b"]) == 1
@@ -246,7 +246,7 @@ def test_steps_print_json(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) 
     assert switch.main(["--inside", "--step=change", "--stop=a", "b"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["ok"], done["said"], done["gates"]["unit"]) == (True, "", "vllm@b.service")
-    # Until the gates have held, a boot starts the old one.
+    # A boot starts the old one until the gates have passed.
     assert (spark.unit("a"), spark.unit("b")) == (("inactive", "enabled"), ("active", "disabled"))
     assert switch.main(["--step=settle", "--stop=a", "b"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]
@@ -306,7 +306,7 @@ def test_the_switch_waits_for_the_lock_of_the_spark(spark: FakeSpark, capsys: py
     assert switch.main(["--inside", "b"]) == 2
     assert "ann@desk holds this Spark with deploy" in capsys.readouterr().out
     assert spark.running() == ["a"]
-    # The verb holds it itself, and its steps do not ask.
+    # The verb holds the lock, so its steps do not check it.
     assert switch.main(["--step=drain", "a"]) == 0
     assert switch.main(["--inside", "b", "--anyway"]) == 0
     assert spark.running() == ["b"]
@@ -320,7 +320,7 @@ def test_the_switch_runs_in_a_separate_unit(
     (spark.folder / "systemd-run").write_text('#!/bin/sh\necho "ran: $*"\n')
     (spark.folder / "systemd-run").chmod(0o755)
     assert switch.main(["b", "--memory-s", "5"]) == status
-    said = capfd.readouterr().out
-    assert ("--unit=vllm-switch.service" in said) == runs
-    assert ("--inside b --memory-s 5" in said) == runs
-    assert ("another switch runs on this Spark" in said) != runs
+    message = capfd.readouterr().out
+    assert ("--unit=vllm-switch.service" in message) == runs
+    assert ("--inside b --memory-s 5" in message) == runs
+    assert ("another switch runs on this Spark" in message) != runs

@@ -121,8 +121,8 @@ def running(words: Sequence[str], env: Mapping[str, str], port: int, log: Path) 
         deadline = time.monotonic() + START_S
         while not answers(port):
             if program.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-                raise RuntimeError(f"{words[0]} did not come up within {START_S} s, or ended:\n{said}")
+                message = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+                raise RuntimeError(f"{words[0]} did not come up within {START_S} s, or ended:\n{message}")
             time.sleep(0.2)
         yield
     finally:

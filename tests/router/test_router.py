@@ -112,9 +112,9 @@ def judge(seen: Seen, caught: str | None) -> None:
     held = [verdict.id for verdict in seen.verdicts if verdict.ok]
     assert held[:2] == ["engine-tokenizer", "engine-counter"]
     assert held[2:] == ["router-tokenizer", "router-counter"] or caught
-    told = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
-    assert ROUTER_KEY not in told
-    assert ENGINE_KEY not in told
+    reported = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
+    assert ROUTER_KEY not in reported
+    assert ENGINE_KEY not in reported
 
 
 # --- LiteLLM
@@ -180,11 +180,11 @@ def test_litellm_is_the_one_that_is_pinned(capsys: pytest.CaptureFixture[str]) -
     (metadata,) = routers.litellm_packages().glob("litellm-*.dist-info")
     installed = metadata.name.removesuffix(".dist-info")
     assert f"{installed.replace('-', '==')} " in routers.LITELLM.read_text(encoding="utf-8")
-    said(capsys, installed)
+    print_version(capsys, installed)
 
 
-def said(capsys: pytest.CaptureFixture[str], version: str) -> None:
-    """Which router was asked, for whoever reads the run."""
+def print_version(capsys: pytest.CaptureFixture[str], version: str) -> None:
+    """Print the version of the router that was tested."""
     with capsys.disabled():
         print(f" [{version}] ", end="")
 
@@ -195,7 +195,7 @@ def said(capsys: pytest.CaptureFixture[str], version: str) -> None:
 def test_nginx_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run([routers.nginx_binary(), "-v"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said(capsys, done.stderr.strip())
+    print_version(capsys, done.stderr.strip())
 
 
 @pytest.mark.parametrize("name", NGINX)

@@ -1,4 +1,4 @@
-"""Drift: of each thing that a deploy would change, one change on the host, and what is said of it."""
+"""Drift: one change on the host per object that a deploy would change, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def container(**changes: Any) -> dict[str, Any]:
 def test_every_difference_is_named(
     changes: dict[str, Any], reasons: list[str], spec: Spec, host_facts: dict[str, Any]
 ) -> None:
-    found = of(spec, merge(host_facts, changes))
-    assert (found.differs, list(found.reasons)) == (True, reasons)
+    result = of(spec, merge(host_facts, changes))
+    assert (result.differs, list(result.reasons)) == (True, reasons)
 
 
 def test_a_mode_is_a_difference(spec: Spec, host_facts: dict[str, Any]) -> None:
@@ -99,16 +99,16 @@ def test_the_lines_of_the_launch_that_differ_are_shown(
     resolve: Callable[..., Spec], spec: Spec, host_facts: dict[str, Any]
 ) -> None:
     another = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True}, overrides={"args": {"max-model-len": 1234}})
-    found = of(another, host_facts)
-    assert found.reasons[0] == "launch"
-    assert "vllm@demo.service is restarted: its launch changed" in found.reasons
-    assert [line for line in found.launch_diff if "max-model-len" in line] == [
+    result = of(another, host_facts)
+    assert result.reasons[0] == "launch"
+    assert "vllm@demo.service is restarted: its launch changed" in result.reasons
+    assert [line for line in result.launch_diff if "max-model-len" in line] == [
         "-  --max-model-len 65536 \\",
         "+  --max-model-len 1234 \\",
     ]
-    # Besides only the fingerprint, which stands in two lines.
-    assert len(found.launch_diff) == 6
-    assert found.said(1) == f"launch; {len(found.reasons) - 1} more"
+    # Only the fingerprint differs too, in two lines.
+    assert len(result.launch_diff) == 6
+    assert result.said(1) == f"launch; {len(result.reasons) - 1} more"
 
 
 def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
 
 @pytest.mark.parametrize("case", [file for file in CASES if file.stem.startswith("argv-")], ids=lambda file: file.stem)
 def test_no_argument_of_a_launch_is_masked_as_a_secret(case: Path) -> None:
-    """Or a launch as it is planned would differ from itself as the Spark shows it."""
+    """A masked argument would make the planned launch differ from the installed one."""
     words, secrets = json.loads(case.read_text())["expect"]["argv"], Secrets()
     secrets.add(in_argv(words))
     script = " ".join(words)

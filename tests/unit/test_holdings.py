@@ -1,4 +1,4 @@
-"""What a host has: read from a tree of its files, and from launches as the plan really writes them."""
+"""Holdings of a host, read from a tree of files and from launches that the plan writes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ Resolve = Callable[..., inventory_spec.Spec]
 
 
 def test_the_needs_of_a_launch(resolve: Resolve) -> None:
-    found = resolve()
-    needs = LAUNCHES.needs(launch.script(found))
-    sources = [found.recipe["model"], *([found.recipe["drafter"]] if "drafter" in found.recipe else [])]
-    assert sorted(needs["snapshots"]) == sorted(hub_cache.snapshot(found.site.hub_dir, source) for source in sources)
-    assert needs["models"] == sorted({f"{found.site.hub_dir}/{hub_cache.hub_folder(s['repository'])}" for s in sources})
-    assert needs["files"] == sorted(inventory_spec.mount_source(found, mount) for mount in found.recipe["mounts"])
-    assert needs["cache"] == f"{found.site.cache_dir}/demo"
+    result = resolve()
+    needs = LAUNCHES.needs(launch.script(result))
+    sources = [result.recipe["model"], *([result.recipe["drafter"]] if "drafter" in result.recipe else [])]
+    assert sorted(needs["snapshots"]) == sorted(hub_cache.snapshot(result.site.hub_dir, source) for source in sources)
+    assert needs["models"] == sorted(
+        {f"{result.site.hub_dir}/{hub_cache.hub_folder(s['repository'])}" for s in sources}
+    )
+    assert needs["files"] == sorted(inventory_spec.mount_source(result, mount) for mount in result.recipe["mounts"])
+    assert needs["cache"] == f"{result.site.cache_dir}/demo"
     assert (needs["pair"], needs["peer"]) == (False, "")
 
 
@@ -146,9 +148,16 @@ def test_sizes_are_disk_usage_without_repeated_hard_links(tmp_path: Path) -> Non
 
 
 def test_shared_layers_of_an_image_are_counted_once() -> None:
-    asked = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
-    assert HOLDINGS.image({**asked, "SharedSize": 4})["own"] == 6
-    assert HOLDINGS.image(asked) == {"id": "i", "tags": [], "digests": ["a@d"], "labels": {}, "bytes": 10, "own": 10}
+    inspected = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
+    assert HOLDINGS.image({**inspected, "SharedSize": 4})["own"] == 6
+    assert HOLDINGS.image(inspected) == {
+        "id": "i",
+        "tags": [],
+        "digests": ["a@d"],
+        "labels": {},
+        "bytes": 10,
+        "own": 10,
+    }
 
 
 def test_a_docker_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +171,7 @@ def test_a_docker_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPat
 
 def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     labelled = {"vllm-demo": {"vllm-spark.deployment": "demo"}, "vllm-x": None, "vllm-spark-r": {}}
-    said = {
+    message = {
         "/images/json?shared-size=1": [],
         "/containers/json?all=1": [
             {"Id": "1", "Names": [f"/{name}"], "ImageID": "i", "Image": "a", "State": "running", "Labels": labels}
@@ -173,13 +182,13 @@ def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Engine:
         def get(self, path: str) -> Any:
-            return said[path]
+            return message[path]
 
     monkeypatch.setattr(HOLDINGS, "Docker", Engine)
-    found = HOLDINGS.docker_holdings(True)
-    assert {entry["name"]: entry["ours"] for entry in found["containers"]} == {
+    result = HOLDINGS.docker_holdings(True)
+    assert {entry["name"]: entry["ours"] for entry in result["containers"]} == {
         "vllm-demo": True,
         "vllm-x": False,
         "vllm-spark-r": True,
     }
-    assert found["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]
+    assert result["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]

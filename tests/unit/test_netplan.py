@@ -29,9 +29,9 @@ def fabrics() -> dict[str, Any]:
 
 
 def netdev(name: str, *addresses: str, **more: Any) -> dict[str, Any]:
-    found = [dict(zip(("address", "prefix"), text.split("/"), strict=True)) for text in addresses]
-    found = [{"address": entry["address"], "prefix": int(entry["prefix"])} for entry in found]
-    return {"name": name, "addresses": found, "mtu": 1500, "carrier": True, "wireless": False, **more}
+    result = [dict(zip(("address", "prefix"), text.split("/"), strict=True)) for text in addresses]
+    result = [{"address": entry["address"], "prefix": int(entry["prefix"])} for entry in result]
+    return {"name": name, "addresses": result, "mtu": 1500, "carrier": True, "wireless": False, **more}
 
 
 def host_facts() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a prune takes away: what no current and no previous launch names, and nothing else."""
+"""A prune removes only objects that no current and no previous launch names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_refusals(held: dict[str, Any], ids: list[str]) -> None:
 
 def test_the_printed_list_ends_with_the_bytes() -> None:
     items, left = prune.plan(holdings({}, [pulled("d", size=3 << 30)], history=HISTORY))
-    said = installed.format_items(items, left, "would remove")
-    assert said[0].startswith(f"would remove image sha256:id-d, 3.0 GiB: {BASE.partition('@')[0]}@sha256:ddd")
-    assert said[-1] == "would remove 1 in all, 3.0 GiB or more"
+    message = installed.format_items(items, left, "would remove")
+    assert message[0].startswith(f"would remove image sha256:id-d, 3.0 GiB: {BASE.partition('@')[0]}@sha256:ddd")
+    assert message[-1] == "would remove 1 in all, 3.0 GiB or more"
     assert installed.format_items([], ["why"], "removes") == ["nothing to take away", "why"]

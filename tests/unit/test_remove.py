@@ -1,4 +1,4 @@
-"""What remove takes away, in which order, what stays, and when it refuses."""
+"""The objects that `remove` removes, their order, the objects that it keeps, and its refusals."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PAIR = holdings(
 )
 
 
-def names(held: dict[str, Any], **asked: Any) -> list[str]:
-    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **asked))
+def names(held: dict[str, Any], **requested: Any) -> list[str]:
+    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **requested))
     return [f"{item.kind} {item.name}" for item in items]
 
 
@@ -83,12 +83,12 @@ def test_everything_is_removed_in_an_order_that_may_be_interrupted_anywhere() ->
     ]
 
 
-def loud(found: list[str]) -> list[str]:
-    return [name for name in found if not name.startswith(("empty", "reload"))]
+def loud(result: list[str]) -> list[str]:
+    return [name for name in result if not name.startswith(("empty", "reload"))]
 
 
 def after(gone: set[str]) -> dict[str, Any]:
-    """The host without what has gone."""
+    """Return the holdings of the host without the removed objects."""
     docker = PAIR["docker"]
     cut = {
         **PAIR,
@@ -121,8 +121,8 @@ def test_kept_objects_are_listed_with_the_option_that_removes_them() -> None:
 
 
 def test_weights_and_caches_are_removed_only_on_request() -> None:
-    found = names(PAIR, weights=True, caches=True)
-    assert {"path /hub/models--org--model-c", "path /hub/models--org--model-f", f"path {STATE}/cache/demo"} <= {*found}
+    result = names(PAIR, weights=True, caches=True)
+    assert {"path /hub/models--org--model-c", "path /hub/models--org--model-f", f"path {STATE}/cache/demo"} <= {*result}
     assert not [name for name in names(PAIR) if "models--" in name or "cache/" in name]
 
 
@@ -150,8 +150,8 @@ TWO = {"demo": ONE["demo"], "other": deployment("other", current=launch("f"))}
 
 def test_removing_one_deployment_keeps_objects_of_others() -> None:
     held = {**PAIR, "deployments": TWO, "history": {"demo": [], "other": []}}
-    found = names(held, deployment="demo", weights=True, caches=True)
-    assert found == [
+    result = names(held, deployment="demo", weights=True, caches=True)
+    assert result == [
         "unit vllm@demo.service",
         "container vllm-demo",
         "rules iptables",
@@ -193,9 +193,9 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "held", "ids"), REFUSALS)
-def test_refusals(asked: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
-    assert [refusal.id for refusal in remove.refusals(RemoveRequest(**asked), {"spark1": held})] == ids
+@pytest.mark.parametrize(("requested", "held", "ids"), REFUSALS)
+def test_refusals(requested: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
+    assert [refusal.id for refusal in remove.refusals(RemoveRequest(**requested), {"spark1": held})] == ids
 
 
 def test_remaining_objects_are_listed() -> None:

@@ -1,4 +1,4 @@
-"""A rollback by hand: which launch comes back, what refuses it, and that the two change places whatever cuts it off."""
+"""A rollback by hand: its target, its refusals, and the exchange of the two launches in spite of an interruption."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
 
 
 @pytest.mark.parametrize(
-    ("hosts", "name", "found"),
+    ("hosts", "name", "result"),
     [
         (SOLO, "", {"spark1": ("a", "c", False)}),
         (SOLO, "demo", {"spark1": ("a", "c", False)}),
         ({**SOLO, "spark2": holdings()}, "", {"spark1": ("a", "c", False)}),
         (PAIR, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
-        # Cut off on the head, before or after its files were placed, and not begun on the worker.
+        # Interrupted on the head, before or after its files were placed, and not started on the worker.
         (
             {"spark1": held(pair("spark2", swapping=launch("a"))), "spark2": PAIR["spark2"]},
             "",
@@ -53,9 +53,9 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
         ),
     ],
 )
-def test_rollback_targets(hosts: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
+def test_rollback_targets(hosts: dict[str, Any], name: str, result: dict[str, tuple[str, str, bool]]) -> None:
     ways = rollback_target.targets(hosts, name)
-    assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == found
+    assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == result
     assert {way.record["recipe"] for way in ways.values()} == {"recipe-a"}
 
 
@@ -136,9 +136,9 @@ MISS = {"holds": False, "missed": "no token"}
     ],
 )
 def test_ended(judged: list[dict[str, Any]], again: dict[str, Any], parts: list[str], never: list[str]) -> None:
-    said = rollback.ended(WAY, judged, again)
-    assert [part for part in parts if part not in said] == []
-    assert [part for part in never if part in said] == []
+    outcome = rollback.ended(WAY, judged, again)
+    assert [part for part in parts if part not in outcome] == []
+    assert [part for part in never if part in outcome] == []
 
 
 # --- the files
@@ -161,7 +161,7 @@ def three(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path) -> str:
-    """The launch of a folder, where all its files are of one."""
+    """Return the mark of the launch in a folder. All files must be of one launch."""
     [mark] = {json.loads((folder / name).read_text())["launch"] for name in FILES}
     return str(mark)
 
@@ -175,14 +175,14 @@ def restore(folder: Path, capsys: pytest.CaptureFixture[str], launch: str = "", 
     args = {"folder": str(folder), "keep": "previous", "launch": launch, **more}
     with patch_module_args(args), pytest.raises(SystemExit):
         module.main()
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    outcome: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return outcome
 
 
 def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = restore(three, capsys, "b")
-    assert (said["changed"], said["restored"]["launch"], said["gates"]) == (True, "b", {"launch": "b"})
-    assert said["restored"]["previous"] == {"launch": "c"}
+    outcome = restore(three, capsys, "b")
+    assert (outcome["changed"], outcome["restored"]["launch"], outcome["gates"]) == (True, "b", {"launch": "b"})
+    assert outcome["restored"]["previous"] == {"launch": "c"}
     assert stack(three) == "bca"
     assert not (three / "failed").exists()
     assert [oct((three / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
@@ -203,9 +203,9 @@ def test_a_rollback_to_a_missing_launch_changes_nothing(three: Path, capsys: pyt
 
 
 def test_check_mode_shows_the_launch_and_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = restore(three, capsys, "b", _ansible_check_mode=True, _ansible_diff=True)
-    assert (said["changed"], said["restored"]["launch"]) == (True, "b")
-    assert (said["diff"]["before"], said["diff"]["after"]) == ('{"launch": "c"}', '{"launch": "b"}')
+    outcome = restore(three, capsys, "b", _ansible_check_mode=True, _ansible_diff=True)
+    assert (outcome["changed"], outcome["restored"]["launch"]) == (True, "b")
+    assert (outcome["diff"]["before"], outcome["diff"]["after"]) == ('{"launch": "c"}', '{"launch": "b"}')
     assert stack(three) == "cba"
 
 
@@ -220,7 +220,7 @@ def test_a_file_that_the_previous_launch_did_not_have_is_removed(
 
 
 def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: tuple[str, ...]) -> list[str]:
-    """Have the functions of spark_files of these names end the run before their step number `steps`."""
+    """Make these functions of spark_files interrupt the run before step number `steps`. Returns the steps that ran."""
     functions, done = module.swap.__globals__, []
 
     def counted(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Status: the document with its stable keys, the table, and what a Spark is asked for them."""
+"""Status: the document with its stable keys, the table, and the facts of a Spark that they need."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def host_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(**hosts: HostResult) -> dict[str, Any]:
-    found = status.document(hosts, "2026-01-02T03:04:05Z", "test")
-    # What a program reads.
-    return json.loads(json.dumps(found))
+    result = status.document(hosts, "2026-01-02T03:04:05Z", "test")
+    # Keys that a program reads.
+    return json.loads(json.dumps(result))
 
 
 def one(spec: Spec | None, host_facts: dict[str, Any], refused: str = "") -> dict[str, Any]:
@@ -44,11 +44,11 @@ def one(spec: Spec | None, host_facts: dict[str, Any], refused: str = "") -> dic
 
 
 def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str, Any]) -> None:
-    found = one(spec, host_facts)
+    result = one(spec, host_facts)
     image = {"name": spec.image, "id": "sha256:3"}
     up = {"active": "active", "sub": "running", "enabled": True, "result": None, "up_s": 67, "restarts": 0}
-    assert found == {
-        **found,
+    assert result == {
+        **result,
         "name": "demo",
         "recipe": "everything",
         "rank": 0,
@@ -94,15 +94,17 @@ FULL = {
 
 
 def test_every_key_is_documented(spec: Spec, host_facts: dict[str, Any]) -> None:
-    """Every key of a document in which nothing is empty stands in its page, by its whole path."""
+    """The page documents every key of a full document by its complete path."""
     record = host_facts["records"]["demo"]
     failed = {"recipe": "r", "launch": "new", "previous": {"launch": record["launch"]}}
     host_facts["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
     host_facts["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
-    found = shown(spark1=HostResult(spec, "", host_facts))
-    empty = {key for key in keys(found) if key.endswith("derived")}
+    result = shown(spark1=HostResult(spec, "", host_facts))
+    empty = {key for key in keys(result) if key.endswith("derived")}
     page = (paths.ROOT / "docs" / "operations" / "status.md").read_text()
-    assert {key for key in keys(found) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page} == set()
+    assert {
+        key for key in keys(result) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page
+    } == set()
 
 
 def test_every_host_has_the_same_keys(spec: Spec, host_facts: dict[str, Any]) -> None:
@@ -112,8 +114,8 @@ def test_every_host_has_the_same_keys(spec: Spec, host_facts: dict[str, Any]) ->
     assert gone["deployments"][0].keys() == there["deployments"][0].keys()
 
 
-def rows(found: dict[str, Any]) -> str:
-    return " ".join(status_table.table(found).replace("│", " ").split())
+def rows(result: dict[str, Any]) -> str:
+    return " ".join(status_table.table(result).replace("│", " ").split())
 
 
 def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
@@ -129,10 +131,10 @@ def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
 
 def test_a_host_without_docker_has_its_row(spec: Spec, host_facts: dict[str, Any]) -> None:
     host_facts["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
-    found = shown(spark1=HostResult(spec, "", host_facts))
-    assert found["hosts"][0]["answers"]
-    assert "no-docker" in found["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
-    assert "spark1  no Docker engine answers: no socket" in status_table.table(found)
+    result = shown(spark1=HostResult(spec, "", host_facts))
+    assert result["hosts"][0]["answers"]
+    assert "no-docker" in result["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
+    assert "spark1  no Docker engine answers: no socket" in status_table.table(result)
 
 
 def test_an_idle_spark_and_a_spark_without_a_deployment(facts: dict[str, Any]) -> None:
@@ -145,15 +147,15 @@ def test_other_deployments_on_the_host_are_listed(spec: Spec, host_facts: dict[s
     host_facts["status"]["deployments"]["old"] = {"launch": "# deployment  old (rank 1 of 2)\n", "counters": []}
     host_facts["records"]["old"] = {"recipe": "r-old", "rank": 1, "model": "o/m@abc", "launch": "1"}
     host_facts["units"]["vllm@old.service"] = {"ActiveState": "inactive", "SubState": "dead", "NRestarts": "0"}
-    found = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
-    assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in found] == [
+    result = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
+    assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in result] == [
         ("demo", True, False),
         ("old", False, False),
     ]
-    assert (found[1]["rank"], found[1]["ranks"], found[1]["state"]) == (1, 2, "inactive (dead)")
+    assert (result[1]["rank"], result[1]["ranks"], result[1]["state"]) == (1, 2, "inactive (dead)")
     host_facts["running_units"].append("vllm@stranger.service")
-    found = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
-    assert [each["drift"]["reasons"] for each in found] == [
+    result = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
+    assert [each["drift"]["reasons"] for each in result] == [
         ["deploy refuses: unknown-deployment"],
         ["it runs, and the inventory has it nowhere active"],
         [],
@@ -161,9 +163,9 @@ def test_other_deployments_on_the_host_are_listed(spec: Spec, host_facts: dict[s
 
 
 def test_a_refused_inventory_hides_nothing_that_runs(host_facts: dict[str, Any]) -> None:
-    found = one(None, host_facts, refused="no such recipe")
-    assert (found["name"], found["wanted"], found["state"]) == ("demo", None, "active (running)")
-    assert found["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
+    result = one(None, host_facts, refused="no such recipe")
+    assert (result["name"], result["wanted"], result["state"]) == ("demo", None, "active (running)")
+    assert result["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
 
 
 def test_a_deploy_that_was_rolled_back(spec: Spec, host_facts: dict[str, Any]) -> None:
@@ -174,7 +176,7 @@ def test_a_deploy_that_was_rolled_back(spec: Spec, host_facts: dict[str, Any]) -
     assert "everything-new missed its gates and was taken back" in status_table.table(
         shown(spark1=HostResult(spec, "", host_facts))
     )
-    # Another launch has come since: what was taken back is past.
+    # A later launch runs, so the rollback is no longer reported.
     host_facts["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
     assert one(spec, host_facts)["taken_back"] is None
 
@@ -218,7 +220,7 @@ def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, host_fact
             {"running": 2, "waiting": 1, "now": 31.33, "mean": None},
             "31.3 tok/s",
         ),
-        (  # The engine started anew in between.
+        (  # The engine restarted in between.
             [{"running": 2.0, "tokens": 100.0, "at": 10.0}, {"running": 1.0, "tokens": 7.0, "at": 11.0}],
             {"running": 1, "waiting": 0, "now": None, "mean": None},
             "idle",
@@ -251,10 +253,10 @@ def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, host_facts: dict[st
         "pid": 7,
         "connected": True,
     }
-    found = shown(spark1=HostResult(spec, "", host_facts, holder_lives=False))
-    assert found["hosts"][0]["lock"] == {**host_facts["status"]["lock"], "age_s": 3, "alive": False}
+    result = shown(spark1=HostResult(spec, "", host_facts, holder_lives=False))
+    assert result["hosts"][0]["lock"] == {**host_facts["status"]["lock"], "age_s": 3, "alive": False}
     assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status_table.table(
-        found
+        result
     )
 
 
@@ -272,11 +274,11 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
     waits = {"state": "waiting", "why": "for spark1", "last_end": "its container ended with status 137"}
     merge(hosts["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
 
-    def asked() -> dict[str, Any]:
+    def documented() -> dict[str, Any]:
         return shown(**{host: HostResult(specs[host], "", hosts[host]) for host in HOSTS})
 
-    found = [host["deployments"][0] for host in asked()["hosts"]]
-    assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in found] == [
+    result = [host["deployments"][0] for host in documented()["hosts"]]
+    assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in result] == [
         (0, "serving", []),
         (
             1,
@@ -284,10 +286,10 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
             ["vllm@pair.service is restarted: it is waiting"],
         ),
     ]
-    assert "pair, rank 0" in status_table.table(asked())
+    assert "pair, rank 0" in status_table.table(documented())
     hosts["spark2"]["fabric"]["hcas"] = []
-    found = [host["deployments"][0]["drift"]["reasons"] for host in asked()["hosts"]]
-    assert found == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]
+    result = [host["deployments"][0]["drift"]["reasons"] for host in documented()["hosts"]]
+    assert result == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]
 
 
 def test_files_of_a_host_are_read_without_secrets(tmp_path: Path) -> None:
@@ -301,13 +303,13 @@ def test_files_of_a_host_are_read_without_secrets(tmp_path: Path) -> None:
     history = tmp_path / "var/lib/vllm-spark/history"
     history.mkdir(parents=True)
     (history / "demo.jsonl").write_text('{"holds": false}\n{"holds": true}\n{"holds": fal')
-    found = spark_status.deployments(["demo"], str(tmp_path))["demo"]
-    assert found["launch"].splitlines()[:2] == [
+    result = spark_status.deployments(["demo"], str(tmp_path))["demo"]
+    assert result["launch"].splitlines()[:2] == [
         "#!/bin/sh",
         "exec docker run --env HF_TOKEN=<masked> --label a=b image serve",
     ]
-    assert SECRET not in json.dumps(found)
-    assert (found["judged"], found["failed"], found["liveness"]) == ({"holds": True}, {"launch": "new"}, None)
+    assert SECRET not in json.dumps(result)
+    assert (result["judged"], result["failed"], result["liveness"]) == ({"holds": True}, {"launch": "new"}, None)
     files = spark_status.files(["demo"], str(tmp_path))
     assert files["/etc/vllm-spark/demo/env"][1] == "0600"
     wanted = f"VLLM_API_KEY={SECRET}2\nHF_TOKEN=x\n"
