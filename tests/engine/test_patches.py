@@ -14,7 +14,7 @@ from vllm_spark.core import paths
 from vllm_spark.node import image_build
 
 PATCHES = sorted((paths.RECIPES / "patches").glob("*.patch"))
-# The releases whose files hold every fix; 0.30 has other parsers in their place.
+# The releases whose files contain every fix; 0.30 has other parsers instead.
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
 
 
@@ -24,7 +24,7 @@ def changes_of(patch: Path) -> list[image_build.Change]:
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], dict[Path, str]]:
-    """Lay out an engine's own copies of the files that a patch names; returns their content."""
+    """Copy the engine's files that a patch names. Returns their content."""
     monkeypatch.setattr(image_build, "root_of", lambda package: tmp_path)
 
     def lay_out(patch: Path, version: str) -> dict[Path, str]:
