@@ -19,7 +19,7 @@ REFUSALS = [Refusal(f"id-{n}", f"fault {n}", "none", "do it.", "some-page") for 
 
 
 class Example(SparkAction):
-    """Does what the task's argument says."""
+    """An action whose argument selects its behaviour."""
 
     def act(self) -> dict[str, Any]:
         if "refuse" in self.args:
