@@ -72,8 +72,8 @@ spark_lock_folder={work}/locks/{{{{ inventory_hostname }}}}
 def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     assert spark_lock.take(MINE.holder("deploy"), folder=folder) == (True, None)
-    done, found = spark_lock.take(OTHER.holder("stop"), folder=folder)
-    assert (done, found["run"], found["verb"]) == (False, MINE.id, "deploy")
+    done, record = spark_lock.take(OTHER.holder("stop"), folder=folder)
+    assert (done, record["run"], record["verb"]) == (False, MINE.id, "deploy")
     assert spark_lock.give(OTHER.id, folder)[0] is False
     assert spark_lock.look(folder)["run"] == MINE.id
     assert spark_lock.give(MINE.id, folder) == (True, None)
@@ -84,8 +84,8 @@ def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: P
 
 def test_a_run_is_not_refused_by_its_own_lock(tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
-    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
-    assert (done, found["verb"], spark_lock.look(str(tmp_path))["verb"]) == (True, "switch", "switch")
+    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    assert (done, record["verb"], spark_lock.look(str(tmp_path))["verb"]) == (True, "switch", "switch")
 
 
 @pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
@@ -98,9 +98,9 @@ def test_only_the_named_lock_is_taken_over(over: str | None, done: bool, tmp_pat
 
 def test_a_malformed_lock_refuses_others_and_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / spark_lock.NAME).write_text("{half a li")
-    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert done is False
-    held = LockHolder.from_json(found)
+    held = LockHolder.from_json(record)
     assert "somebody@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
     assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
 
@@ -122,10 +122,10 @@ def test_one_of_many_concurrent_processes_gets_the_lock(tmp_path: Path) -> None:
     for process in tried:
         process.start()
     gate.set()
-    said = [results.get(timeout=60) for _ in tried]
+    outcomes = [results.get(timeout=60) for _ in tried]
     for process in tried:
         process.join(60)
-    (winner,) = [number for number, done in said if done]
+    (winner,) = [number for number, done in outcomes if done]
     assert spark_lock.look(folder)["pid"] == winner
 
 
@@ -182,10 +182,10 @@ def test_the_message_for_the_second_operator(
     connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
 ) -> None:
     held = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
-    said = str(operator_lock.refusal("spark1", held, alive))
+    message = str(operator_lock.refusal("spark1", held, alive))
     always = ["spark1 is held by anna@desk with deploy for 01:07", "-e break_lock=true", "operator-lock.md"]
-    assert [part for part in [*always, *parts] if part not in said] == []
-    assert [part for part in never if part in said] == []
+    assert [part for part in [*always, *parts] if part not in message] == []
+    assert [part for part in never if part in message] == []
 
 
 def test_lines() -> None:
@@ -238,8 +238,8 @@ class Operator:
 
     def run(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        said, _ = process.communicate(timeout=120)
-        return process.returncode, " ".join(said.split())
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, " ".join(output.split())
 
     @property
     def changed(self) -> set[str]:
@@ -260,25 +260,25 @@ def test_the_next_run_takes_over_from_a_killed_one(tmp_path: Path) -> None:
         time.sleep(0.1)
     for name in operator.changed:
         (tmp_path / name).unlink()
-    status, said = operator.run()
+    status, output = operator.run()
     assert status
-    assert "spark1 is held by" in said
-    assert f"process {first.pid} of this machine" in said
+    assert "spark1 is held by" in output
+    assert f"process {first.pid} of this machine" in output
     assert operator.changed == set()
     assert operator.held == {"spark1", "spark2"}
     first.kill()
     first.wait()
     assert operator.held == {"spark1", "spark2"}
-    status, said = operator.run()
-    assert (status, operator.changed, operator.held) == (0, {"spark1", "spark2"}, set()), said
-    assert said.count("that run has ended without giving it back") == 2
+    status, output = operator.run()
+    assert (status, operator.changed, operator.held) == (0, {"spark1", "spark2"}, set()), output
+    assert output.count("that run has ended without giving it back") == 2
 
 
 def test_the_lock_is_released_if_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     (tmp_path / "fail").touch()
-    status, said = operator.run("-e", "idle=spark2")
-    assert (status != 0, operator.held, operator.changed) == (True, set(), set()), said
+    status, output = operator.run("-e", "idle=spark2")
+    assert (status != 0, operator.held, operator.changed) == (True, set(), set()), output
 
 
 def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_path: Path) -> None:
@@ -293,8 +293,8 @@ def test_a_lock_on_one_spark_ends_the_run_on_both(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     folder = tmp_path / "locks" / "spark2"
     spark_lock.take(OTHER.holder("switch"), folder=str(folder))
-    status, said = operator.run()
-    assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), said
-    assert "spark2 is held by ben@laptop with switch" in said
-    status, said = operator.run("-e", "break_lock=true")
-    assert (status, operator.held, operator.changed) == (0, set(), {"spark1", "spark2"}), said
+    status, output = operator.run()
+    assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), output
+    assert "spark2 is held by ben@laptop with switch" in output
+    status, output = operator.run("-e", "break_lock=true")
+    assert (status, operator.held, operator.changed) == (0, set(), {"spark1", "spark2"}), output

@@ -137,9 +137,9 @@ def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
     facts["enabled_units"] = ["vllm@b.service"]
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
-    idle, said = plan.idle_plan(facts)
+    idle, text = plan.idle_plan(facts)
     assert idle.stop_units == ["vllm@b.service"]
-    assert said == ["vllm@b.service stops: no deployment is active here"]
+    assert text == ["vllm@b.service stops: no deployment is active here"]
 
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -170,14 +170,14 @@ def test_a_boot_starts_only_one_of_the_enabled_deployments(
         folder = tmp_path / f"vllm@{name}.service.d"
         folder.mkdir()
         (folder / "exclude.conf").write_text(exclusion.drop_in_text(name, [other for other in names if other != name]))
-    said = subprocess.run(
+    text = subprocess.run(
         [str(ANALYZE), "--user", "verify", "--man=no", str(tmp_path / "boot.target")],
         env={**os.environ, "SYSTEMD_UNIT_PATH": str(tmp_path), "SYSTEMD_LOG_LEVEL": "debug",
              "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True, text=True, check=False,
     ).stderr  # fmt: skip
-    assert "ordering cycle" not in said
-    assert {name for name, kind in JOB.findall(said) if kind == "start"} in may_start, said[-2000:]
+    assert "ordering cycle" not in text
+    assert {name for name, kind in JOB.findall(text) if kind == "start"} in may_start, text[-2000:]
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
     ],
 )  # fmt: skip
 def test_the_report_of_a_switch(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
-    said = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
-    assert [part for part in parts if part not in said] == []
-    assert [part for part in never if part in said] == []
+    text = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
+    assert [part for part in parts if part not in text] == []
+    assert [part for part in never if part in text] == []
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_the_report_of_a_switch(did: list[dict[str, Any]], to: str, parts: list[
     ],
 )
 def test_the_failure_message_of_a_switch(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
-    said = switch_report.failure_report("b", "the answer is wrong", restored, judged)
-    assert said.startswith("the answer is wrong\nthe switch to b failed; ")
-    assert part in said
-    assert said.endswith("See docs/runbooks/switch-failed.md")
+    text = switch_report.failure_report("b", "the answer is wrong", restored, judged)
+    assert text.startswith("the answer is wrong\nthe switch to b failed; ")
+    assert part in text
+    assert text.endswith("See docs/runbooks/switch-failed.md")
