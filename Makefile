@@ -62,7 +62,7 @@ unit: setup ## Run the tests of pure logic; one minute
 	pytest tests/unit
 
 .PHONY: integration
-integration: setup ## Run the tests with sockets, processes and playbooks; three minutes
+integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
 	pytest tests/integration
 
 .PHONY: engine

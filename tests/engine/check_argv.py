@@ -1,11 +1,11 @@
-"""Judge launches with the parser and the checks of the vLLM that this Python finds, without a model and without a GPU.
+"""Check launches with the parser and the checks of the vLLM that this Python imports, without a model or a GPU.
 
 Reads one JSON object per line: `id`, `argv` (`serve MODEL --flag…`, or null for a container that runs no vLLM), `env`,
-and `models` (path in argv -> what the model's config.json says: model_type, architectures). Writes one line for each,
-in order: `id` and `faults`, empty where this version takes all of it.
+and `models` (path in argv -> fields of the model's config.json: model_type, architectures). Writes one line for each,
+in order: `id` and `faults`, which is empty if this version accepts the launch.
 
-What a launch goes through is the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its
-dataclasses, its envs.py. Only the reading of model files is replaced.
+The checks are the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its dataclasses and
+its envs.py. Only the reading of model files is replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unittest import mock
 
 # The engine logs to stdout, which is for the verdicts.
 VERDICTS, sys.stdout = sys.stdout, sys.stderr
-# Nothing is asked of the Hub: the models are not here, and a path of a container must stay what it is.
+# No request goes to the Hub: the models are not on this machine, and a path of a container must not change.
 os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", VLLM_NO_USAGE_STATS="1", VLLM_PLUGINS="spark")
 
 import vllm  # noqa: E402
@@ -50,7 +50,7 @@ VLLM_NAME = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 
 
 class Refusing(FlexibleArgumentParser):
-    """The engine's parser; an error is raised instead of ending the program."""
+    """The engine's parser. It raises an error instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -58,15 +58,15 @@ class Refusing(FlexibleArgumentParser):
 
 @cache
 def parser() -> FlexibleArgumentParser:
-    """The parser of `vllm`, with the subcommand `serve`."""
-    made = Refusing(prog="vllm")
+    """Return the parser of `vllm` with the subcommand `serve`."""
+    created = Refusing(prog="vllm")
     command = serve.ServeSubcommand()
-    command.subparser_init(made.add_subparsers(dest="subparser"))
-    return made
+    command.subparser_init(created.add_subparsers(dest="subparser"))
+    return created
 
 
 class Deprecations(logging.Handler):
-    """Keeps what the engine says of names that it will drop."""
+    """Records the engine's messages about deprecated names."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -78,7 +78,7 @@ class Deprecations(logging.Handler):
 
 
 def faults(launch: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that this version would refuse, ignore or soon drop."""
+    """Yield everything that this version refuses or ignores, or that is deprecated."""
     for name, value in sorted(launch["env"].items()):
         if name.startswith("VLLM_"):
             yield from variable_faults(name, value)
@@ -98,7 +98,7 @@ def faults(launch: Mapping[str, Any]) -> Iterator[str]:
 
 
 def forget_what_was_said() -> None:
-    """A warning that is given once per process is given once per launch."""
+    """Reset the warnings that the engine prints once per process, so that each launch prints them."""
     for member in vars(vllm.logger).values():
         if hasattr(member, "cache_clear"):
             member.cache_clear()
@@ -108,7 +108,7 @@ def forget_what_was_said() -> None:
 
 
 def variable_faults(name: str, value: str) -> Iterator[str]:
-    """Whether this version knows a variable, takes its value, still wants it, and has any code that reads it."""
+    """Yield a fault if this version does not know a variable, refuses its value, deprecates it, or never reads it."""
     with mock.patch.dict(os.environ, {name: value}), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -124,24 +124,24 @@ def variable_faults(name: str, value: str) -> Iterator[str]:
 
 @cache
 def read_variables() -> frozenset[str]:
-    """Every VLLM_* name in a source file other than envs.py, and those that envs.py itself makes other values of."""
+    """Return every VLLM_* name in a source file other than envs.py, and those that envs.py uses itself."""
     package = Path(vllm.__file__).parent
-    found: set[str] = set()
+    names: set[str] = set()
     for file in package.rglob("*.py"):
         if file != package / "envs.py":
-            found.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
-    # In envs.py a name stands in its type, its key and its getenv; what stands there more often is used by another.
+            names.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
+    # In envs.py a name is in its type, its key and its getenv; a name that occurs more often is used by another.
     counted = VLLM_NAME.findall((package / "envs.py").read_text(encoding="utf-8"))
-    return frozenset(found | {name for name in set(counted) if counted.count(name) > 3})
+    return frozenset(names | {name for name in set(counted) if counted.count(name) > 3})
 
 
 # --- flags
 
 
 def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The way of `vllm serve` up to where it reads the model."""
+    """Yield the faults of the steps of `vllm serve` before it reads the model."""
     try:
-        # vLLM's parser looks at the program's own words for a model given by position.
+        # vLLM's parser searches sys.argv for a positional model.
         with mock.patch.object(sys, "argv", ["vllm", *argv]):
             args = parser().parse_args(argv)
         serve.ServeSubcommand().validate(args)
@@ -149,7 +149,7 @@ def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Ite
         engine = AsyncEngineArgs.from_cli_args(args)
         validate_api_server_args(args)
     except Exception as error:
-        # Whatever the engine's own code raises here ends its start.
+        # Any exception of the engine's code here ends its start.
         yield first_line(error)
         return
     yield from parser_faults(args)
@@ -166,25 +166,25 @@ def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Ite
 
 
 def parser_faults(args: argparse.Namespace) -> Iterator[str]:
-    """The names of parsers, also where the engine looks at them later than at its start."""
+    """Yield unknown names of parsers, including those that the engine reads after its start."""
     from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415  loads parsers
     from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
 
-    for kind, asked, known in (
+    for kind, requested, known in (
         ("tool call", args.tool_call_parser, ToolParserManager.list_registered()),
         ("reasoning", args.reasoning_parser, ReasoningParserManager.list_registered()),
     ):
-        if asked and asked not in known:
-            yield f"invalid {kind} parser: {asked} (chose from {', '.join(known)})"
+        if requested and requested not in known:
+            yield f"invalid {kind} parser: {requested} (chose from {', '.join(known)})"
 
 
 def known_architectures(named: Sequence[str]) -> set[str]:
-    """Those of config.json that this version has a class for."""
+    """Return the architectures of config.json for which this version has a class."""
     return set(named) & set(ModelRegistry.get_supported_archs())
 
 
 def configuration_faults(engine: AsyncEngineArgs, models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The engine's own configuration objects, as create_engine_config makes them."""
+    """Yield the faults of the engine's configuration objects, created as in create_engine_config."""
     try:
         AttentionConfig(backend=engine.attention_backend)
         parallel = parallel_config(engine)
@@ -195,7 +195,7 @@ def configuration_faults(engine: AsyncEngineArgs, models: Mapping[str, Mapping[s
 
 
 def parallel_config(engine: AsyncEngineArgs) -> ParallelConfig:
-    """The ranks. Ray is not installed here; its ranks are laid out as those of mp, one a node."""
+    """Return the layout of the ranks. Ray is not installed here; its layout is that of mp with one rank per node."""
     names = {field.name for field in dataclasses.fields(ParallelConfig)} & set(vars(engine))
     wanted = {name: getattr(engine, name) for name in sorted(names & PARALLEL)}
     if engine.distributed_executor_backend == "ray":
@@ -219,8 +219,8 @@ PARALLEL = {
 
 
 class Model:
-    """Stands for the engine's ModelConfig of a model whose files are not here: what config.json would say, no opinion
-    where the engine compares two models, and None for all else that is asked."""
+    """A fake of the engine's ModelConfig for a model without files: the fields of config.json, equal values where the
+    engine compares two models, and None for every other attribute."""
 
     def __init__(self, **known: Any) -> None:
         vars(self).update(known)
@@ -251,7 +251,7 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """A config.json of this kind, every other value transformers' default."""
+    """Return a config of this model type. Every other value is the default of transformers."""
     config = AutoConfig.for_model(described["model_type"])
     config.architectures = list(described["architectures"])
     return config
@@ -260,15 +260,15 @@ def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
 def drafter_faults(
     engine: AsyncEngineArgs, parallel: ParallelConfig, models: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Build the SpeculativeConfig, which finds the method out, and see that this version has the drafter's class."""
-    made: list[Model] = []
+    """Build the SpeculativeConfig, which detects the method, and check that this version has the drafter's class."""
+    created: list[Model] = []
 
     def model_config(*, model: str, hf_overrides: Any = None, **given: Any) -> Model:
         config = hf_config(models[model])
         config = hf_overrides(config) if callable(hf_overrides) else config
         known = {**given, "model": model, "hf_config": config, "hf_text_config": config}
-        made.append(Model(**{**known, "max_model_len": given.get("max_model_len") or engine.max_model_len}))
-        return made[-1]
+        created.append(Model(**{**known, "max_model_len": given.get("max_model_len") or engine.max_model_len}))
+        return created[-1]
 
     target = model_config(model=engine.model, max_model_len=engine.max_model_len)
     wanted = {
@@ -277,17 +277,17 @@ def drafter_faults(
         "target_parallel_config": parallel,
     }
     with mock.patch.object(speculation, "ModelConfig", model_config):
-        found = SpeculativeConfig(**wanted)
-    drafter = made[-1]
+        config = SpeculativeConfig(**wanted)
+    drafter = created[-1]
     if drafter is not target and not known_architectures(drafter.architectures):
         yield (
-            f"drafter {drafter.model}: vLLM {vllm.__version__} takes it for {found.method} and has no "
+            f"drafter {drafter.model}: vLLM {vllm.__version__} takes it for {config.method} and has no "
             f"{' or '.join(drafter.architectures)}"
         )
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

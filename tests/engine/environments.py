@@ -1,6 +1,6 @@
-"""The engines that tests/engine asks, as folders under .cache/engines, made once.
+"""The engines of tests/engine, as folders under .cache/engines. Each is created once.
 
-An engine is the Python of its wheel, some 30 MB, before two folders of packages that engines share, 1 GB.
+An engine is the Python code of its wheel (about 30 MB) and two folders of packages that engines share (1 GB).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "engines"
 # vLLM imports numba at its top; the stand-in is 1 KB and numba with llvmlite 196 MB.
 NUMBA = paths.ROOT / "sandbox" / "engine" / "image" / "site" / "numba"
-# What only a build or a test reads, 150 MB of torch.
+# Files that only a build or a test reads, 150 MB of torch.
 UNREAD = ("torch/include", "torch/test", "torch/share", "bin", "share")
 
 _TABLE: dict[str, Any] = yaml.safe_load((HERE / "engines.yml").read_text(encoding="utf-8"))
@@ -32,21 +32,21 @@ ELSEWHERE: Mapping[str, str] = _TABLE["elsewhere"]
 
 
 def release_of(version: str) -> str:
-    """The engine that judges a recipe's version: 0.19.1 for 0.19.1.dev6."""
+    """Return the engine that checks a recipe's version: 0.19.1 for 0.19.1.dev6."""
     release = re.match(r"\d+\.\d+\.\d+", version)
     assert release, f"{version} is no version of vLLM"
     return release[0]
 
 
 def python_path(version: str) -> list[Path]:
-    """The folders that make an engine importable, made where they are not there yet."""
+    """Return the folders that make an engine importable. Missing ones are created."""
     engine = ENGINES[version]
     shared = [packages(HERE / name) for name in engine["packages"]]
     return [sources(version), HERE / "spark", *shared]
 
 
 def sources(version: str) -> Path:
-    """vLLM's own files but for its kernels, under the distribution's name that vLLM asks for its version."""
+    """Return vLLM's files except its kernels, under the distribution name from which vLLM reads its version."""
     wheel = ENGINES[version]["wheel"]
 
     def fill(folder: Path) -> None:
@@ -63,7 +63,7 @@ def sources(version: str) -> Path:
 
 
 def packages(requirements: Path) -> Path:
-    """Pinned packages, installed as they are listed."""
+    """Return the folder with the pinned packages, installed as listed."""
 
     def fill(folder: Path) -> None:
         pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(requirements))
@@ -76,6 +76,6 @@ def packages(requirements: Path) -> Path:
 
 
 def environment(version: str) -> dict[str, str]:
-    """The variables to run an engine's Python with: its own packages, and nothing of this process's vLLM settings."""
+    """Return the environment of an engine's Python: its own packages, and no vLLM settings of this process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON"))}
     return {**kept, "PYTHONPATH": os.pathsep.join(map(str, python_path(version)))}

@@ -1,4 +1,4 @@
-"""From a recipe to what its containers run: argv and variables of each rank, by the plan's own code."""
+"""The launches of a recipe: argv and variables of each rank, computed by the code of the plan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encodin
 
 
 def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A launch for each rank, as check_argv.py reads it. Pins that `lock` has still to find are made up. What the plan
-    would refuse is not asked here: a broken copy must reach the engine."""
+    """Return a launch for each rank, as check_argv.py reads it. Pins that `lock` must still resolve are invented. The
+    refusals of the plan are not checked: a broken copy must reach the engine."""
     recipe = pinned(document)
     hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
@@ -45,12 +45,12 @@ def _of_rank(spec: Spec) -> dict[str, Any]:
 
 
 def sources(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The model and, where there is one, the drafter."""
+    """Return the model and, if the recipe has one, the drafter."""
     return [document[role] for role in ("model", "drafter") if role in document]
 
 
 def described(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What the config.json of a model says of its class; nothing for one that models.yml does not know."""
+    """Return the model class fields of a model's config.json; empty if models.yml does not know the model."""
     for known in MODELS:
         if re.search(known["pattern"], source["repository"], re.IGNORECASE):
             return {"model_type": known["model_type"], "architectures": known["architectures"]}
@@ -58,8 +58,8 @@ def described(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe with made-up values where it leaves its commits and checksums to `lock`, and without what a derived
-    image adds: that changes no argument."""
+    """Return a recipe with invented values where it leaves commits and checksums to `lock`, and without the additions
+    of a derived image, which change no argument."""
     recipe = copy.deepcopy(dict(document))
     for source in sources(recipe):
         source.setdefault("revision", "0" * 40)

@@ -1,6 +1,6 @@
 """Every recipe against the engine that it pins: its real parser, its checks, and the variables that it reads.
 
-`make engine`. What does not need the engine is in tests/unit.
+`make engine` runs them. Tests without the engine are in tests/unit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def document_of(name: str) -> dict[str, Any]:
 
 
 def changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`change` over `base`, folder by folder; a null takes a key away."""
-    made = dict(base)
+    """Return `base` with `change` merged into it, level by level. A null deletes a key."""
+    created = dict(base)
     for key, value in change.items():
         if value is None:
-            made.pop(key)
+            created.pop(key)
         elif isinstance(value, dict):
-            made[key] = changed(made.get(key, {}), value)
+            created[key] = changed(created.get(key, {}), value)
         else:
-            made[key] = value
-    return made
+            created[key] = value
+    return created
 
 
 def engine_of(case: Mapping[str, Any]) -> str:
@@ -56,34 +56,35 @@ def engine_of(case: Mapping[str, Any]) -> str:
 
 @cache
 def wanted() -> dict[str, list[dict[str, Any]]]:
-    """Every launch that a test here asks about, by engine: each engine is started once."""
-    found: dict[str, list[dict[str, Any]]] = {version: [] for version in environments.ENGINES}
+    """Return engine -> every launch of these tests. Each engine is started once."""
+    result: dict[str, list[dict[str, Any]]] = {version: [] for version in environments.ENGINES}
     for name in RECIPES:
         try:
             document = document_of(name)
         except RefusedError:
-            continue  # its own test says why
-        if (version := environments.release_of(document["engine"]["version"])) in found:
-            found[version] += launches.of_recipe(document)
+            continue  # the test of this recipe reports it
+        if (version := environments.release_of(document["engine"]["version"])) in result:
+            result[version] += launches.of_recipe(document)
     for case in BROKEN:
         broken = {**changed(document_of(case["recipe"]), case.get("change", {})), "name": case["id"]}
-        found[engine_of(case)] += launches.of_recipe(broken)
-    return found
+        result[engine_of(case)] += launches.of_recipe(broken)
+    return result
 
 
 @cache
 def answers() -> dict[str, Answer]:
-    """What each engine says, or why it did not start. Two at a time: an engine's start takes one processor."""
+    """Return engine -> its answer, or the error of its start. Two run at a time: a start takes one processor."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return dict(zip(wanted(), pool.map(ask, wanted()), strict=True))
 
 
 def ask(version: str) -> Answer:
-    """Run check_argv.py once with all launches of one version. The same question is answered from the cache."""
+    """Run check_argv.py once with all launches of one version. An identical run is answered from the cache."""
     lines = "\n".join(json.dumps(launch) for launch in wanted()[version])
     environment = environments.environment(version)
-    asked = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
-    kept = environments.CACHE / f"answer-{version}-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}.jsonl"
+    requested = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
+    key = hashlib.sha256(json.dumps(requested).encode()).hexdigest()[:12]
+    kept = environments.CACHE / f"answer-{version}-{key}.jsonl"
     if not kept.exists():
         # -S: of this interpreter only the standard library.
         words = [sys.executable, "-S", str(CHECK)]
@@ -99,28 +100,28 @@ def ask(version: str) -> Answer:
 
 @dataclass(frozen=True)
 class Answer:
-    """id of a launch -> what the engine has against it."""
+    """Faults that the engine reports, by id of the launch."""
 
     faults: Mapping[str, list[str]] = field(default_factory=dict)
     error: str = ""
 
 
 def faults_of(name: str, version: str) -> list[str]:
-    """What an engine has against any rank of a recipe."""
+    """Return the faults that an engine reports for any rank of a recipe."""
     assert version in environments.ENGINES, (
         f"vLLM {version} is not in tests/engine/engines.yml, which has {', '.join(environments.ENGINES)}"
     )
     answer = answers()[version]
     assert not answer.error, answer.error
-    ranks = {launch: said for launch, said in answer.faults.items() if launch.startswith(f"{name} on ")}
-    assert ranks, f"{name} was not asked about"
-    return [f"{launch}: {fault}" for launch, said in ranks.items() for fault in said]
+    ranks = {launch: faults for launch, faults in answer.faults.items() if launch.startswith(f"{name} on ")}
+    assert ranks, f"{name} was not checked"
+    return [f"{launch}: {fault}" for launch, faults in ranks.items() for fault in faults]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_engine_takes_the_recipe(name: str) -> None:
     version = environments.release_of(document_of(name)["engine"]["version"])
-    # engines.yml says where else, and pytest prints it.
+    # engines.yml names the place where it is tested, and pytest prints it.
     if version in environments.ELSEWHERE:
         pytest.skip(f"vLLM {version}: {environments.ELSEWHERE[version]}")
     assert faults_of(name, version) == []
@@ -129,8 +130,8 @@ def test_the_engine_takes_the_recipe(name: str) -> None:
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: case["id"])
 def test_the_engine_refuses_the_broken_copy(case: Mapping[str, Any]) -> None:
     assert faults_of(case["recipe"], engine_of({"recipe": case["recipe"]})) == [], "the recipe itself does not pass"
-    found = faults_of(case["id"], engine_of(case))
-    assert any(case["words"] in fault for fault in found), found
+    result = faults_of(case["id"], engine_of(case))
+    assert any(case["words"] in fault for fault in result), result
 
 
 def test_every_engine_is_used() -> None:

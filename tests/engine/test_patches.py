@@ -14,7 +14,7 @@ from vllm_spark.core import paths
 from vllm_spark.node import image_build
 
 PATCHES = sorted((paths.RECIPES / "patches").glob("*.patch"))
-# The releases whose files hold every fix; 0.30 has other parsers in their place.
+# The releases whose files contain every fix; 0.30 has other parsers instead.
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
 
 
@@ -24,7 +24,7 @@ def changes_of(patch: Path) -> list[image_build.Change]:
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], dict[Path, str]]:
-    """Lay out an engine's own copies of the files that a patch names; returns their content."""
+    """Copy the engine's files that a patch names. Returns their content."""
     monkeypatch.setattr(image_build, "root_of", lambda package: tmp_path)
 
     def lay_out(patch: Path, version: str) -> dict[Path, str]:
@@ -42,7 +42,9 @@ def content(files: dict[Path, str]) -> dict[Path, str]:
 
 @pytest.mark.parametrize("version", HOLD_IT)
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_the_release_holds_it_already(patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]) -> None:
+def test_the_release_already_has_the_fix(
+    patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
+) -> None:
     released = image(patch, version)
     assert image_build.patch(str(patch)) == {patch.name: "already there"}
     assert content(released) == released
@@ -50,7 +52,7 @@ def test_the_release_holds_it_already(patch: Path, version: str, image: Callable
 
 @pytest.mark.parametrize("version", HOLD_IT)
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_it_turns_the_faulty_file_into_the_release(
+def test_the_patch_turns_the_faulty_file_into_the_released_file(
     patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
 ) -> None:
     released = image(patch, version)
@@ -64,7 +66,7 @@ def test_it_turns_the_faulty_file_into_the_release(
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_it_says_where_it_comes_from(patch: Path) -> None:
+def test_the_patch_names_its_source(patch: Path) -> None:
     head = patch.read_text(encoding="utf-8").partition("\n--- ")[0]
     assert re.search(r"Upstream: vLLM pull request \d{5}", head)
     assert "Licence: Apache-2.0" in head

@@ -1,4 +1,4 @@
-"""Runs an action plugin without Ansible: its task, its connection and the results of modules are given by the test."""
+"""Run an action plugin without Ansible. The test provides its task, its connection and the results of modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A mock of a model server: healthy by default, and wrong in exactly one way if it has a fault.
 
-No model runs here. The mock knows the answers of a sound model to the gates' questions. A seed chooses wordings, chunks
-and token ids. It uses the API of vLLM 0.20.2: chat and completions, whole and streamed, models, version and metrics. It
-answers in the process (`MockServer.answer`) and over HTTP on loopback (`serving`).
+No model runs here. The mock has the answers of a sound model to the questions of the gates. A seed chooses wordings,
+chunks and token ids. It uses the API of vLLM 0.20.2: chat and completions, whole and streamed, models, version,
+metrics. It answers in the process (`MockServer.answer`) and over HTTP on loopback (`serving`).
 """
 
 from __future__ import annotations

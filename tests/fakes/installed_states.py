@@ -1,4 +1,4 @@
-"""What vllm_holdings would say of a box, made up from a few words."""
+"""Results of vllm_holdings for a host: launches, images and containers, each named by one letter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ BASE = f"{ENGINE}@sha256:{'b' * 64}"
 
 
 def record(mark: str, derived: bool = False) -> dict[str, Any]:
-    """A deployed.json whose digest, launch and model are known by one letter."""
-    found: dict[str, Any] = {
+    """Return a deployed.json whose digest, launch and model contain the letter `mark`."""
+    fields: dict[str, Any] = {
         "deployment": "demo",
         "recipe": f"recipe-{mark}",
         "image": f"{ENGINE}:{mark}",
@@ -20,8 +20,8 @@ def record(mark: str, derived: bool = False) -> dict[str, Any]:
         "toolkit": "0.1 (abc)",
     }
     if derived:
-        found |= {"derived": {"image": f"vllm-spark/recipe-{mark}:{mark * 12}", "inputs": mark * 64}}
-    return found
+        fields |= {"derived": {"image": f"vllm-spark/recipe-{mark}:{mark * 12}", "inputs": mark * 64}}
+    return fields
 
 
 def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
 
 
 def deployment(name: str = "demo", mounts: str = "", **launches: dict[str, Any]) -> dict[str, Any]:
-    """Launches by place; `mounts` are the letters of the files that lie there."""
+    """Return a deployment: launches by place (current, previous, failed); `mounts` has a letter per mounted file."""
     folder = f"/etc/vllm-spark/{name}"
     return {
         "folder": folder,
@@ -74,7 +74,7 @@ def container(name: str, image_id: str, ours: bool = True) -> dict[str, Any]:
     return {"name": name, "image_id": image_id, "image": "any", "state": "running", "ours": ours}
 
 
-def box(
+def holdings(
     deployments: dict[str, Any] | None = None, images: Any = (), containers: Any = (), **more: Any
 ) -> dict[str, Any]:
     held = {

@@ -1,7 +1,7 @@
 """Recorded hosts as trees of sysfs that the collector reads: tests/data/fabric.
 
 A case is a folder: spark1.json and spark2.json describe the hosts (a missing field has the value of a healthy Spark),
-expect.json holds the expectation of test_fabric.py.
+expect.json has the expectation of test_fabric.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A module that dies on the box at any of its steps: the next run makes whole what it has left.
+"""A module that is killed on the host at any of its steps: the next run completes its work.
 
-The module runs in a process of its own, which ends by itself, as by a loss of power, before one of its calls to the
-file system.
+The module runs in a child process. The process exits, as with a loss of power, before one of its calls to the file
+system.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLS = ((os, "replace"), (os, "rename"), (os, "chmod"), (tempfile, "mkdtemp"), 
 
 
 def dies_before(step: int, work: Callable[[], object]) -> bool:
-    """Do the work in a process that ends before its call number `step`; whether it came that far."""
+    """Do the work in a process that exits before its call number `step`. Returns True if there was such a call."""
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -58,7 +58,7 @@ FILES = ("launch", "gates.json", "deployed.json", "liveness.json")
 
 
 def deploy(folder: Path, mark: str) -> None:
-    """What the role does: the previous launch is kept where the record on the box is not of this one."""
+    """Deploy as the role does: keep the previous launch if the record on the host is of another one."""
     record = folder / "deployed.json"
     args = {
         "folders": [str(folder)],
@@ -76,13 +76,13 @@ def deployed(folder: Path, mark: str) -> None:
         deploy(folder, mark)
 
 
-def take_back(folder: Path) -> None:
+def roll_back(folder: Path) -> None:
     with patch_module_args({"folder": str(folder)}):
         load_module("vllm_restore").main()
 
 
 def marks(folder: Path) -> set[str]:
-    """Of which launch the files are that lie in a folder; those of one are one launch."""
+    """Return the marks of the launches that the files of a folder belong to. A complete launch has one mark."""
     return {json.loads((folder / name).read_text())["launch"] for name in (*FILES, "env")}
 
 
@@ -91,7 +91,7 @@ def unfinished(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A deployment that has had three launches: a, then b, now c."""
     for mark in "abc":
         deployed(tmp_path / "demo", mark)
@@ -102,11 +102,11 @@ def box(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 STEPS = 60
 
 
-def test_a_deploy_that_dies_anywhere_is_finished_by_the_next(box: Path, tmp_path: Path) -> None:
+def test_a_killed_deploy_is_completed_by_the_next(installed: Path, tmp_path: Path) -> None:
     died = 0
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
+        shutil.copytree(installed / "demo", folder)
         if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
             break
         died += 1
@@ -114,15 +114,15 @@ def test_a_deploy_that_dies_anywhere_is_finished_by_the_next(box: Path, tmp_path
         previous = folder / "previous"
         assert (marks(folder), marks(previous), marks(previous / "previous")) == ({"d"}, {"c"}, {"b"}), step
         assert unfinished(folder) == [], step
-    # Each of five files is one or two calls, and those of before are kept at first.
+    # Each of five files takes one or two calls, after the previous files are kept.
     assert 15 < died < STEPS
 
 
-def test_one_that_dies_is_followed_by_another_launch(box: Path, tmp_path: Path) -> None:
-    """What was half placed is no launch, so it is not kept as one."""
+def test_a_killed_deploy_is_followed_by_another_launch(installed: Path, tmp_path: Path) -> None:
+    """A partly placed launch is not kept as a launch."""
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
+        shutil.copytree(installed / "demo", folder)
         if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
             break
         placed = json.loads((folder / "deployed.json").read_text())["launch"] == "d"
@@ -134,15 +134,15 @@ def test_one_that_dies_is_followed_by_another_launch(box: Path, tmp_path: Path) 
     assert step > 1
 
 
-def test_a_launch_that_is_taken_back_comes_back_whole(box: Path, tmp_path: Path) -> None:
+def test_a_killed_rollback_restores_a_complete_launch(installed: Path, tmp_path: Path) -> None:
     died = 0
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
-        shutil.copytree(box / "demo", folder)
-        if not dies_before(step, lambda folder=folder: take_back(folder)):
+        shutil.copytree(installed / "demo", folder)
+        if not dies_before(step, lambda folder=folder: roll_back(folder)):
             break
         died += 1
-        # The next deploy goes on from there, whatever it finds.
+        # The next deploy completes any state.
         deployed(folder, "d")
         assert marks(folder) == {"d"}, step
         assert marks(folder / "previous") in ({"b"}, {"c"}), step

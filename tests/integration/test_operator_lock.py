@@ -1,4 +1,4 @@
-"""The lock of a Spark: between real processes, in a folder of its own; and what the second operator is told."""
+"""The lock of a Spark between real processes, in a separate folder, and the message for the second operator."""
 
 from __future__ import annotations
 
@@ -69,38 +69,38 @@ spark_lock_folder={work}/locks/{{{{ inventory_hostname }}}}
 """
 
 
-def test_the_second_is_kept_out_until_the_first_gives_it_back(tmp_path: Path) -> None:
+def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     assert spark_lock.take(MINE.holder("deploy"), folder=folder) == (True, None)
-    done, found = spark_lock.take(OTHER.holder("stop"), folder=folder)
-    assert (done, found["run"], found["verb"]) == (False, MINE.id, "deploy")
+    done, record = spark_lock.take(OTHER.holder("stop"), folder=folder)
+    assert (done, record["run"], record["verb"]) == (False, MINE.id, "deploy")
     assert spark_lock.give(OTHER.id, folder)[0] is False
     assert spark_lock.read_holder(folder)["run"] == MINE.id
     assert spark_lock.give(MINE.id, folder) == (True, None)
-    # Nothing is left where nothing was.
+    # A folder that did not exist is removed.
     assert list(tmp_path.iterdir()) == []
     assert spark_lock.take(OTHER.holder("stop"), folder=folder) == (True, None)
 
 
-def test_a_run_is_not_kept_out_by_itself(tmp_path: Path) -> None:
+def test_a_run_is_not_refused_by_its_own_lock(tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
-    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
-    assert (done, found["verb"], spark_lock.read_holder(str(tmp_path))["verb"]) == (True, "switch", "switch")
+    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    assert (done, record["verb"], spark_lock.read_holder(str(tmp_path))["verb"]) == (True, "switch", "switch")
 
 
 @pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
-def test_only_the_lock_that_was_seen_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
+def test_only_the_named_lock_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
     spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     third = OperatorRun("cleo", "desk", "b", 9, "1")
     assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
     assert spark_lock.read_holder(str(tmp_path))["run"] == (third.id if done else MINE.id)
 
 
-def test_a_broken_lock_keeps_out_and_can_be_taken_over(tmp_path: Path) -> None:
+def test_a_malformed_lock_refuses_others_and_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / spark_lock.NAME).write_text("{half a li")
-    done, found = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert done is False
-    held = LockHolder.from_json(found)
+    held = LockHolder.from_json(record)
     assert "somebody@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
     assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
 
@@ -111,21 +111,21 @@ def contend(folder: str, number: int, gate: Any, results: Any) -> None:
     done, _ = spark_lock.take(mine.holder("deploy"), folder=folder)
     results.put((number, done))
     if not done:
-        # What a run does whose lock was refused.
+        # A run whose lock was refused does this.
         spark_lock.give(mine.id, folder)
 
 
-def test_of_many_at_once_one_has_it(tmp_path: Path) -> None:
+def test_one_of_many_concurrent_processes_gets_the_lock(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     gate, results, folder = context.Event(), context.Queue(), str(tmp_path / "run")
     tried = [context.Process(target=contend, args=(folder, number, gate, results)) for number in range(1, 9)]
     for process in tried:
         process.start()
     gate.set()
-    said = [results.get(timeout=60) for _ in tried]
+    outcomes = [results.get(timeout=60) for _ in tried]
     for process in tried:
         process.join(60)
-    (winner,) = [number for number, done in said if done]
+    (winner,) = [number for number, done in outcomes if done]
     assert spark_lock.read_holder(folder)["pid"] == winner
 
 
@@ -137,12 +137,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_a_process_is_known_by_its_start(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_identified_by_its_start_time(sleeper: subprocess.Popen[bytes]) -> None:
     held = LockHolder.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
     mine = operator_lock.this_run(os.getpid())
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
     sleeper.send_signal(signal.SIGKILL)
-    # Not waited for yet, so the kernel still lists it.
+    # The parent has not waited for it, so the kernel still lists it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
     sleeper.wait()
@@ -157,10 +157,10 @@ HELD = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0})
     [
         ({}, "5000", True),
         ({}, "", False),
-        ({}, "6000", False),  # a later process has its number
+        ({}, "6000", False),  # a later process has its process id
         ({"machine": "boot-2:pid:[1]"}, "5000", None),  # another machine, another boot, or another container
         ({"controller": "laptop"}, "5000", None),
-        ({"machine": ""}, "5000", None),  # a system that does not tell
+        ({"machine": ""}, "5000", None),  # a system that does not report the start time
         ({"started": ""}, "", None),
     ],
 )
@@ -178,14 +178,14 @@ def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> 
         (None, None, ["cannot be seen", "ask anna"], ["most likely", "is open"]),
     ],
 )
-def test_the_second_operator_is_told(
+def test_the_message_for_the_second_operator(
     connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
 ) -> None:
     held = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
-    said = str(operator_lock.refusal("spark1", held, alive))
+    message = str(operator_lock.refusal("spark1", held, alive))
     always = ["spark1 is held by anna@desk with deploy for 01:07", "-e break_lock=true", "operator-lock.md"]
-    assert [part for part in [*always, *parts] if part not in said] == []
-    assert [part for part in never if part in said] == []
+    assert [part for part in [*always, *parts] if part not in message] == []
+    assert [part for part in never if part in message] == []
 
 
 def test_lines() -> None:
@@ -200,7 +200,7 @@ def stat(proc: Path, pid: int, name: str, parent: int, start: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
 
 
-def test_the_connection_of_a_run_is_found_and_its_end_is_seen(tmp_path: Path) -> None:
+def test_the_connection_of_a_run_is_detected_and_its_end_too(tmp_path: Path) -> None:
     proc, folder = tmp_path / "proc", tmp_path / "run"
     stat(proc, 50, "sshd-session", 1, 11)
     stat(proc, 51, "a (b) c", 50, 12)
@@ -214,7 +214,7 @@ def test_the_connection_of_a_run_is_found_and_its_end_is_seen(tmp_path: Path) ->
 
 
 class Operator:
-    """Runs ansible-playbook as an operator would; the Sparks are two folders."""
+    """Run ansible-playbook as an operator does; the Sparks are two folders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -238,8 +238,8 @@ class Operator:
 
     def run(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        said, _ = process.communicate(timeout=120)
-        return process.returncode, " ".join(said.split())
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, " ".join(output.split())
 
     @property
     def changed(self) -> set[str]:
@@ -250,8 +250,8 @@ class Operator:
         return {path.parent.name for path in (self.folder / "locks").glob(f"*/{spark_lock.NAME}")}
 
 
-def test_a_run_that_is_killed_is_followed_by_the_next(tmp_path: Path) -> None:
-    """The whole way, with real runs: one holds, the second changes nothing, the first is killed, the third goes on."""
+def test_the_next_run_takes_over_from_a_killed_one(tmp_path: Path) -> None:
+    """With real runs: one has the lock, the second changes nothing, the first is killed, the third takes over."""
     operator = Operator(tmp_path)
     # The task outlives its run, so it must not sleep for long.
     first = operator.start("-e", "then='sleep 20'")
@@ -260,25 +260,25 @@ def test_a_run_that_is_killed_is_followed_by_the_next(tmp_path: Path) -> None:
         time.sleep(0.1)
     for name in operator.changed:
         (tmp_path / name).unlink()
-    status, said = operator.run()
+    status, output = operator.run()
     assert status
-    assert "spark1 is held by" in said
-    assert f"process {first.pid} of this machine" in said
+    assert "spark1 is held by" in output
+    assert f"process {first.pid} of this machine" in output
     assert operator.changed == set()
     assert operator.held == {"spark1", "spark2"}
     first.kill()
     first.wait()
     assert operator.held == {"spark1", "spark2"}
-    status, said = operator.run()
-    assert (status, operator.changed, operator.held) == (0, {"spark1", "spark2"}, set()), said
-    assert said.count("that run has ended without giving it back") == 2
+    status, output = operator.run()
+    assert (status, operator.changed, operator.held) == (0, {"spark1", "spark2"}, set()), output
+    assert output.count("that run has ended without giving it back") == 2
 
 
-def test_it_is_given_back_where_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
+def test_the_lock_is_released_if_the_run_fails_or_leaves_a_host(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     (tmp_path / "fail").touch()
-    status, said = operator.run("-e", "idle=spark2")
-    assert (status != 0, operator.held, operator.changed) == (True, set(), set()), said
+    status, output = operator.run("-e", "idle=spark2")
+    assert (status != 0, operator.held, operator.changed) == (True, set(), set()), output
 
 
 def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_path: Path) -> None:
@@ -289,12 +289,12 @@ def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_
     assert not (tmp_path / "spark1-again").exists()
 
 
-def test_one_spark_that_is_held_ends_the_run_on_both(tmp_path: Path) -> None:
+def test_a_lock_on_one_spark_ends_the_run_on_both(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     folder = tmp_path / "locks" / "spark2"
     spark_lock.take(OTHER.holder("switch"), folder=str(folder))
-    status, said = operator.run()
-    assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), said
-    assert "spark2 is held by ben@laptop with switch" in said
-    status, said = operator.run("-e", "break_lock=true")
-    assert (status, operator.held, operator.changed) == (0, set(), {"spark1", "spark2"}), said
+    status, output = operator.run()
+    assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), output
+    assert "spark2 is held by ben@laptop with switch" in output
+    status, output = operator.run("-e", "break_lock=true")
+    assert (status, operator.held, operator.changed) == (0, set(), {"spark1", "spark2"}), output

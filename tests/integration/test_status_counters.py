@@ -36,14 +36,14 @@ def test_the_engines_own_counters() -> None:
 
 def test_the_counters_are_read_twice_only_where_requests_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_status, "SAMPLE_INTERVAL_S", 0.01)
-    said = [METRICS, METRICS.replace("1.5e+03", "1510.0")]
-    with serving(lambda path, _: Reply(said.pop(0)) if path == "/metrics" else Reply(status=404)) as (url, asked):
+    pages = [METRICS, METRICS.replace("1.5e+03", "1510.0")]
+    with serving(lambda path, _: Reply(pages.pop(0)) if path == "/metrics" else Reply(status=404)) as (url, sent):
         address = {"address": "127.0.0.1", "port": int(url.rpartition(":")[2])}
         first = spark_status.first_sample(address)
         second = spark_status.second_sample(address, first)
         assert (first["tokens"], second["tokens"]) == (1500.0, 1510.0)
         assert second["at"] > first["at"]
         assert spark_status.second_sample(address, {**first, "running": 0.0}) is None
-        assert len(asked) == 2
+        assert len(sent) == 2
     assert spark_status.first_sample(address) is None
     assert spark_status.first_sample(None) is None

@@ -1,4 +1,4 @@
-"""vllm-switch on the box, against a stand-in for systemctl and an engine on the port that two deployments share."""
+"""vllm-switch on a Spark, with a fake systemctl and a fake engine on the port that two deployments share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vllm_spark.node import switch
 
 GIB = 1 << 30
 
-# Keeps its units in units.json beside itself and writes down what it was told. A unit of `dies` fails as it starts.
+# Stores its units in units.json in its own folder and records its arguments. A unit of `dies` fails at its start.
 SYSTEMCTL = """#!/usr/bin/env python3
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
@@ -40,15 +40,15 @@ if verb == "stop" and kept["stuck"]:
 """
 
 
-class Box:
-    """A Spark with deployments: which run, what their engine says, how much memory is there."""
+class FakeSpark:
+    """A fake Spark: its deployments, the responses of their engines, and its free memory."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
         self.available = 100 * GIB
         self.busy = [0.0]
         self.served: dict[str, str] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         self.kept: dict[str, Any] = {"units": {}, "dies": [], "stuck": False}
         self.write()
 
@@ -59,8 +59,8 @@ class Box:
         (config / "deployed.json").write_text(json.dumps({"recipe": f"r-{name}", "port": self.port, "room": room}))
         (config / "gates.json").write_text(json.dumps({"deadline_s": 1, "unit": f"vllm@{name}.service"}))
         if api:
-            asked = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 1}
-            (config / "liveness.json").write_text(json.dumps(asked))
+            requested = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 1}
+            (config / "liveness.json").write_text(json.dumps(requested))
             (config / "env").write_text("VLLM_API_KEY=key\n")
         self.kept["units"][f"vllm@{name}.service"] = {
             "ActiveState": "active" if active else "inactive",
@@ -82,12 +82,12 @@ class Box:
         return [name[5:-8] for name, unit in units.items() if unit["ActiveState"] == "active"]
 
     def calls(self) -> list[str]:
-        """What systemctl was told, but for questions."""
+        """Return the calls of systemctl except queries."""
         lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
         return [line for line in lines if not line.startswith("show")]
 
     def answer(self, path: str, body: str) -> tuple[int, str]:
-        """As vLLM: the model that runs answers to its own name, and to no other's."""
+        """Respond like vLLM: the running model answers requests with its own name only."""
         if path == "/metrics":
             count = self.busy.pop(0) if len(self.busy) > 1 else self.busy[0]
             return (
@@ -96,18 +96,18 @@ class Box:
             )
         model = json.loads(body)["model"]
         names = {self.served.get(name, f"m-{name}") for name in self.running()}
-        self.asked.append((model, ",".join(sorted(names))))
+        self.requested.append((model, ",".join(sorted(names))))
         return (200, '{"choices": [{"text": "a"}]}') if model in names else (404, "NotFoundError")
 
 
 @pytest.fixture
-def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
     class Engine(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply(*made.answer(self.path, ""))
+            self.reply(*fake.answer(self.path, ""))
 
         def do_POST(self) -> None:
-            self.reply(*made.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            self.reply(*fake.answer(self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
 
         def reply(self, status: int, text: str) -> None:
             self.send_response(status)
@@ -118,7 +118,7 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
             del words
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    made = Box(tmp_path, server.server_port)
+    fake = FakeSpark(tmp_path, server.server_port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "systemctl").write_text(SYSTEMCTL)
     (tmp_path / "systemctl").chmod(0o755)
@@ -126,56 +126,60 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
     monkeypatch.setattr(switch, "RUN_DIR", tmp_path / "run")
     monkeypatch.setattr(switch, "POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, made.available))
+    monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, fake.available))
     monkeypatch.setattr(switch.os, "geteuid", lambda: 0)
-    yield made
+    yield fake
     server.shutdown()
 
 
-def test_the_other_takes_its_place(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
-    box.add("b", share=0.5, bytes=0, floor_bytes=8 * GIB)
+def test_the_other_deployment_replaces_the_first(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.add("a", active=True)
+    spark.add("b", share=0.5, bytes=0, floor_bytes=8 * GIB)
     assert switch.main(["--inside", "b"]) == 0
-    assert (box.unit("a"), box.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
-    assert [call.split()[0] for call in box.calls()] == ["stop", "reset-failed", "start", "disable", "enable"]
-    # Nobody asked b's engine for a, nor a's for b.
-    assert {asked for asked, _ in box.asked} == {"m-b"}
-    said = capsys.readouterr().out
-    assert "b answers" in said
+    assert (spark.unit("a"), spark.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
+    assert [call.split()[0] for call in spark.calls()] == ["stop", "reset-failed", "start", "disable", "enable"]
+    # Each engine got requests for its own model only.
+    assert {model for model, _ in spark.requested} == {"m-b"}
+    message = capsys.readouterr().out
+    assert "b answers" in message
     for phase in ("stop ", "memory back ", "start ", "until a token ", "Drained for "):
-        assert phase in said
+        assert phase in message
 
 
 @pytest.mark.parametrize(("dies", "part"), [(True, "ended (exit-code)"), (False, "still starting")])
-def test_the_old_one_returns(dies: bool, part: str, box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
-    box.add("b")
+def test_a_failed_switch_restores_the_old_deployment(
+    dies: bool, part: str, spark: FakeSpark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
     if dies:
-        box.kept["dies"] = ["vllm@b.service"]
+        spark.kept["dies"] = ["vllm@b.service"]
     else:
-        box.served["b"] = "m-of-another"
-    box.write()
+        spark.served["b"] = "m-of-another"
+    spark.write()
     assert switch.main(["--inside", "b"]) == 1
-    assert box.unit("a") == ("active", "enabled")
-    assert box.unit("b") == ("inactive", "disabled")
-    said = capsys.readouterr().out
-    assert part in said
-    assert "a, which ran before, serves again" in said
+    assert spark.unit("a") == ("active", "enabled")
+    assert spark.unit("b") == ("inactive", "disabled")
+    message = capsys.readouterr().out
+    assert part in message
+    assert "a, which ran before, serves again" in message
 
 
-def test_without_memory_nothing_starts_but_what_ran(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True, share=0.9, bytes=0, floor_bytes=0)
-    box.add("b", share=0, bytes=90 * GIB, floor_bytes=20 * GIB)
+def test_without_enough_memory_only_the_old_deployment_starts(
+    spark: FakeSpark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.add("a", active=True, share=0.9, bytes=0, floor_bytes=0)
+    spark.add("b", share=0, bytes=90 * GIB, floor_bytes=20 * GIB)
     assert switch.main(["--inside", "b", "--memory-s", "0.05"]) == 1
-    assert "start vllm@b.service" not in box.calls()
-    assert box.unit("a") == ("active", "enabled")
-    said = capsys.readouterr().out
-    assert "100.0 GiB of memory are available" in said
-    assert "b needs 110.0" in said
+    assert "start vllm@b.service" not in spark.calls()
+    assert spark.unit("a") == ("active", "enabled")
+    message = capsys.readouterr().out
+    assert "100.0 GiB of memory are available" in message
+    assert "b needs 110.0" in message
 
 
-def test_memory_that_comes_late_is_waited_for(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    box.add("b", share=0, bytes=50 * GIB, floor_bytes=GIB)
+def test_the_switch_waits_for_memory_that_is_freed_late(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark.add("b", share=0, bytes=50 * GIB, floor_bytes=GIB)
     seen = iter([10 * GIB, 30 * GIB, 51 * GIB])
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, next(seen)))
     done = switch.change([], "b", 5)
@@ -186,83 +190,83 @@ def test_memory_that_comes_late_is_waited_for(box: Box, monkeypatch: pytest.Monk
     ("busy", "within_s", "left"),
     [([2.0, 1.0, 0.0], 5.0, 0), ([3.0], 0.05, 3), ([0.0], 5.0, 0)],
 )
-def test_drain(busy: list[float], within_s: float, left: int, box: Box) -> None:
-    box.add("a", active=True)
-    box.busy = busy
+def test_drain(busy: list[float], within_s: float, left: int, spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.busy = busy
     assert switch.drain("a", within_s)["left"] == left
-    assert len(box.busy) == 1  # it looked until the last
+    assert len(spark.busy) == 1  # every value but the last was read
 
 
-def test_what_has_no_api_or_is_dead_has_nothing_to_drain(box: Box) -> None:
-    box.add("worker", api=False)
-    box.add("dead")
-    path = box.folder / "etc" / "dead" / "liveness.json"
+def test_a_deployment_without_an_api_is_not_drained(spark: FakeSpark) -> None:
+    spark.add("worker", api=False)
+    spark.add("dead")
+    path = spark.folder / "etc" / "dead" / "liveness.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "port": 1}))
     assert (switch.drain("worker", 5)["left"], switch.drain("dead", 5)["left"]) == (0, 0)
 
 
-def test_a_stop_that_fails_starts_nothing(box: Box) -> None:
-    box.add("a", active=True)
-    box.add("b")
-    box.kept["stuck"] = True
-    box.write()
+def test_a_stop_that_fails_starts_nothing(spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
+    spark.kept["stuck"] = True
+    spark.write()
     done = switch.change(["a"], "b", 1)
     assert (done["ok"], done["said"]) == (False, "Job for a stop timed out")
-    assert [call.split()[0] for call in box.calls()] == ["stop"]
+    assert [call.split()[0] for call in spark.calls()] == ["stop"]
 
 
-def test_what_a_run_that_was_cut_off_had_stopped_is_what_returns(box: Box) -> None:
-    box.add("a", active=True)
-    box.add("b")
-    box.kept["units"]["vllm@a.service"]["ActiveState"] = "inactive"  # stopped, and enabled still
-    box.kept["dies"] = ["vllm@b.service"]
-    box.write()
+def test_a_failed_switch_restores_the_deployment_that_an_interrupted_run_stopped(spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
+    spark.kept["units"]["vllm@a.service"]["ActiveState"] = "inactive"  # stopped and still enabled
+    spark.kept["dies"] = ["vllm@b.service"]
+    spark.write()
     assert switch.main(["--inside", "b"]) == 1
-    assert box.unit("a") == ("active", "enabled")
+    assert spark.unit("a") == ("active", "enabled")
 
 
-def test_a_rank_without_an_api_waits_for_its_pair(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    box.add("pair", api=False)
+def test_a_rank_without_an_api_waits_for_its_pair(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark.add("pair", api=False)
     monkeypatch.setattr(switch, "PEER_S", 0.05)
-    state = box.folder / "run" / "pair" / "state.json"
+    state = spark.folder / "run" / "pair" / "state.json"
     state.parent.mkdir(parents=True)
-    box.kept["units"]["vllm@pair.service"]["ActiveState"] = "active"
-    box.write()
+    spark.kept["units"]["vllm@pair.service"]["ActiveState"] = "active"
+    spark.write()
     state.write_text(json.dumps({"state": "serving", "why": ""}))
     assert switch.ready("pair") == ""
     state.write_text(json.dumps({"state": "waiting", "why": "for spark2"}))
     assert "still waiting for spark2" in switch.ready("pair")
 
 
-def test_steps_say_json(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
-    box.add("b")
+def test_steps_print_json(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
     assert switch.main(["--step=drain", "a"]) == 0
     assert json.loads(capsys.readouterr().out)["left"] == 0
     assert switch.main(["--inside", "--step=change", "--stop=a", "b"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["ok"], done["said"], done["gates"]["unit"]) == (True, "", "vllm@b.service")
-    # Until the gates have held, a boot starts the old one.
-    assert (box.unit("a"), box.unit("b")) == (("inactive", "enabled"), ("active", "disabled"))
+    # A boot starts the old one until the gates have passed.
+    assert (spark.unit("a"), spark.unit("b")) == (("inactive", "enabled"), ("active", "disabled"))
     assert switch.main(["--step=settle", "--stop=a", "b"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]
-    assert (box.unit("a"), box.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
+    assert (spark.unit("a"), spark.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
 
 
 def test_a_unit_that_cannot_be_enabled_fails_the_step(
-    box: Box, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    spark: FakeSpark, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box.add("b", active=True)
+    spark.add("b", active=True)
     monkeypatch.setattr(switch, "systemctl", lambda *_: "no such unit")
     assert switch.main(["--step=settle", "b"]) == 1
     assert json.loads(capsys.readouterr().out) == {"ok": False, "said": "no such unit"}
 
 
-def test_a_spark_that_only_gives_up_its_rank_starts_nothing(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
+def test_a_spark_that_only_stops_its_rank_starts_nothing(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.add("a", active=True)
     assert switch.main(["--inside", "--step=change", "--stop=a"]) == 0
     assert json.loads(capsys.readouterr().out)["name"] == ""
-    assert box.running() == []
+    assert spark.running() == []
 
 
 @pytest.mark.parametrize(
@@ -273,46 +277,50 @@ def test_a_spark_that_only_gives_up_its_rank_starts_nothing(box: Box, capsys: py
         ([], 0, "a           active    starts   r-a"),
     ],
 )
-def test_what_it_says(words: list[str], status: int, part: str, box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
-    box.add("b")
+def test_messages_of_the_command(
+    words: list[str], status: int, part: str, spark: FakeSpark, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
     assert switch.main(words) == status
     assert part in capsys.readouterr().out
-    assert box.calls() == []
+    assert spark.calls() == []
 
 
-def test_only_root_switches(box: Box, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("b")
+def test_only_root_switches(
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.add("b")
     monkeypatch.setattr(switch.os, "geteuid", lambda: 1000)
     assert switch.main(["b"]) == 2
     assert "sudo vllm-switch b" in capsys.readouterr().out
 
 
-def test_it_waits_for_who_holds_the_spark(box: Box, capsys: pytest.CaptureFixture[str]) -> None:
-    box.add("a", active=True)
-    box.add("b")
-    (box.folder / "run").mkdir()
-    (box.folder / "run" / "operator.lock").write_text(
+def test_the_switch_waits_for_the_lock_of_the_spark(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
+    (spark.folder / "run").mkdir()
+    (spark.folder / "run" / "operator.lock").write_text(
         json.dumps({"user": "ann", "controller": "desk", "verb": "deploy"})
     )
     assert switch.main(["--inside", "b"]) == 2
     assert "ann@desk holds this Spark with deploy" in capsys.readouterr().out
-    assert box.running() == ["a"]
-    # The verb holds it itself, and its steps do not ask.
+    assert spark.running() == ["a"]
+    # The verb holds the lock, so its steps do not check it.
     assert switch.main(["--step=drain", "a"]) == 0
     assert switch.main(["--inside", "b", "--anyway"]) == 0
-    assert box.running() == ["b"]
+    assert spark.running() == ["b"]
 
 
 @pytest.mark.parametrize(("own", "status", "runs"), [("inactive", 0, True), ("activating", 2, False)])
-def test_it_works_in_a_unit_of_its_own(
-    own: str, status: int, runs: bool, box: Box, capfd: pytest.CaptureFixture[str]
+def test_the_switch_runs_in_a_separate_unit(
+    own: str, status: int, runs: bool, spark: FakeSpark, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (box.folder / "systemctl").write_text(f"#!/bin/sh\necho {own}\n")
-    (box.folder / "systemd-run").write_text('#!/bin/sh\necho "ran: $*"\n')
-    (box.folder / "systemd-run").chmod(0o755)
+    (spark.folder / "systemctl").write_text(f"#!/bin/sh\necho {own}\n")
+    (spark.folder / "systemd-run").write_text('#!/bin/sh\necho "ran: $*"\n')
+    (spark.folder / "systemd-run").chmod(0o755)
     assert switch.main(["b", "--memory-s", "5"]) == status
-    said = capfd.readouterr().out
-    assert ("--unit=vllm-switch.service" in said) == runs
-    assert ("--inside b --memory-s 5" in said) == runs
-    assert ("another switch runs on this Spark" in said) != runs
+    message = capfd.readouterr().out
+    assert ("--unit=vllm-switch.service" in message) == runs
+    assert ("--inside b --memory-s 5" in message) == runs
+    assert ("another switch runs on this Spark" in message) != runs

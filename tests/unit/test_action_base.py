@@ -19,7 +19,7 @@ REFUSALS = [Refusal(f"id-{n}", f"fault {n}", "none", "do it.", "some-page") for 
 
 
 class Example(SparkAction):
-    """Does what the task's argument says."""
+    """An action whose argument selects its behaviour."""
 
     def act(self) -> dict[str, Any]:
         if "refuse" in self.args:
@@ -115,7 +115,7 @@ def test_every_filter_of_a_role_exists() -> None:
 def test_every_phase_of_a_task_is_one_of_its_action() -> None:
     """An unknown phase would run another one."""
     tasks = re.compile(r"^ +vllm_spark\.toolkit\.(vllm_\w+):\n +phase: (\w+)$", re.MULTILINE)
-    used = {found for file in (paths.ROOT / "roles").rglob("*.yml") for found in tasks.findall(file.read_text())}
+    used = {actual for file in (paths.ROOT / "roles").rglob("*.yml") for actual in tasks.findall(file.read_text())}
     assert used == {
         *(("vllm_collect", phase) for phase in ("host", "pairs")),
         *(("vllm_fabric_link", phase) for phase in ("check", "plan", "reached", "pinged")),

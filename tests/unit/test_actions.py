@@ -169,11 +169,11 @@ def pair_planned(facts: dict[str, Any]) -> Vars:
     result: Vars = {}
     for host in HOSTS:
         resolved = FakeRun().act("vllm_spec", **inventory(PAIR, host=host))
-        asked = resolved["questions"]
+        requested = resolved["questions"]
         own = copy.deepcopy(facts) | {
-            "paths": dict.fromkeys(asked["paths"], False),
-            "checksums": dict.fromkeys(asked["checksums"], None),
-            "weights": dict.fromkeys(asked["paths"], None),
+            "paths": dict.fromkeys(requested["paths"], False),
+            "checksums": dict.fromkeys(requested["checksums"], None),
+            "weights": dict.fromkeys(requested["paths"], None),
             "disks": {"/hub": {"total": 10**13, "free": 10**13}},
             "fabric": reference_spark.fabric(host),
         }

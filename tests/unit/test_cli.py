@@ -28,7 +28,7 @@ def test_render_accepts_a_file_and_assumes_its_secrets(capsys: pytest.CaptureFix
     assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out
 
 
-def test_render_with_facts_refuses_what_would_not_fit(
+def test_render_with_facts_refuses_a_launch_that_does_not_fit(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: dict[str, Any]
 ) -> None:
     facts["memory"]["available"] = 1 << 30

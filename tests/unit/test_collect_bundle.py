@@ -225,7 +225,7 @@ def test_notes(manifest: dict[str, Any], note: str) -> None:
     assert list(support_bundle.notes(collected(), RUN)) == []
 
 
-def test_what_the_play_prints(tmp_path: Path) -> None:
+def test_the_output_of_the_play(tmp_path: Path) -> None:
     content = collected(deployments={"gemma": FAILED})
     path = written(tmp_path, content)
     lines = list(support_bundle.report_lines(content, support_bundle.examine(content), RUN, path))

@@ -89,7 +89,7 @@ def test_is_occupied(units: list[str], containers: dict[str, Any], occupied: boo
         ([{"manifest": True, "unread": 0}], False, False),
         ([{"manifest": True, "unread": 0}], True, True),
         ([{"manifest": True, "unread": 0}, {"manifest": True, "unread": 7}], False, True),
-        # Nothing is known of its files, so there is nothing to compare with.
+        # The state of its files is unknown, so there is no comparison.
         ([{"manifest": False, "unread": 7}], True, False),
     ],
 )

@@ -112,8 +112,8 @@ def test_findings_of_several_logs_are_ranked_root_cause_first() -> None:
     worker.read("Unknown vLLM environment variable detected: VLLM_A\nRayWorkerProc rank=1 died unexpectedly\n")
     worker.read("vllm-spark: ending rank 1: spark1 is lost: why\n")
     kernel.read(f"calm\n{KILLED}\n{KILLED}\n")
-    found = judge([worker, kernel]).findings
-    assert [(finding.signature, finding.file, finding.number, finding.count) for finding in found] == [
+    result = judge([worker, kernel]).findings
+    assert [(finding.signature, finding.file, finding.number, finding.count) for finding in result] == [
         ("out-of-memory-killed", "kernel.log", 2, 2),
         ("peer-ended", "worker.log", 3, 1),
         ("worker-lost", "worker.log", 2, 1),
@@ -123,9 +123,9 @@ def test_findings_of_several_logs_are_ranked_root_cause_first() -> None:
 
 def test_different_values_are_different_findings_up_to_a_limit() -> None:
     text = "".join(f"Unknown vLLM environment variable detected: VLLM_{letter}\n" for letter in "ABCABCDEFGH")
-    found = judge([diagnosed(text)]).findings
-    assert [finding.cause[-6:] for finding in found] == [f"VLLM_{letter}" for letter in "ABCDE"]
-    assert sum(finding.count for finding in found) == 11
+    result = judge([diagnosed(text)]).findings
+    assert [finding.cause[-6:] for finding in result] == [f"VLLM_{letter}" for letter in "ABCDE"]
+    assert sum(finding.count for finding in result) == 11
 
 
 def test_unrecognised_errors_are_grouped_and_limited() -> None:
@@ -147,7 +147,7 @@ def test_an_explained_error_is_not_unrecognised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "times", "after", "found"),
+    ("line", "times", "after", "result"),
     [
         ("Avg Draft acceptance rate: 0.2%", 9, 0, []),
         ("Avg Draft acceptance rate: 0.2%", 10, 0, ["drafter-not-accepted"]),
@@ -161,8 +161,8 @@ def test_an_explained_error_is_not_unrecognised() -> None:
         ("            HW Power Brake Slowdown                        : Not Active", 1, 0, []),
     ],
 )
-def test_lines_that_count_only_in_some_places(line: str, times: int, after: int, found: list[str]) -> None:
-    assert ids(diagnosed(f"{line}\n" * times + "INFO 11-20 10:00:00 [a.py:1] on it goes\n" * after)) == found
+def test_lines_that_count_only_in_some_places(line: str, times: int, after: int, result: list[str]) -> None:
+    assert ids(diagnosed(f"{line}\n" * times + "INFO 11-20 10:00:00 [a.py:1] on it goes\n" * after)) == result
 
 
 @pytest.mark.parametrize("line", harmless(), ids=lambda line: line.example[:40])

@@ -1,4 +1,4 @@
-"""Drift: of each thing that a deploy would change, one change on the box, and what is said of it."""
+"""Drift: one change on the host per object that a deploy would change, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def spec(resolve: Callable[..., Spec]) -> Spec:
 
 
 @pytest.fixture
-def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+def host_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     return deployed_facts(spec, facts)
 
 
-def of(spec: Spec, box: dict[str, Any]) -> Drift:
-    return drift.of_host({"spark1": spec}, {"spark1": box}, "spark1", "another toolkit")
+def of(spec: Spec, host_facts: dict[str, Any]) -> Drift:
+    return drift.of_host({"spark1": spec}, {"spark1": host_facts}, "spark1", "another toolkit")
 
 
-def test_nothing_differs(spec: Spec, box: dict[str, Any]) -> None:
-    assert of(spec, box) == Drift(False)
-    assert of(spec, box).summary() == "none"
+def test_nothing_differs(spec: Spec, host_facts: dict[str, Any]) -> None:
+    assert of(spec, host_facts) == Drift(False)
+    assert of(spec, host_facts).summary() == "none"
 
 
 def container(**changes: Any) -> dict[str, Any]:
@@ -82,37 +82,39 @@ def container(**changes: Any) -> dict[str, Any]:
         ({"machine": "x86_64"}, ["deploy refuses: wrong-architecture"]),
     ],
 )
-def test_what_differs_is_named(changes: dict[str, Any], reasons: list[str], spec: Spec, box: dict[str, Any]) -> None:
-    found = of(spec, merge(box, changes))
-    assert (found.differs, list(found.reasons)) == (True, reasons)
+def test_every_difference_is_named(
+    changes: dict[str, Any], reasons: list[str], spec: Spec, host_facts: dict[str, Any]
+) -> None:
+    result = of(spec, merge(host_facts, changes))
+    assert (result.differs, list(result.reasons)) == (True, reasons)
 
 
-def test_a_mode_is_a_difference(spec: Spec, box: dict[str, Any]) -> None:
-    checksum, _ = box["status"]["files"][LAUNCH]
-    box["status"]["files"][LAUNCH] = [checksum, "0644"]
-    assert of(spec, box).reasons == ("launch",)
+def test_a_mode_is_a_difference(spec: Spec, host_facts: dict[str, Any]) -> None:
+    checksum, _ = host_facts["status"]["files"][LAUNCH]
+    host_facts["status"]["files"][LAUNCH] = [checksum, "0644"]
+    assert of(spec, host_facts).reasons == ("launch",)
 
 
 def test_the_lines_of_the_launch_that_differ_are_shown(
-    resolve: Callable[..., Spec], spec: Spec, box: dict[str, Any]
+    resolve: Callable[..., Spec], spec: Spec, host_facts: dict[str, Any]
 ) -> None:
     another = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True}, overrides={"args": {"max-model-len": 1234}})
-    found = of(another, box)
-    assert found.reasons[0] == "launch"
-    assert "vllm@demo.service is restarted: its launch changed" in found.reasons
-    assert [line for line in found.launch_diff if "max-model-len" in line] == [
+    result = of(another, host_facts)
+    assert result.reasons[0] == "launch"
+    assert "vllm@demo.service is restarted: its launch changed" in result.reasons
+    assert [line for line in result.launch_diff if "max-model-len" in line] == [
         "-  --max-model-len 65536 \\",
         "+  --max-model-len 1234 \\",
     ]
-    # Besides only the fingerprint, which stands in two lines.
-    assert len(found.launch_diff) == 6
-    assert found.summary(1) == f"launch; {len(found.reasons) - 1} more"
+    # Only the fingerprint differs too, in two lines.
+    assert len(result.launch_diff) == 6
+    assert result.summary(1) == f"launch; {len(result.reasons) - 1} more"
 
 
-def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, box: dict[str, Any]) -> None:
-    box["status"]["files"][LAUNCH] = ["0", "0755"]
-    box["status"]["deployments"]["demo"]["launch"] = "".join(f"line {number}\n" for number in range(200))
-    diff = of(spec, box).launch_diff
+def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["files"][LAUNCH] = ["0", "0755"]
+    host_facts["status"]["deployments"]["demo"]["launch"] = "".join(f"line {number}\n" for number in range(200))
+    diff = of(spec, host_facts).launch_diff
     assert len(diff) == drift.DIFF_LINES + 1
     assert "deploy.yml --check --diff" in diff[-1]
 
@@ -131,9 +133,9 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
         "secrets": {},
     }
     specs = resolved(pair, "spark1")
-    boxes = hosts_of(pair, specs, facts, tmp_path)
-    ranked = ranks.join(specs, boxes)
-    agreed = {host: deployed_facts(ranked[host], boxes[host]) for host in HOSTS}
+    hosts = hosts_of(pair, specs, facts, tmp_path)
+    ranked = ranks.join(specs, hosts)
+    agreed = {host: deployed_facts(ranked[host], hosts[host]) for host in HOSTS}
     assert [drift.of_host(specs, agreed, host, "test") for host in HOSTS] == [Drift(False)] * 2
     without = {"spark1": agreed["spark1"]}
     assert drift.of_host(specs, without, "spark1", "test") == drift.unknown("spark2 was not asked")
@@ -143,8 +145,8 @@ def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp
 
 
 @pytest.mark.parametrize("case", [file for file in CASES if file.stem.startswith("argv-")], ids=lambda file: file.stem)
-def test_no_word_of_a_launch_is_taken_for_a_secret(case: Path) -> None:
-    """Or a launch as it is planned would differ from itself as the Spark shows it."""
+def test_no_argument_of_a_launch_is_masked_as_a_secret(case: Path) -> None:
+    """A masked argument would make the planned launch differ from the installed one."""
     words, secrets = json.loads(case.read_text())["expect"]["argv"], Secrets()
     secrets.add(in_argv(words))
     script = " ".join(words)

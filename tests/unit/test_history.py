@@ -1,4 +1,4 @@
-"""What ran when: the entries, the file that holds them, and the table."""
+"""The history of launches: its entries, their file and its table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = {"holds": False, "missed": "it does not start\nand more"}
 
 
 @pytest.mark.parametrize(
-    ("judged", "said"),
+    ("judged", "message"),
     [
         (JUDGED, {"holds": True, "gates": JUDGED["gates"], "ready_s": 42.4, "missed": "", "report": "reports/x.json"}),
         # A start that never served has no verdicts: it missed the first gate.
@@ -39,10 +39,10 @@ NEVER = {"holds": False, "missed": "it does not start\nand more"}
         ),
     ],
 )
-def test_entry(judged: dict[str, Any], said: dict[str, Any]) -> None:
-    found = history.entry("deploy", "me@here", judged)
-    assert (found["verb"], found["who"]) == ("deploy", "me@here")
-    assert {key: found[key] for key in said} == said
+def test_entry(judged: dict[str, Any], message: dict[str, Any]) -> None:
+    result = history.entry("deploy", "me@here", judged)
+    assert (result["verb"], result["who"]) == ("deploy", "me@here")
+    assert {key: result[key] for key in message} == message
 
 
 @pytest.mark.parametrize(
@@ -54,27 +54,27 @@ def test_entry(judged: dict[str, Any], said: dict[str, Any]) -> None:
     ],
 )
 def test_gates_are_named_once(verdicts: list[tuple[str, bool | None]], held: list[str], missed: list[str]) -> None:
-    found = history.summarize([{"gate": gate, "ok": ok} for gate, ok in verdicts])
-    assert found == {"held": held, "missed": missed}
+    result = history.summarize([{"gate": gate, "ok": ok} for gate, ok in verdicts])
+    assert result == {"held": held, "missed": missed}
 
 
 def row(host: str, time: str, **more: Any) -> dict[str, Any]:
-    said = {**record("a", True), "rank": 1, "time": time, **history.entry("rollback", "me@here", JUDGED), **more}
-    return {"host": host, **said}
+    message = {**record("a", True), "rank": 1, "time": time, **history.entry("rollback", "me@here", JUDGED), **more}
+    return {"host": host, **message}
 
 
-def test_the_table_says_what_ran_when() -> None:
-    boxes = {
+def test_the_table_of_the_history() -> None:
+    hosts = {
         "spark2": [row("spark2", "2026-01-02T00:00:00Z")],
         "spark1": [row("spark1", "2026-01-03T00:00:00Z", **history.entry("deploy", "me@here", NEVER)), {}],
     }
-    found = history.rows(boxes)
-    assert [(entry["host"], entry.get("time")) for entry in found] == [
+    result = history.rows(hosts)
+    assert [(entry["host"], entry.get("time")) for entry in result] == [
         ("spark1", None),
         ("spark2", "2026-01-02T00:00:00Z"),
         ("spark1", "2026-01-03T00:00:00Z"),
     ]
-    lines = history.table(found[1:]).splitlines()
+    lines = history.table(result[1:]).splitlines()
     [held] = [line for line in lines if "spark2" in line]
     [missed] = [line for line in lines if "spark1" in line]
     assert [word for word in ("demo, rank 1", "rollback", "a" * 12, "42 s", "✓ 2", "me@here") if word not in held] == []
@@ -87,7 +87,7 @@ Run = Any
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the module on the deployment demo, whose record lies in tmp_path/demo."""
+    """Run the module on the deployment demo, whose record is in tmp_path/demo."""
     module = load_module("vllm_history")
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -97,8 +97,8 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         given = {"history": str(tmp_path / "history"), "_ansible_check_mode": check, **args}
         with patch_module_args(given), pytest.raises(SystemExit):
             module.main()
-        said: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return said
+        message: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return message
 
     return _run
 
@@ -143,7 +143,7 @@ def test_a_history_is_bounded_and_keeps_the_newest(run: Run, tmp_path: Path) -> 
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_reading_one_deployment_and_so_many(run: Run, tmp_path: Path) -> None:
+def test_one_deployment_and_a_limit_are_read(run: Run, tmp_path: Path) -> None:
     for verb in ("one", "two"):
         write(run, tmp_path, verb)
     (tmp_path / "history" / "other.jsonl").write_text('{"verb": "other"}\n')

@@ -1,4 +1,4 @@
-"""What a box has: read from a tree of its files, and from launches as the plan really writes them."""
+"""Holdings of a host, read from a tree of files and from launches that the plan writes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ CommandResult = sys.modules["ansible_collections.vllm_spark.toolkit.plugins.modu
 Resolve = Callable[..., inventory_spec.Spec]
 
 
-def test_a_launch_says_what_it_needs(resolve: Resolve) -> None:
-    found = resolve()
-    needs = LAUNCHES.needs(launch.script(found))
-    sources = [found.recipe["model"], *([found.recipe["drafter"]] if "drafter" in found.recipe else [])]
-    assert sorted(needs["snapshots"]) == sorted(hub_cache.snapshot(found.site.hub_dir, source) for source in sources)
-    assert needs["models"] == sorted({f"{found.site.hub_dir}/{hub_cache.hub_folder(s['repository'])}" for s in sources})
-    assert needs["files"] == sorted(inventory_spec.mount_source(found, mount) for mount in found.recipe["mounts"])
-    assert needs["cache"] == f"{found.site.cache_dir}/demo"
+def test_the_needs_of_a_launch(resolve: Resolve) -> None:
+    result = resolve()
+    needs = LAUNCHES.needs(launch.script(result))
+    sources = [result.recipe["model"], *([result.recipe["drafter"]] if "drafter" in result.recipe else [])]
+    assert sorted(needs["snapshots"]) == sorted(hub_cache.snapshot(result.site.hub_dir, source) for source in sources)
+    assert needs["models"] == sorted(
+        {f"{result.site.hub_dir}/{hub_cache.hub_folder(s['repository'])}" for s in sources}
+    )
+    assert needs["files"] == sorted(inventory_spec.mount_source(result, mount) for mount in result.recipe["mounts"])
+    assert needs["cache"] == f"{result.site.cache_dir}/demo"
     assert (needs["pair"], needs["peer"]) == (False, "")
 
 
@@ -44,12 +46,12 @@ def test_a_pairs_launch_names_its_peer(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "#!/bin/sh\n", "#!/bin/sh\nexec docker 'run"])
-def test_what_is_no_launch_runs_nothing(text: str) -> None:
+def test_a_file_that_is_not_a_launch_is_not_runnable(text: str) -> None:
     assert LAUNCHES.argv_of(text) == []
     assert LAUNCHES.needs(text)["snapshots"] == []
 
 
-def test_what_an_engine_cannot_read(tmp_path: Path) -> None:
+def test_files_that_an_engine_cannot_read(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshots" / "c"
     assert LAUNCHES.path_fault(str(snapshot)).endswith("does not exist")
     snapshot.mkdir(parents=True)
@@ -68,7 +70,7 @@ def test_what_an_engine_cannot_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A box with one deployment, a unit of somebody else's, and neither Docker nor systemd."""
+    """A host with one deployment, a unit of another owner, and neither Docker nor systemd."""
     texts = {
         "etc/vllm-spark/demo/launch": launch.script(resolve()),
         "etc/vllm-spark/demo/deployed.json": '{"launch": "x"}',
@@ -101,7 +103,7 @@ def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
-def test_what_a_box_has(root: Path) -> None:
+def test_holdings_of_a_host(root: Path) -> None:
     held = HOLDINGS.holdings(str(root))
     demo = held["deployments"]["demo"]
     assert sorted(demo["launches"]) == ["current", "failed"]
@@ -123,7 +125,7 @@ def test_a_pull_that_was_cut_off_is_seen(root: Path, path: str) -> None:
     assert HOLDINGS.holdings(str(root))["pull_was_cut_off"]
 
 
-def test_what_is_ours_says_so(root: Path) -> None:
+def test_our_objects_are_marked(root: Path) -> None:
     held = HOLDINGS.holdings(str(root))
     units = root / "etc/systemd/system"
     assert held["unit_files"] == [
@@ -139,20 +141,27 @@ def test_what_is_ours_says_so(root: Path) -> None:
     assert [Path(entry["path"]).name for entry in held["models"]] == ["models--a--b"]
 
 
-def test_sizes_are_of_the_disk_and_once(tmp_path: Path) -> None:
+def test_sizes_are_disk_usage_without_repeated_hard_links(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"x" * 100_000)
     alone = HOLDINGS.size(str(tmp_path))
     (tmp_path / "two").hardlink_to(tmp_path / "one")
     assert 100_000 <= alone == HOLDINGS.size(str(tmp_path))
 
 
-def test_an_image_shares_what_it_shares() -> None:
-    asked = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
-    assert HOLDINGS.image({**asked, "SharedSize": 4})["own"] == 6
-    assert HOLDINGS.image(asked) == {"id": "i", "tags": [], "digests": ["a@d"], "labels": {}, "bytes": 10, "own": 10}
+def test_shared_layers_of_an_image_are_counted_once() -> None:
+    inspected = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
+    assert HOLDINGS.image({**inspected, "SharedSize": 4})["own"] == 6
+    assert HOLDINGS.image(inspected) == {
+        "id": "i",
+        "tags": [],
+        "digests": ["a@d"],
+        "labels": {},
+        "bytes": 10,
+        "own": 10,
+    }
 
 
-def test_docker_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_docker_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
         def get(self, path: str) -> Any:
             raise HOLDINGS.DockerError(f"{path}: gone")
@@ -163,7 +172,7 @@ def test_docker_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     labelled = {"vllm-demo": {"vllm-spark.deployment": "demo"}, "vllm-x": None, "vllm-spark-r": {}}
-    said = {
+    message = {
         "/images/json?shared-size=1": [],
         "/containers/json?all=1": [
             {"Id": "1", "Names": [f"/{name}"], "ImageID": "i", "Image": "a", "State": "running", "Labels": labels}
@@ -174,13 +183,13 @@ def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Engine:
         def get(self, path: str) -> Any:
-            return said[path]
+            return message[path]
 
     monkeypatch.setattr(HOLDINGS, "Docker", Engine)
-    found = HOLDINGS.docker_holdings(True)
-    assert {entry["name"]: entry["ours"] for entry in found["containers"]} == {
+    result = HOLDINGS.docker_holdings(True)
+    assert {entry["name"]: entry["ours"] for entry in result["containers"]} == {
         "vllm-demo": True,
         "vllm-x": False,
         "vllm-spark-r": True,
     }
-    assert found["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]
+    assert result["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]

@@ -1,7 +1,7 @@
 """The warnings of precheck: every case of tests/data/host_findings.yml, and hosts that do not report a fact.
 
-The collectors run against the sandbox's stand-in for nvidia-smi, against stand-ins with other answers, and on folders
-that look like a host's /proc, /sys and /run.
+The collectors run with the sandbox's fake nvidia-smi, with fakes that print other output, and on folders with the
+layout of a host's /proc, /sys and /run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_every_warning_has_a_case_a_source_and_a_runbook() -> None:
         assert f"`{warning.id}`" in runbook.read_text() or warning.runbook in SHARED_RUNBOOKS
 
 
-# The order in which the operator sees them. A new check may stand anywhere.
+# The order in which the operator sees them. A new check may be at any position.
 REFUSALS = [
     "wrong-architecture",
     "no-gpu",
@@ -235,7 +235,7 @@ def host() -> ModuleType:
 
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a stand-in for nvidia-smi first on PATH."""
+    """Put a fake nvidia-smi first on PATH."""
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

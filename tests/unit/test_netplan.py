@@ -29,9 +29,9 @@ def fabrics() -> dict[str, Any]:
 
 
 def netdev(name: str, *addresses: str, **more: Any) -> dict[str, Any]:
-    found = [dict(zip(("address", "prefix"), text.split("/"), strict=True)) for text in addresses]
-    found = [{"address": entry["address"], "prefix": int(entry["prefix"])} for entry in found]
-    return {"name": name, "addresses": found, "mtu": 1500, "carrier": True, "wireless": False, **more}
+    result = [dict(zip(("address", "prefix"), text.split("/"), strict=True)) for text in addresses]
+    result = [{"address": entry["address"], "prefix": int(entry["prefix"])} for entry in result]
+    return {"name": name, "addresses": result, "mtu": 1500, "carrier": True, "wireless": False, **more}
 
 
 def host_facts() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -260,7 +260,7 @@ def test_one_subnet_carries_only_small_packets_and_the_other_nothing() -> None:
     assert f"{TWO} has no cable" in refusals[1]
 
 
-def test_the_refusal_of_a_lost_host_says_what_the_host_does() -> None:
+def test_the_refusal_of_a_lost_host_states_the_action_of_the_host() -> None:
     text = str(netplan.lost_refusal("spark1", 60, "timed out"))
     assert "spark1 does not answer over a new connection since netplan was applied (timed out)" in text
     assert "restores its old files by itself, 60 s after" in text

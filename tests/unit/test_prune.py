@@ -1,4 +1,4 @@
-"""What a prune takes away: what no current and no previous launch names, and nothing else."""
+"""A prune removes only objects that no current and no previous launch names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakes.installed_states import BASE, box, container, deployment, derived, launch, pulled
+from fakes.installed_states import BASE, container, deployment, derived, holdings, launch, pulled
 from vllm_spark.lifecycle import installed, prune
 
 CURRENT_AND_PREVIOUS = {"current": launch("c"), "previous": launch("a")}
@@ -56,19 +56,19 @@ IMAGES = [
     ("images", "containers", "more", "gone"), [case[1:] for case in IMAGES], ids=[c[0] for c in IMAGES]
 )
 def test_images(images: list[Any], containers: list[Any], more: dict[str, Any], gone: list[str]) -> None:
-    held = box({"demo": deployment(**CURRENT_AND_PREVIOUS), **more}, images, containers, history=HISTORY)
+    held = holdings({"demo": deployment(**CURRENT_AND_PREVIOUS), **more}, images, containers, history=HISTORY)
     items, _ = prune.plan(held)
     assert [item.name for item in items if item.kind == "image"] == gone
 
 
-def test_what_was_pulled_stays_until_it_has_run() -> None:
-    held = box({"demo": deployment(**CURRENT_AND_PREVIOUS)}, [pulled("d"), pulled("e")], history=HISTORY)
+def test_a_pulled_image_is_kept_until_it_has_run() -> None:
+    held = holdings({"demo": deployment(**CURRENT_AND_PREVIOUS)}, [pulled("d"), pulled("e")], history=HISTORY)
     items, _ = prune.plan({**held, "pulled": [name for mark in "de" for name in pulled(mark)["digests"]]})
     assert [item.name for item in items] == ["sha256:id-d"]
 
 
-def test_why_one_of_ours_stays_is_said() -> None:
-    held = box(
+def test_the_reason_for_a_kept_image_is_reported() -> None:
+    held = holdings(
         {}, [pulled("d", "mine:1"), derived("e")], [container("theirs", "sha256:id-derived-e", False)], history=HISTORY
     )
     _, left = prune.plan(held)
@@ -77,7 +77,7 @@ def test_why_one_of_ours_stays_is_said() -> None:
 
 def test_folders_files_and_caches() -> None:
     kept = deployment(mounts="acx", current=launch("c", True), previous=launch("a"))
-    held = box(
+    held = holdings(
         {"demo": kept},
         builds=[{"path": f"/var/lib/vllm-spark/build/recipe-{mark}-{mark * 12}", "bytes": 3} for mark in ("c", "o")],
         caches=[{"path": f"/var/lib/vllm-spark/cache/{name}", "bytes": 7} for name in ("demo", "gone")],
@@ -94,7 +94,7 @@ def test_folders_files_and_caches() -> None:
 
 
 def test_the_volume_of_a_registry_that_runs_stays() -> None:
-    held = box(
+    held = holdings(
         containers=[container("vllm-spark-registry", "x")], volumes=[{"name": "vllm-spark-registry", "bytes": 9}]
     )
     assert prune.plan(held) == ([], [])
@@ -103,20 +103,20 @@ def test_the_volume_of_a_registry_that_runs_stays() -> None:
 @pytest.mark.parametrize(
     ("held", "ids"),
     [
-        (box(), []),
-        (box() | {"docker": {**box()["docker"], "error": "gone"}}, ["prune-without-docker"]),
-        (box({"demo": deployment(current=launch("c", record={}))}), ["prune-unreadable"]),
-        (box({"demo": deployment(current=launch("c", runnable=False))}), ["prune-unreadable"]),
-        (box({"demo": deployment(failed=launch("c", record={}))}), []),
+        (holdings(), []),
+        (holdings() | {"docker": {**holdings()["docker"], "error": "gone"}}, ["prune-without-docker"]),
+        (holdings({"demo": deployment(current=launch("c", record={}))}), ["prune-unreadable"]),
+        (holdings({"demo": deployment(current=launch("c", runnable=False))}), ["prune-unreadable"]),
+        (holdings({"demo": deployment(failed=launch("c", record={}))}), []),
     ],
 )
 def test_refusals(held: dict[str, Any], ids: list[str]) -> None:
     assert [refusal.id for refusal in prune.refusals({"spark1": held})] == ids
 
 
-def test_what_is_shown_ends_with_the_bytes() -> None:
-    items, left = prune.plan(box({}, [pulled("d", size=3 << 30)], history=HISTORY))
-    said = installed.format_items(items, left, "would remove")
-    assert said[0].startswith(f"would remove image sha256:id-d, 3.0 GiB: {BASE.partition('@')[0]}@sha256:ddd")
-    assert said[-1] == "would remove 1 in all, 3.0 GiB or more"
+def test_the_printed_list_ends_with_the_bytes() -> None:
+    items, left = prune.plan(holdings({}, [pulled("d", size=3 << 30)], history=HISTORY))
+    message = installed.format_items(items, left, "would remove")
+    assert message[0].startswith(f"would remove image sha256:id-d, 3.0 GiB: {BASE.partition('@')[0]}@sha256:ddd")
+    assert message[-1] == "would remove 1 in all, 3.0 GiB or more"
     assert installed.format_items([], ["why"], "removes") == ["nothing to take away", "why"]

@@ -113,7 +113,7 @@ def write(folder: Path, document: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_gives_one_refusal(name: str, tmp_path: Path) -> None:
+def test_a_fault_causes_one_refusal(name: str, tmp_path: Path) -> None:
     change, expected = FAULTS[name]
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     change(document)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,13 @@ import pytest
 from vllm_spark.cli import main
 from vllm_spark.docs import pages, prediction
 from vllm_spark.sizing import reported_speeds
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_page_is_generated_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pages, "PAGES", {name: functools.cache(page) for name, page in pages.PAGES.items()})
+        yield
 
 
 def test_no_page_is_stale() -> None:

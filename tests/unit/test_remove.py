@@ -1,4 +1,4 @@
-"""What remove takes away, in which order, what stays, and when it refuses."""
+"""The objects that `remove` removes, their order, the objects that it keeps, and its refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakes.installed_states import BASE, box, container, deployment, derived, launch, pulled
+from fakes.installed_states import BASE, container, deployment, derived, holdings, launch, pulled
 from vllm_spark.lifecycle import remove
 from vllm_spark.lifecycle.remove import RemoveRequest
 
@@ -16,7 +16,7 @@ REGISTRY_IMAGE = {"id": "sha256:reg", "tags": [], "digests": [REGISTRY], "labels
 
 OF_C = pulled("c")["digests"][0]
 ONE = {"demo": deployment(current=launch("c", True, needs={"pair": True, "peer": "spark2"}), failed=launch("f"))}
-PAIR = box(
+PAIR = holdings(
     ONE,
     [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x"), REGISTRY_IMAGE],
     [container("vllm-demo", "sha256:id-derived-c"), container("theirs", "sha256:id-x", False)],
@@ -38,22 +38,22 @@ PAIR = box(
 )
 
 
-def names(held: dict[str, Any], **asked: Any) -> list[str]:
-    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **asked))
+def names(held: dict[str, Any], **requested: Any) -> list[str]:
+    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **requested))
     return [f"{item.kind} {item.name}" for item in items]
 
 
-def test_what_was_pulled_and_never_ran_goes_with_everything() -> None:
-    waiting = box({}, [pulled("d"), pulled("e")], pulled=pulled("d")["digests"])
+def test_a_pulled_image_that_never_ran_is_removed_with_everything() -> None:
+    waiting = holdings({}, [pulled("d"), pulled("e")], pulled=pulled("d")["digests"])
     assert loud(names(waiting)) == ["image sha256:id-d"]
 
 
-def test_one_deployment_leaves_what_was_derived_for_nobody() -> None:
-    held = box({"demo": deployment(current=launch("c"))}, [pulled("c"), derived("d", base=OF_C)])
+def test_removing_one_deployment_keeps_unused_derived_images() -> None:
+    held = holdings({"demo": deployment(current=launch("c"))}, [pulled("c"), derived("d", base=OF_C)])
     assert [name for name in names(held, deployment="demo") if name.startswith("image")] == ["image sha256:id-c"]
 
 
-def test_everything_goes_in_an_order_that_may_be_cut_anywhere() -> None:
+def test_everything_is_removed_in_an_order_that_may_be_interrupted_anywhere() -> None:
     assert names(PAIR) == [
         "unit vllm@demo.service",
         "unit vllm-spark-relay.socket",
@@ -83,12 +83,12 @@ def test_everything_goes_in_an_order_that_may_be_cut_anywhere() -> None:
     ]
 
 
-def loud(found: list[str]) -> list[str]:
-    return [name for name in found if not name.startswith(("empty", "reload"))]
+def loud(result: list[str]) -> list[str]:
+    return [name for name in result if not name.startswith(("empty", "reload"))]
 
 
 def after(gone: set[str]) -> dict[str, Any]:
-    """The box without what has gone."""
+    """Return the holdings of the host without the removed objects."""
     docker = PAIR["docker"]
     cut = {
         **PAIR,
@@ -113,33 +113,34 @@ def test_cut_off_anywhere_the_next_run_takes_the_rest(done: int) -> None:
     assert loud(names(after({*wanted[:done]}))) == wanted[done:]
 
 
-def test_what_stays_is_said_with_the_word_that_takes_it() -> None:
+def test_kept_objects_are_listed_with_the_option_that_removes_them() -> None:
     _, left = remove.plan(PAIR, RemoveRequest(limited=True))
     assert [
         word for word in ("remove_weights=true", "remove_caches=true", "override.conf") if word not in str(left)
     ] == []
 
 
-def test_weights_and_caches_only_when_asked() -> None:
-    found = names(PAIR, weights=True, caches=True)
-    assert {"path /hub/models--org--model-c", "path /hub/models--org--model-f", f"path {STATE}/cache/demo"} <= {*found}
+def test_weights_and_caches_are_removed_only_on_request() -> None:
+    result = names(PAIR, weights=True, caches=True)
+    assert {"path /hub/models--org--model-c", "path /hub/models--org--model-f", f"path {STATE}/cache/demo"} <= {*result}
     assert not [name for name in names(PAIR) if "models--" in name or "cache/" in name]
 
 
-def test_a_cache_that_is_not_named_after_its_deployment_is_not_ours() -> None:
+def test_a_cache_with_another_name_than_its_deployment_is_kept() -> None:
     odd = launch("c", needs={"cache": "/home/me"})
     assert (
-        names(box({"demo": deployment(current=odd)}, paths={"/home/me": 1}), caches=True)[0] == "path /etc/vllm-spark"
+        names(holdings({"demo": deployment(current=odd)}, paths={"/home/me": 1}), caches=True)[0]
+        == "path /etc/vllm-spark"
     )
 
 
 def test_models_of_the_own_folder_go_after_the_records_too() -> None:
-    held = box(models=[{"path": f"{STATE}/hub/models--org--old", "bytes": 5}])
+    held = holdings(models=[{"path": f"{STATE}/hub/models--org--old", "bytes": 5}])
     assert names(held, weights=True)[0] == f"path {STATE}/hub/models--org--old"
     assert names(held) == []
 
 
-@pytest.mark.parametrize("held", [box(), box(unit_files_of_others=["/etc/systemd/system/vllm@mine.service"])])
+@pytest.mark.parametrize("held", [holdings(), holdings(unit_files_of_others=["/etc/systemd/system/vllm@mine.service"])])
 def test_a_box_that_was_never_touched_is_left_alone(held: dict[str, Any]) -> None:
     assert names(held) == []
 
@@ -147,10 +148,10 @@ def test_a_box_that_was_never_touched_is_left_alone(held: dict[str, Any]) -> Non
 TWO = {"demo": ONE["demo"], "other": deployment("other", current=launch("f"))}
 
 
-def test_one_deployment_leaves_what_others_need() -> None:
+def test_removing_one_deployment_keeps_objects_of_others() -> None:
     held = {**PAIR, "deployments": TWO, "history": {"demo": [], "other": []}}
-    found = names(held, deployment="demo", weights=True, caches=True)
-    assert found == [
+    result = names(held, deployment="demo", weights=True, caches=True)
+    assert result == [
         "unit vllm@demo.service",
         "container vllm-demo",
         "rules iptables",
@@ -188,15 +189,15 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"deployment": "demo"}, PAIR, []),
     ({"deployment": "absent"}, PAIR, ["remove-unknown"]),
     ({"limited": True}, BROKEN, ["remove-without-docker"]),
-    ({"limited": True}, box() | {"docker": BROKEN["docker"]}, []),
+    ({"limited": True}, holdings() | {"docker": BROKEN["docker"]}, []),
 ]
 
 
-@pytest.mark.parametrize(("asked", "held", "ids"), REFUSALS)
-def test_refusals(asked: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
-    assert [refusal.id for refusal in remove.refusals(RemoveRequest(**asked), {"spark1": held})] == ids
+@pytest.mark.parametrize(("requested", "held", "ids"), REFUSALS)
+def test_refusals(requested: dict[str, Any], held: dict[str, Any], ids: list[str]) -> None:
+    assert [refusal.id for refusal in remove.refusals(RemoveRequest(**requested), {"spark1": held})] == ids
 
 
-def test_what_is_left_is_named() -> None:
-    items, _ = remove.plan(box({}, [pulled("b"), derived("d", base=BASE)]), RemoveRequest(limited=True))
+def test_remaining_objects_are_listed() -> None:
+    items, _ = remove.plan(holdings({}, [pulled("b"), derived("d", base=BASE)]), RemoveRequest(limited=True))
     assert "sha256:id-derived-d" in str(remove.remaining_lines("spark1", items))

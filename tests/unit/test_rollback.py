@@ -1,4 +1,4 @@
-"""A launch that misses its gates: when the one before comes back, with which files, and what is said of it."""
+"""A launch that fails its gates: when the previous launch is restored, with which files, and the message."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ HOLDS, MISSED, SKIPPED = {"holds": True}, {"holds": False}, {"skipped": True}
     [
         ([True], [MISSED], True),
         ([True], [HOLDS], False),
-        ([False], [MISSED], False),  # nothing has changed, or there was nothing before
-        ([True, True], [MISSED, HOLDS], True),  # a pair goes back together
-        ([False, True], [MISSED, HOLDS], True),  # a run that was cut off had changed the other half before
-        ([True], [SKIPPED], False),  # check mode asks nobody
+        ([False], [MISSED], False),  # nothing has changed, or there is no previous launch
+        ([True, True], [MISSED, HOLDS], True),  # both ranks of a pair are rolled back
+        ([False, True], [MISSED, HOLDS], True),  # an interrupted run had changed the other rank
+        ([True], [SKIPPED], False),  # check mode sends no requests
     ],
 )
 def test_due(undoable: list[bool], judged: list[dict[str, bool]], due: bool) -> None:
@@ -44,11 +44,13 @@ RECORD = {"deployment": "demo", "recipe": "r-1", "image": "engine:1", "toolkit":
         (RECORD, {}, ["not judged"], ["serves again"]),
     ],
 )
-def test_told(restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]) -> None:
+def test_the_message_of_a_rollback(
+    restored: dict[str, Any], judged: dict[str, Any], parts: list[str], never: list[str]
+) -> None:
     failed = {"report": "reports/x.json"}
-    said = rollback.failure_report("the answer is wrong", failed, {"restored": restored}, judged)
-    assert [part for part in parts if part not in said] == []
-    assert [part for part in never if part in said] == []
+    result = rollback.failure_report("the answer is wrong", failed, {"restored": restored}, judged)
+    assert [part for part in parts if part not in result] == []
+    assert [part for part in never if part in result] == []
 
 
 def write(folder: Path, mark: str, names: tuple[str, ...] = FILES) -> None:
@@ -66,18 +68,18 @@ def restore(folder: Path, capsys: pytest.CaptureFixture[str], check: bool = Fals
     module = load_module("vllm_restore")
     with patch_module_args({"folder": str(folder), "_ansible_check_mode": check}), pytest.raises(SystemExit):
         module.main()
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
-def test_the_launch_before_comes_back_and_the_failed_one_is_kept(
+def test_the_previous_launch_is_restored_and_the_failed_one_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, "new")
     write(tmp_path / "previous", "old")
     write(tmp_path / "previous" / "previous", "older")
-    said = restore(tmp_path, capsys)
-    assert (said["changed"], said["restored"], said["gates"]) == (True, {"mark": "old"}, {"mark": "old"})
+    result = restore(tmp_path, capsys)
+    assert (result["changed"], result["restored"], result["gates"]) == (True, {"mark": "old"}, {"mark": "old"})
     assert marks(tmp_path) == {"old"}
     assert marks(tmp_path / "failed") == {"new"}
     assert marks(tmp_path / "previous") == {"older"}
@@ -95,7 +97,7 @@ def test_nothing_is_left_as_previous_where_nothing_was(tmp_path: Path, capsys: p
     assert marks(tmp_path) == {"old"}
 
 
-def test_check_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_mode_only_reports_the_rollback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "new")
     write(tmp_path / "previous", "old")
     assert restore(tmp_path, capsys, check=True)["restored"] == {"mark": "old"}
@@ -105,12 +107,12 @@ def test_check_mode_only_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_files_of_an_older_toolkit_come_back_without_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "new")
     write(tmp_path / "previous", "old", ("launch", "env", "deployed.json"))
-    said = restore(tmp_path, capsys)
-    assert (said["restored"], said["gates"]) == ({"mark": "old"}, {})
+    result = restore(tmp_path, capsys)
+    assert (result["restored"], result["gates"]) == ({"mark": "old"}, {})
 
 
 @pytest.mark.parametrize("placed", range(len(FILES)))
-def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+def test_an_interrupted_rollback_is_completed_by_the_next_run(
     placed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "new")
@@ -128,7 +130,7 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
         patched.setitem(files, "write_file", cut)
         with pytest.raises(KeyboardInterrupt):
             files["restore_previous"](str(tmp_path))
-    # What lies there says of itself that it is the new one until all of the old one is placed.
+    # The files identify the new launch until every file of the old one is in place.
     assert json.loads((tmp_path / "deployed.json").read_text()) == {"mark": "new"}
     restore(tmp_path, capsys)
     assert (marks(tmp_path), marks(tmp_path / "failed")) == ({"old"}, {"new"})
@@ -141,7 +143,7 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
         (True, [HOLDS], True, {"record": False, "restore": False, "missed": False}),
         (True, [MISSED], True, {"record": True, "restore": True, "missed": True}),
         (False, [MISSED], False, {"record": True, "restore": False, "missed": True}),
-        # The other rank failed: this one returns with it, and does not fail itself.
+        # The other rank failed: this one is rolled back with it and does not fail.
         (False, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False}),
         (False, [SKIPPED], True, {"record": False, "restore": False, "missed": False}),
     ],

@@ -1,4 +1,4 @@
-"""A rollback by hand: which launch comes back, what refuses it, and that the two change places whatever cuts it off."""
+"""A rollback by hand: its target, its refusals, and the exchange of the two launches in spite of an interruption."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from fakes.installed_states import box, container, deployment, derived, launch, pulled, record
+from fakes.installed_states import container, deployment, derived, holdings, launch, pulled, record
 from project_files import load_module
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import rollback, rollback_target
@@ -21,7 +21,7 @@ GOOD = {"current": launch("c"), "previous": launch("a")}
 
 
 def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: Any) -> dict[str, Any]:
-    return box({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
+    return holdings({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
 
 
 def pair(peer: str, mark: str = "a", **more: Any) -> dict[str, Any]:
@@ -34,13 +34,13 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
 
 
 @pytest.mark.parametrize(
-    ("boxes", "name", "found"),
+    ("hosts", "name", "result"),
     [
         (SOLO, "", {"spark1": ("a", "c", False)}),
         (SOLO, "demo", {"spark1": ("a", "c", False)}),
-        ({**SOLO, "spark2": box()}, "", {"spark1": ("a", "c", False)}),
+        ({**SOLO, "spark2": holdings()}, "", {"spark1": ("a", "c", False)}),
         (PAIR, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
-        # Cut off on the head, before or after its files were placed, and not begun on the worker.
+        # Interrupted on the head, before or after its files were placed, and not started on the worker.
         (
             {"spark1": held(pair("spark2", swapping=launch("a"))), "spark2": PAIR["spark2"]},
             "",
@@ -53,16 +53,16 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
         ),
     ],
 )
-def test_ways(boxes: dict[str, Any], name: str, found: dict[str, tuple[str, str, bool]]) -> None:
-    ways = rollback_target.targets(boxes, name)
-    assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == found
+def test_rollback_targets(hosts: dict[str, Any], name: str, result: dict[str, tuple[str, str, bool]]) -> None:
+    ways = rollback_target.targets(hosts, name)
+    assert {host: (way.to[0], way.back[0], way.finishing) for host, way in ways.items()} == result
     assert {way.record["recipe"] for way in ways.values()} == {"recipe-a"}
 
 
 OTHER = deployment("other", current=launch("c"))
 REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("no such deployment", SOLO, "absent", ["rollback-unknown"]),
-    ("nothing there", {"spark1": box()}, "", ["rollback-which"]),
+    ("nothing there", {"spark1": holdings()}, "", ["rollback-which"]),
     ("two run", {**SOLO, "spark2": held(units={"vllm@two.service": "active"})}, "", ["rollback-which"]),
     ("nothing before", {"spark1": held({"current": launch("c")})}, "", ["rollback-nothing-before"]),
     ("no script", {"spark1": held({**GOOD, "previous": launch("a", runnable=False)})}, "", ["rollback-nothing-before"]),
@@ -110,17 +110,17 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("boxes", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
-def test_refusals(boxes: dict[str, Any], name: str, ids: list[str]) -> None:
+@pytest.mark.parametrize(("hosts", "name", "ids"), [c[1:] for c in REFUSED], ids=[c[0] for c in REFUSED])
+def test_refusals(hosts: dict[str, Any], name: str, ids: list[str]) -> None:
     with pytest.raises(RefusedError) as error:
-        rollback_target.targets(boxes, name)
+        rollback_target.targets(hosts, name)
     assert [refusal.id for refusal in error.value.refusals] == ids
 
 
-def test_a_derived_image_is_known_by_its_name() -> None:
+def test_a_derived_image_is_identified_by_its_name() -> None:
     images = [pulled("c"), derived("a")]
-    boxes = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
-    assert rollback_target.targets(boxes)["spark1"].to[0] == "a"
+    hosts = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}
+    assert rollback_target.targets(hosts)["spark1"].to[0] == "a"
 
 
 WAY = {"deployment": "demo", "record": record("a"), "current": record("c")}
@@ -136,9 +136,9 @@ MISS = {"holds": False, "missed": "no token"}
     ],
 )
 def test_ended(judged: list[dict[str, Any]], again: dict[str, Any], parts: list[str], never: list[str]) -> None:
-    said = rollback.ended(WAY, judged, again)
-    assert [part for part in parts if part not in said] == []
-    assert [part for part in never if part in said] == []
+    outcome = rollback.ended(WAY, judged, again)
+    assert [part for part in parts if part not in outcome] == []
+    assert [part for part in never if part in outcome] == []
 
 
 # --- the files
@@ -161,7 +161,7 @@ def three(tmp_path: Path) -> Path:
 
 
 def marks(folder: Path) -> str:
-    """The launch of a folder, where all its files are of one."""
+    """Return the mark of the launch in a folder. All files must be of one launch."""
     [mark] = {json.loads((folder / name).read_text())["launch"] for name in FILES}
     return str(mark)
 
@@ -175,14 +175,14 @@ def restore(folder: Path, capsys: pytest.CaptureFixture[str], launch: str = "", 
     args = {"folder": str(folder), "keep": "previous", "launch": launch, **more}
     with patch_module_args(args), pytest.raises(SystemExit):
         module.main()
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    outcome: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return outcome
 
 
 def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = restore(three, capsys, "b")
-    assert (said["changed"], said["restored"]["launch"], said["gates"]) == (True, "b", {"launch": "b"})
-    assert said["restored"]["previous"] == {"launch": "c"}
+    outcome = restore(three, capsys, "b")
+    assert (outcome["changed"], outcome["restored"]["launch"], outcome["gates"]) == (True, "b", {"launch": "b"})
+    assert outcome["restored"]["previous"] == {"launch": "c"}
     assert stack(three) == "bca"
     assert not (three / "failed").exists()
     assert [oct((three / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
@@ -192,24 +192,26 @@ def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys
     assert stack(three) == "cba"
 
 
-def test_the_launch_that_is_there_already_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_to_the_installed_launch_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert restore(three, capsys, "c")["changed"] is False
     assert stack(three) == "cba"
 
 
-def test_a_launch_that_is_not_there_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_to_a_missing_launch_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert restore(three, capsys, "x")["failed"]
     assert stack(three) == "cba"
 
 
 def test_check_mode_shows_the_launch_and_changes_nothing(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = restore(three, capsys, "b", _ansible_check_mode=True, _ansible_diff=True)
-    assert (said["changed"], said["restored"]["launch"]) == (True, "b")
-    assert (said["diff"]["before"], said["diff"]["after"]) == ('{"launch": "c"}', '{"launch": "b"}')
+    outcome = restore(three, capsys, "b", _ansible_check_mode=True, _ansible_diff=True)
+    assert (outcome["changed"], outcome["restored"]["launch"]) == (True, "b")
+    assert (outcome["diff"]["before"], outcome["diff"]["after"]) == ('{"launch": "c"}', '{"launch": "b"}')
     assert stack(three) == "cba"
 
 
-def test_a_file_that_the_launch_before_had_not_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_the_previous_launch_did_not_have_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, "c")
     write(tmp_path / "previous", "b", ("launch", "env", "deployed.json"))
     restore(tmp_path, capsys, "b")
@@ -218,7 +220,7 @@ def test_a_file_that_the_launch_before_had_not_goes(tmp_path: Path, capsys: pyte
 
 
 def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: tuple[str, ...]) -> list[str]:
-    """Have the functions of spark_files of these names end the run before their step number `steps`."""
+    """Make these functions of spark_files interrupt the run before step number `steps`. Returns the steps that ran."""
     functions, done = module.swap.__globals__, []
 
     def counted(name: str) -> Any:
@@ -238,7 +240,7 @@ def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: t
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_cut_off_anywhere_it_is_finished_by_the_next_run(
+def test_an_interrupted_rollback_is_completed_by_the_next_run(
     steps: int, three: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -252,7 +254,7 @@ def test_cut_off_anywhere_it_is_finished_by_the_next_run(
 
 
 @pytest.mark.parametrize("steps", range(11))
-def test_a_deploy_after_one_that_was_cut_off_keeps_whole_launches(
+def test_a_deploy_after_an_interrupted_rollback_keeps_complete_launches(
     steps: int, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Molecule passes over a playbook that it does not find, with a warning among thousands of lines."""
+"""Scenarios name existing playbooks. Molecule skips a missing one with a warning among thousands of lines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import yaml
 from vllm_spark.core import paths
 
 SCENARIOS = sorted(paths.ROOT.glob("molecule/*/molecule.yml"))
-# What Molecule does without a playbook of the scenario.
+# Actions that Molecule does without a playbook of the scenario.
 OWN = {"create", "destroy"}
 
 
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.parent.name)
-def test_every_playbook_of_a_sequence_is_there(file: Path) -> None:
-    """An action with a playbook of its own is passed over, too, where the scenario lacks the action's usual one."""
+def test_every_playbook_of_a_sequence_exists(file: Path) -> None:
+    """Molecule also skips an action with its own playbook if the action's default playbook is missing."""
     sequence = yaml.safe_load(file.read_text(encoding="utf-8"))["scenario"]["test_sequence"]
     for step in sequence:
         action, _, playbook = step.partition(" ")

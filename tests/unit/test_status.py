@@ -1,4 +1,4 @@
-"""Status: the document with its stable keys, the table, and what a Spark is asked for them."""
+"""Status: the document with its stable keys, the table, and the facts of a Spark that they need."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def spec(resolve: Callable[..., Spec]) -> Spec:
 
 
 @pytest.fixture
-def box(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
+def host_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     return deployed_facts(spec, facts)
 
 
 def shown(**hosts: HostResult) -> dict[str, Any]:
-    found = status.document(hosts, "2026-01-02T03:04:05Z", "test")
-    # What a program reads.
-    return json.loads(json.dumps(found))
+    result = status.document(hosts, "2026-01-02T03:04:05Z", "test")
+    # Keys that a program reads.
+    return json.loads(json.dumps(result))
 
 
-def one(spec: Spec | None, box: dict[str, Any], refused: str = "") -> dict[str, Any]:
-    return shown(spark1=HostResult(spec, refused, box))["hosts"][0]["deployments"][0]
+def one(spec: Spec | None, host_facts: dict[str, Any], refused: str = "") -> dict[str, Any]:
+    return shown(spark1=HostResult(spec, refused, host_facts))["hosts"][0]["deployments"][0]
 
 
-def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> None:
-    found = one(spec, box)
+def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str, Any]) -> None:
+    result = one(spec, host_facts)
     image = {"name": spec.image, "id": "sha256:3"}
     up = {"active": "active", "sub": "running", "enabled": True, "result": None, "up_s": 67, "restarts": 0}
-    assert found == {
-        **found,
+    assert result == {
+        **result,
         "name": "demo",
         "recipe": "everything",
         "rank": 0,
@@ -57,10 +57,10 @@ def test_a_spark_that_serves_as_it_shall(spec: Spec, box: dict[str, Any]) -> Non
         "state": "active (running)",
         "unit": up,
         "image": image,
-        "model": box["records"]["demo"]["model"],
+        "model": host_facts["records"]["demo"]["model"],
         "drift": {"differs": False, "reasons": [], "launch_diff": []},
     }
-    lines = status_table.table(shown(spark1=HostResult(spec, "", box))).splitlines()
+    lines = status_table.table(shown(spark1=HostResult(spec, "", host_facts))).splitlines()
     assert max(map(len, lines)) <= status_table.TABLE_WIDTH
     (first,) = [line for line in lines if "spark1" in line]
     assert [cell.strip() for cell in first.split("│")[1:-1]] == [
@@ -93,27 +93,29 @@ FULL = {
 }
 
 
-def test_every_key_is_documented(spec: Spec, box: dict[str, Any]) -> None:
-    """Every key of a document in which nothing is empty stands in its page, by its whole path."""
-    record = box["records"]["demo"]
+def test_every_key_is_documented(spec: Spec, host_facts: dict[str, Any]) -> None:
+    """The page documents every key of a full document by its complete path."""
+    record = host_facts["records"]["demo"]
     failed = {"recipe": "r", "launch": "new", "previous": {"launch": record["launch"]}}
-    box["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
-    box["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
-    found = shown(spark1=HostResult(spec, "", box))
-    empty = {key for key in keys(found) if key.endswith("derived")}
+    host_facts["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
+    host_facts["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
+    result = shown(spark1=HostResult(spec, "", host_facts))
+    empty = {key for key in keys(result) if key.endswith("derived")}
     page = (paths.ROOT / "docs" / "operations" / "status.md").read_text()
-    assert {key for key in keys(found) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page} == set()
+    assert {
+        key for key in keys(result) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page
+    } == set()
 
 
-def test_every_host_has_the_same_keys(spec: Spec, box: dict[str, Any]) -> None:
+def test_every_host_has_the_same_keys(spec: Spec, host_facts: dict[str, Any]) -> None:
     gone = shown(spark1=HostResult(spec, "", None, "no route to host"))["hosts"][0]
-    there = shown(spark1=HostResult(spec, "", box))["hosts"][0]
+    there = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]
     assert gone.keys() == there.keys()
     assert gone["deployments"][0].keys() == there["deployments"][0].keys()
 
 
-def rows(found: dict[str, Any]) -> str:
-    return " ".join(status_table.table(found).replace("│", " ").split())
+def rows(result: dict[str, Any]) -> str:
+    return " ".join(status_table.table(result).replace("│", " ").split())
 
 
 def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
@@ -127,56 +129,56 @@ def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
     ] * 2
 
 
-def test_a_host_without_docker_has_its_row(spec: Spec, box: dict[str, Any]) -> None:
-    box["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
-    found = shown(spark1=HostResult(spec, "", box))
-    assert found["hosts"][0]["answers"]
-    assert "no-docker" in found["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
-    assert "spark1  no Docker engine answers: no socket" in status_table.table(found)
+def test_a_host_without_docker_has_its_row(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
+    result = shown(spark1=HostResult(spec, "", host_facts))
+    assert result["hosts"][0]["answers"]
+    assert "no-docker" in result["hosts"][0]["deployments"][0]["drift"]["reasons"][0]
+    assert "spark1  no Docker engine answers: no socket" in status_table.table(result)
 
 
-def test_an_idle_spark_and_one_that_nobody_placed(facts: dict[str, Any]) -> None:
+def test_an_idle_spark_and_a_spark_without_a_deployment(facts: dict[str, Any]) -> None:
     facts["status"] = {"deployments": {}, "files": {}, "lock": None, "env": None}
     text = rows(shown(spark1=HostResult(None, "", facts)))
     assert "spark1 — idle" in text
 
 
-def test_what_else_lies_or_runs_there(spec: Spec, box: dict[str, Any]) -> None:
-    box["status"]["deployments"]["old"] = {"launch": "# deployment  old (rank 1 of 2)\n", "counters": []}
-    box["records"]["old"] = {"recipe": "r-old", "rank": 1, "model": "o/m@abc", "launch": "1"}
-    box["units"]["vllm@old.service"] = {"ActiveState": "inactive", "SubState": "dead", "NRestarts": "0"}
-    found = shown(spark1=HostResult(spec, "", box))["hosts"][0]["deployments"]
-    assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in found] == [
+def test_other_deployments_on_the_host_are_listed(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["deployments"]["old"] = {"launch": "# deployment  old (rank 1 of 2)\n", "counters": []}
+    host_facts["records"]["old"] = {"recipe": "r-old", "rank": 1, "model": "o/m@abc", "launch": "1"}
+    host_facts["units"]["vllm@old.service"] = {"ActiveState": "inactive", "SubState": "dead", "NRestarts": "0"}
+    result = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
+    assert [(each["name"], each["wanted"], each["drift"]["differs"]) for each in result] == [
         ("demo", True, False),
         ("old", False, False),
     ]
-    assert (found[1]["rank"], found[1]["ranks"], found[1]["state"]) == (1, 2, "inactive (dead)")
-    box["running_units"].append("vllm@stranger.service")
-    found = shown(spark1=HostResult(spec, "", box))["hosts"][0]["deployments"]
-    assert [each["drift"]["reasons"] for each in found] == [
+    assert (result[1]["rank"], result[1]["ranks"], result[1]["state"]) == (1, 2, "inactive (dead)")
+    host_facts["running_units"].append("vllm@stranger.service")
+    result = shown(spark1=HostResult(spec, "", host_facts))["hosts"][0]["deployments"]
+    assert [each["drift"]["reasons"] for each in result] == [
         ["deploy refuses: unknown-deployment"],
         ["it runs, and the inventory has it nowhere active"],
         [],
     ]
 
 
-def test_a_refused_inventory_hides_nothing_that_runs(box: dict[str, Any]) -> None:
-    found = one(None, box, refused="no such recipe")
-    assert (found["name"], found["wanted"], found["state"]) == ("demo", None, "active (running)")
-    assert found["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
+def test_a_refused_inventory_hides_nothing_that_runs(host_facts: dict[str, Any]) -> None:
+    result = one(None, host_facts, refused="no such recipe")
+    assert (result["name"], result["wanted"], result["state"]) == ("demo", None, "active (running)")
+    assert result["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
 
 
-def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
-    record = box["records"]["demo"]
+def test_a_deploy_that_was_rolled_back(spec: Spec, host_facts: dict[str, Any]) -> None:
+    record = host_facts["records"]["demo"]
     failed = {"recipe": "everything-new", "launch": "new", "previous": {"launch": record["launch"]}}
-    box["status"]["deployments"]["demo"]["failed"] = failed
-    assert one(spec, box)["taken_back"]["recipe"] == "everything-new"
+    host_facts["status"]["deployments"]["demo"]["failed"] = failed
+    assert one(spec, host_facts)["taken_back"]["recipe"] == "everything-new"
     assert "everything-new missed its gates and was taken back" in status_table.table(
-        shown(spark1=HostResult(spec, "", box))
+        shown(spark1=HostResult(spec, "", host_facts))
     )
-    # Another launch has come since: what was taken back is past.
-    box["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
-    assert one(spec, box)["taken_back"] is None
+    # A later launch runs, so the rollback is no longer reported.
+    host_facts["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
+    assert one(spec, host_facts)["taken_back"] is None
 
 
 @pytest.mark.parametrize(
@@ -186,14 +188,17 @@ def test_a_deploy_that_was_taken_back(spec: Spec, box: dict[str, Any]) -> None:
         ({"time": "2026-01-01T10:20:30Z", "holds": False, "gates": {"missed": ["log", "answer"]}}, "✗ log, answer"),
     ],
 )
-def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, box: dict[str, Any]) -> None:
-    box["status"]["deployments"]["demo"]["judged"] = {**judged, "launch": box["records"]["demo"]["launch"]}
-    text = rows(shown(spark1=HostResult(spec, "", box)))
+def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["deployments"]["demo"]["judged"] = {
+        **judged,
+        "launch": host_facts["records"]["demo"]["launch"],
+    }
+    text = rows(shown(spark1=HostResult(spec, "", host_facts)))
     assert cell in text
     assert "2026-01-01 10:20" in text
     assert "of another launch" not in text
-    box["status"]["deployments"]["demo"]["judged"]["launch"] = "older"
-    assert one(spec, box)["gates"]["this_launch"] is False
+    host_facts["status"]["deployments"]["demo"]["judged"]["launch"] = "older"
+    assert one(spec, host_facts)["gates"]["this_launch"] is False
 
 
 @pytest.mark.parametrize(
@@ -215,7 +220,7 @@ def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, box: dict
             {"running": 2, "waiting": 1, "now": 31.33, "mean": None},
             "31.3 tok/s",
         ),
-        (  # The engine started anew in between.
+        (  # The engine restarted in between.
             [{"running": 2.0, "tokens": 100.0, "at": 10.0}, {"running": 1.0, "tokens": 7.0, "at": 11.0}],
             {"running": 1, "waiting": 0, "now": None, "mean": None},
             "idle",
@@ -223,24 +228,24 @@ def test_the_last_gates(judged: dict[str, Any], cell: str, spec: Spec, box: dict
     ],
 )
 def test_tokens(
-    looks: list[dict[str, float]], expected: dict[str, Any] | None, cell: str, spec: Spec, box: dict[str, Any]
+    looks: list[dict[str, float]], expected: dict[str, Any] | None, cell: str, spec: Spec, host_facts: dict[str, Any]
 ) -> None:
-    box["status"]["deployments"]["demo"]["counters"] = looks
-    assert one(spec, box)["tokens"] == expected
-    assert cell in rows(shown(spark1=HostResult(spec, "", box)))
+    host_facts["status"]["deployments"]["demo"]["counters"] = looks
+    assert one(spec, host_facts)["tokens"] == expected
+    assert cell in rows(shown(spark1=HostResult(spec, "", host_facts)))
 
 
-def test_who_holds_it_and_what_the_launch_would_become(spec: Spec, box: dict[str, Any]) -> None:
-    box["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
-    box["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
-    box["status"]["deployments"]["demo"]["launch"] = "by hand\n"
-    text = status_table.table(shown(spark1=HostResult(spec, "", box)))
+def test_the_lock_holder_and_the_launch_difference_are_shown(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
+    host_facts["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
+    host_facts["status"]["deployments"]["demo"]["launch"] = "by hand\n"
+    text = status_table.table(shown(spark1=HostResult(spec, "", host_facts)))
     assert "spark1  is held by ben@laptop with switch for 01:07; that run is of another machine" in text
     assert "spark1  demo  -by hand" in text
 
 
-def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, box: dict[str, Any]) -> None:
-    box["status"]["lock"] = {
+def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["lock"] = {
         "user": "ben",
         "controller": "desk",
         "verb": "deploy",
@@ -248,32 +253,32 @@ def test_a_lock_whose_run_has_ended_is_explained(spec: Spec, box: dict[str, Any]
         "pid": 7,
         "connected": True,
     }
-    found = shown(spark1=HostResult(spec, "", box, holder_lives=False))
-    assert found["hosts"][0]["lock"] == {**box["status"]["lock"], "age_s": 3, "alive": False}
+    result = shown(spark1=HostResult(spec, "", host_facts, holder_lives=False))
+    assert result["hosts"][0]["lock"] == {**host_facts["status"]["lock"], "age_s": 3, "alive": False}
     assert "with deploy for 00:03; that run has ended without giving it back, and the next one" in status_table.table(
-        found
+        result
     )
 
 
-def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) -> None:
+def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path: Path) -> None:
     pair = {
         "deployments": [{"name": "pair", "recipe": "two-sparks", "hosts": list(HOSTS)}],
         "limit": HOSTS,
         "secrets": {},
     }
     specs = resolved(pair, "spark1")
-    boxes = hosts_of(pair, specs, facts, tmp_path)
-    ranked = ranks.join(specs, boxes)
-    boxes = {host: deployed_facts(ranked[host], copy.deepcopy(boxes[host])) for host in HOSTS}
-    boxes["spark1"]["states"] = {"pair": {"state": "serving", "why": "", "last_end": "spark2 is lost"}}
+    hosts = hosts_of(pair, specs, facts, tmp_path)
+    ranked = ranks.join(specs, hosts)
+    hosts = {host: deployed_facts(ranked[host], copy.deepcopy(hosts[host])) for host in HOSTS}
+    hosts["spark1"]["states"] = {"pair": {"state": "serving", "why": "", "last_end": "spark2 is lost"}}
     waits = {"state": "waiting", "why": "for spark1", "last_end": "its container ended with status 137"}
-    merge(boxes["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
+    merge(hosts["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
 
-    def asked() -> dict[str, Any]:
-        return shown(**{host: HostResult(specs[host], "", boxes[host]) for host in HOSTS})
+    def documented() -> dict[str, Any]:
+        return shown(**{host: HostResult(specs[host], "", hosts[host]) for host in HOSTS})
 
-    found = [host["deployments"][0] for host in asked()["hosts"]]
-    assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in found] == [
+    result = [host["deployments"][0] for host in documented()["hosts"]]
+    assert [(each["rank"], each["state"], each["drift"]["reasons"]) for each in result] == [
         (0, "serving", []),
         (
             1,
@@ -281,13 +286,13 @@ def test_which_rank_of_a_pair_has_what(facts: dict[str, Any], tmp_path: Path) ->
             ["vllm@pair.service is restarted: it is waiting"],
         ),
     ]
-    assert "pair, rank 0" in status_table.table(asked())
-    boxes["spark2"]["fabric"]["hcas"] = []
-    found = [host["deployments"][0]["drift"]["reasons"] for host in asked()["hosts"]]
-    assert found == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]
+    assert "pair, rank 0" in status_table.table(documented())
+    hosts["spark2"]["fabric"]["hcas"] = []
+    result = [host["deployments"][0]["drift"]["reasons"] for host in documented()["hosts"]]
+    assert result == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]
 
 
-def test_what_lies_on_a_box_is_read_without_its_secrets(tmp_path: Path) -> None:
+def test_files_of_a_host_are_read_without_secrets(tmp_path: Path) -> None:
     folder = tmp_path / "etc/vllm-spark/demo"
     (folder / "failed").mkdir(parents=True)
     by_hand = "#!/bin/sh\nexec docker run --env HF_TOKEN=abcdefghijklmnop --label a=b image serve\n"
@@ -298,13 +303,13 @@ def test_what_lies_on_a_box_is_read_without_its_secrets(tmp_path: Path) -> None:
     history = tmp_path / "var/lib/vllm-spark/history"
     history.mkdir(parents=True)
     (history / "demo.jsonl").write_text('{"holds": false}\n{"holds": true}\n{"holds": fal')
-    found = spark_status.deployments(["demo"], str(tmp_path))["demo"]
-    assert found["launch"].splitlines()[:2] == [
+    result = spark_status.deployments(["demo"], str(tmp_path))["demo"]
+    assert result["launch"].splitlines()[:2] == [
         "#!/bin/sh",
         "exec docker run --env HF_TOKEN=<masked> --label a=b image serve",
     ]
-    assert SECRET not in json.dumps(found)
-    assert (found["judged"], found["failed"], found["liveness"]) == ({"holds": True}, {"launch": "new"}, None)
+    assert SECRET not in json.dumps(result)
+    assert (result["judged"], result["failed"], result["liveness"]) == ({"holds": True}, {"launch": "new"}, None)
     files = spark_status.files(["demo"], str(tmp_path))
     assert files["/etc/vllm-spark/demo/env"][1] == "0600"
     wanted = f"VLLM_API_KEY={SECRET}2\nHF_TOKEN=x\n"

@@ -1,4 +1,4 @@
-"""The verb switch: what a run looks at, what it refuses, what keeps two off one Spark, and what is said at the end."""
+"""The verb switch: the deployments that it considers, its refusals, the exclusion on one Spark, and its report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOTH = ("spark1", "spark2")
     [
         ([A, B], "b", {"a": False, "b": True}),
         ([A, B], "a", {"a": True, "b": False}),
-        # What shares no Spark with it is not looked at, though it is active.
+        # An active deployment that shares no Spark with it is ignored.
         ([A, B, OTHER], "b", {"a": False, "b": True}),
         ([A, B, OTHER, PAIR], "pair", {"a": False, "b": False, "other": False, "pair": True}),
         ([A, OTHER, PAIR], "a", {"a": True, "pair": False}),
@@ -63,7 +63,7 @@ def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) ->
     [
         ({"spark1": {"stop_units": [], "reason": "it is not running"}}, BOTH, []),
         ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, BOTH, []),
-        # The pair runs, and only half of it would stop.
+        # The pair runs, and only one rank would stop.
         ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, ("spark1",), ["switch-outside"]),
         ({"spark1": {"stop_units": [], "reason": unit_state.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
         ({"spark1": {"stop_units": [], "reason": ""}, "spark2": {"idle": True, "stop_units": []}}, BOTH, []),
@@ -79,12 +79,12 @@ def test_refusals(plans: dict[str, dict[str, Any]], limit: tuple[str, ...], ids:
     [
         ([], [], ""),
         (["vllm@a.service"], ["vllm@a.service"], "vllm@a.service"),
-        # A run that was cut off had stopped it; it is enabled still.
+        # An interrupted run had stopped it; it is still enabled.
         (["vllm@a.service"], [], "vllm@a.service"),
         (["vllm@a.service", "vllm@b.service"], ["vllm@b.service"], "vllm@b.service"),
     ],
 )
-def test_what_returns(stop: list[str], running: list[str], old: str) -> None:
+def test_the_deployments_that_a_failed_switch_restores(stop: list[str], running: list[str], old: str) -> None:
     assert switch.before(stop, running) == old
 
 
@@ -119,25 +119,27 @@ def test_the_plan_keeps_the_others_off(
     facts: dict[str, Any],
 ) -> None:
     spec = Spec.from_json({**resolve().to_json(), "inactive": inactive})
-    made = plan.build(spec, {**facts, "placed": there}, "test")
-    files = {file.path: file for file in made.files}
+    created = plan.build(spec, {**facts, "placed": there}, "test")
+    files = {file.path: file for file in created.files}
     folder = "/etc/systemd/system/vllm@demo.service.d"
-    found = files.get(f"{folder}/exclude.conf")
-    assert (found.content if found else "") == (exclusion.drop_in_text("demo", excluded) if excluded else "")
-    assert (folder in made.folders) == bool(excluded)
+    result = files.get(f"{folder}/exclude.conf")
+    assert (result.content if result else "") == (exclusion.drop_in_text("demo", excluded) if excluded else "")
+    assert (folder in created.folders) == bool(excluded)
     assert (files["/usr/local/bin/vllm-switch"].mode, files["/etc/vllm-spark/demo/launch"].mode) == ("0755", "0755")
 
 
-def test_an_enabled_one_would_run_after_a_boot_so_it_stops(resolve: Callable[..., Spec], facts: dict[str, Any]) -> None:
+def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
+    resolve: Callable[..., Spec], facts: dict[str, Any]
+) -> None:
     spec = Spec.from_json({**resolve().to_json(), "inactive": ["b", "c"]})
-    # The unit file of b is gone, so systemd calls it nothing; with the next deploy it is there again.
+    # The unit file of b is missing, so systemd reports no state; the next deploy installs it again.
     facts["units"] |= {"vllm@b.service": {"UnitFileState": ""}, "vllm@c.service": {"UnitFileState": "disabled"}}
     facts["enabled_units"] = ["vllm@b.service"]
     assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in plan.questions(spec)["units"]
-    idle, said = plan.idle_plan(facts)
+    idle, text = plan.idle_plan(facts)
     assert idle.stop_units == ["vllm@b.service"]
-    assert said == ["vllm@b.service stops: no deployment is active here"]
+    assert text == ["vllm@b.service stops: no deployment is active here"]
 
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -150,12 +152,12 @@ JOB = re.compile(r"Installed new job vllm@([a-z]+)\.service/(\w+)")
     [
         (("a", "b", "c"), [{"a"}, {"b"}, {"c"}]),
         (("b", "c"), [{"a"}, {"b"}, {"c"}]),
-        # b and c do not know each other; a is apart from both.
+        # The units of b and c do not exclude each other; both exclude a.
         (("a",), [{"a"}, {"b", "c"}]),
         ((), [{"a", "b", "c"}]),
     ],
 )
-def test_of_all_that_are_enabled_a_boot_starts_one(
+def test_a_boot_starts_only_one_of_the_enabled_deployments(
     with_drop_in: tuple[str, ...], may_start: list[set[str]], tmp_path: Path
 ) -> None:
     names = ["a", "b", "c"]
@@ -168,14 +170,14 @@ def test_of_all_that_are_enabled_a_boot_starts_one(
         folder = tmp_path / f"vllm@{name}.service.d"
         folder.mkdir()
         (folder / "exclude.conf").write_text(exclusion.drop_in_text(name, [other for other in names if other != name]))
-    said = subprocess.run(
+    text = subprocess.run(
         [str(ANALYZE), "--user", "verify", "--man=no", str(tmp_path / "boot.target")],
         env={**os.environ, "SYSTEMD_UNIT_PATH": str(tmp_path), "SYSTEMD_LOG_LEVEL": "debug",
              "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True, text=True, check=False,
     ).stderr  # fmt: skip
-    assert "ordering cycle" not in said
-    assert {name for name, kind in JOB.findall(said) if kind == "start"} in may_start, said[-2000:]
+    assert "ordering cycle" not in text
+    assert {name for name, kind in JOB.findall(text) if kind == "start"} in may_start, text[-2000:]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_of_all_that_are_enabled_a_boot_starts_one(
     ],
 )
 @pytest.mark.parametrize("total", [64 << 30, 128 << 30])
-def test_the_room_on_the_box_is_what_the_plan_judges_by(budget: dict[str, Any], total: int) -> None:
+def test_the_host_and_the_plan_compute_the_same_free_memory(budget: dict[str, Any], total: int) -> None:
     recipe = {"memory": budget, "topology": {"tensor_parallel": 1}, "args": {}, "model": {"size_bytes": 3 << 30}}
     room = exclusion.memory_requirement(recipe)
     wanted = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
@@ -211,7 +213,7 @@ WORKER = {**DID, "host": "spark2", "drained": {}, "steps": {"stop_s": 4.0}, "jud
     ("did", "phases"),
     [
         ([DID], {"stop_s": 2.0, "memory_s": 3.0, "start_s": 0.5, "ready_s": 20.0, "gates_s": 4.0, "between_s": 0.5}),
-        # Hosts work side by side, and a Spark that was only left has judged nothing.
+        # Hosts run in parallel, and a Spark that only stopped a rank has no verdicts.
         ([DID, WORKER], {"stop_s": 4.0, "memory_s": 3.0, "ready_s": 20.0, "gates_s": 4.0, "between_s": 0.0}),
     ],
 )
@@ -230,15 +232,15 @@ def test_seconds(did: list[dict[str, Any]], phases: dict[str, float]) -> None:
         ([{**DID, "stop": []}], "a", ["a runs, and its gates hold"], ["active:", "after the stop"]),
         ([{**DID, "stop": [], "steps": {}}], "a", ["a ran already, and its gates hold"], ["after the stop"]),
         ([DID, WORKER], "a", ["spark2 is left without a model server"], ["spark1 is left"]),
-        # Half of a pair that did not run was stopped, and the other Spark serves something else.
+        # One rank of a pair that did not run was stopped, and the other Spark serves another deployment.
         ([{**DID, "stop": ["pair"]}], "a", [], ["is left without"]),
         ([DID, {**WORKER, "others": ["b"]}], "a", [], ["is left without"]),
     ],
 )  # fmt: skip
-def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
-    said = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
-    assert [part for part in parts if part not in said] == []
-    assert [part for part in never if part in said] == []
+def test_the_report_of_a_switch(did: list[dict[str, Any]], to: str, parts: list[str], never: list[str]) -> None:
+    text = "\n".join(switch_report.success_report(did, [A, B, PAIR], to))
+    assert [part for part in parts if part not in text] == []
+    assert [part for part in never if part in text] == []
 
 
 @pytest.mark.parametrize(
@@ -255,8 +257,8 @@ def test_said(did: list[dict[str, Any]], to: str, parts: list[str], never: list[
         ({"name": "a", "ok": False, "said": "no memory"}, {}, "a did not come back either: no memory"),
     ],
 )
-def test_told(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
-    said = switch_report.failure_report("b", "the answer is wrong", restored, judged)
-    assert said.startswith("the answer is wrong\nthe switch to b failed; ")
-    assert part in said
-    assert said.endswith("See docs/runbooks/switch-failed.md")
+def test_the_failure_message_of_a_switch(restored: dict[str, Any], judged: dict[str, Any], part: str) -> None:
+    text = switch_report.failure_report("b", "the answer is wrong", restored, judged)
+    assert text.startswith("the answer is wrong\nthe switch to b failed; ")
+    assert part in text
+    assert text.endswith("See docs/runbooks/switch-failed.md")

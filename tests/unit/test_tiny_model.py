@@ -1,5 +1,5 @@
 """The sandbox's tiny model against the gates, without an engine: its template chooses a script, its machine generates
-it, and the gates judge it. Small stand-ins replace the parsers and grammars of the engine."""
+it, and the gates judge it. Small fakes replace the parsers and grammars of the engine."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_replies_to_other_prompts(more: dict[str, Any], content: str, reasoning:
 
 
 def test_a_tools_answer_must_reach_the_prompt() -> None:
-    """An engine that loses the result of a tool fails: the model does not know it by heart."""
+    """An engine that loses the result of a tool fails, because the model does not know the result."""
     requests = tools.build_requests(gate_request(gates={"tools": {}}))
     body: Any = next(request for request in requests if request["id"] == "tools-synthesis")["body"]
     assert "31" in parsed(generated(body))["content"]
