@@ -1,11 +1,11 @@
-"""Judge launches with the parser and the checks of the vLLM that this Python finds, without a model and without a GPU.
+"""Judge launches with the parser and the checks of the installed vLLM, without a model and without a GPU.
 
 Reads one JSON object per line: `id`, `argv` (`serve MODEL --flag…`, or null for a container that runs no vLLM), `env`,
-and `models` (path in argv -> what the model's config.json says: model_type, architectures). Writes one line for each,
-in order: `id` and `faults`, empty where this version takes all of it.
+and `models` (path in argv -> model_type and architectures of the model's config.json). Writes one line for each, in
+order: `id` and `faults`, empty if this version accepts the launch.
 
-What a launch goes through is the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its
-dataclasses, its envs.py. Only the reading of model files is replaced.
+A launch passes the code of the engine: the parser and validation of `vllm serve`, its parser managers, dataclasses and
+envs.py. Only the reading of model files is replaced.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
-# The engine logs to stdout, which is for the verdicts.
+# The engine logs to stdout, and the verdicts need stdout.
 VERDICTS, sys.stdout = sys.stdout, sys.stderr
-# Nothing is asked of the Hub: the models are not here, and a path of a container must stay what it is.
+# No requests to the Hub: the models are not on this machine, and a container path must stay unchanged.
 os.environ.update(HF_ENDPOINT="http://127.0.0.1:9", VLLM_NO_USAGE_STATS="1", VLLM_PLUGINS="spark")
 
 import vllm  # noqa: E402
@@ -50,7 +50,7 @@ VLLM_NAME = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 
 
 class Refusing(FlexibleArgumentParser):
-    """The engine's parser; an error is raised instead of ending the program."""
+    """The engine's parser. An error raises ValueError instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -58,7 +58,7 @@ class Refusing(FlexibleArgumentParser):
 
 @cache
 def parser() -> FlexibleArgumentParser:
-    """The parser of `vllm`, with the subcommand `serve`."""
+    """Return the parser of `vllm` with the subcommand `serve`."""
     made = Refusing(prog="vllm")
     command = serve.ServeSubcommand()
     command.subparser_init(made.add_subparsers(dest="subparser"))
@@ -66,25 +66,25 @@ def parser() -> FlexibleArgumentParser:
 
 
 class Deprecations(logging.Handler):
-    """Keeps what the engine says of names that it will drop."""
+    """Collect the engine's deprecation warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if "deprecated" in record.getMessage():
-            self.said.append(record.getMessage())
+            self.messages.append(record.getMessage())
 
 
 def faults(launch: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that this version would refuse, ignore or soon drop."""
+    """Yield everything that this version refuses, ignores or has deprecated."""
     for name, value in sorted(launch["env"].items()):
         if name.startswith("VLLM_"):
             yield from variable_faults(name, value)
     if launch["argv"] is None:
         return
-    forget_what_was_said()
+    reset_warnings()
     heard = Deprecations()
     logging.getLogger("vllm").addHandler(heard)
     try:
@@ -93,12 +93,12 @@ def faults(launch: Mapping[str, Any]) -> Iterator[str]:
             yield from argv_faults(launch["argv"], launch["models"])
     finally:
         logging.getLogger("vllm").removeHandler(heard)
-    yield from heard.said
+    yield from heard.messages
     yield from (str(one.message) for one in warned if issubclass(one.category, FutureWarning))
 
 
-def forget_what_was_said() -> None:
-    """A warning that is given once per process is given once per launch."""
+def reset_warnings() -> None:
+    """Reset the caches of the logger, so that a warning of once per process appears once per launch."""
     for member in vars(vllm.logger).values():
         if hasattr(member, "cache_clear"):
             member.cache_clear()
@@ -108,7 +108,7 @@ def forget_what_was_said() -> None:
 
 
 def variable_faults(name: str, value: str) -> Iterator[str]:
-    """Whether this version knows a variable, takes its value, still wants it, and has any code that reads it."""
+    """Yield a fault if a variable is unknown, invalid, deprecated or not read by any code of this version."""
     with mock.patch.dict(os.environ, {name: value}), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -124,13 +124,13 @@ def variable_faults(name: str, value: str) -> Iterator[str]:
 
 @cache
 def read_variables() -> frozenset[str]:
-    """Every VLLM_* name in a source file other than envs.py, and those that envs.py itself makes other values of."""
+    """Return every VLLM_* name in a file other than envs.py, and those from which envs.py derives other values."""
     package = Path(vllm.__file__).parent
     found: set[str] = set()
     for file in package.rglob("*.py"):
         if file != package / "envs.py":
             found.update(VLLM_NAME.findall(file.read_text(encoding="utf-8")))
-    # In envs.py a name stands in its type, its key and its getenv; what stands there more often is used by another.
+    # In envs.py a name appears in its type, its key and its getenv. A more frequent name is used by another one.
     counted = VLLM_NAME.findall((package / "envs.py").read_text(encoding="utf-8"))
     return frozenset(found | {name for name in set(counted) if counted.count(name) > 3})
 
@@ -139,9 +139,9 @@ def read_variables() -> frozenset[str]:
 
 
 def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The way of `vllm serve` up to where it reads the model."""
+    """Yield the faults that `vllm serve` reports before it reads the model."""
     try:
-        # vLLM's parser looks at the program's own words for a model given by position.
+        # vLLM's parser reads sys.argv to detect a positional model.
         with mock.patch.object(sys, "argv", ["vllm", *argv]):
             args = parser().parse_args(argv)
         serve.ServeSubcommand().validate(args)
@@ -149,7 +149,7 @@ def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Ite
         engine = AsyncEngineArgs.from_cli_args(args)
         validate_api_server_args(args)
     except Exception as error:
-        # Whatever the engine's own code raises here ends its start.
+        # Any exception of the engine's code here ends its start.
         yield first_line(error)
         return
     yield from parser_faults(args)
@@ -166,7 +166,7 @@ def argv_faults(argv: list[str], models: Mapping[str, Mapping[str, Any]]) -> Ite
 
 
 def parser_faults(args: argparse.Namespace) -> Iterator[str]:
-    """The names of parsers, also where the engine looks at them later than at its start."""
+    """Yield a fault per unknown parser name, including those that the engine checks only after its start."""
     from vllm.reasoning import ReasoningParserManager  # noqa: PLC0415  loads parsers
     from vllm.tool_parsers import ToolParserManager  # noqa: PLC0415
 
@@ -179,12 +179,12 @@ def parser_faults(args: argparse.Namespace) -> Iterator[str]:
 
 
 def known_architectures(named: Sequence[str]) -> set[str]:
-    """Those of config.json that this version has a class for."""
+    """Return the named architectures that this version has a class for."""
     return set(named) & set(ModelRegistry.get_supported_archs())
 
 
 def configuration_faults(engine: AsyncEngineArgs, models: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The engine's own configuration objects, as create_engine_config makes them."""
+    """Yield the faults of the engine's configuration objects, created as in create_engine_config."""
     try:
         AttentionConfig(backend=engine.attention_backend)
         parallel = parallel_config(engine)
@@ -195,7 +195,7 @@ def configuration_faults(engine: AsyncEngineArgs, models: Mapping[str, Mapping[s
 
 
 def parallel_config(engine: AsyncEngineArgs) -> ParallelConfig:
-    """The ranks. Ray is not installed here; its ranks are laid out as those of mp, one a node."""
+    """Return the configuration of the ranks. Ray is not installed here: its ranks are configured as those of mp."""
     names = {field.name for field in dataclasses.fields(ParallelConfig)} & set(vars(engine))
     wanted = {name: getattr(engine, name) for name in sorted(names & PARALLEL)}
     if engine.distributed_executor_backend == "ray":
@@ -219,8 +219,8 @@ PARALLEL = {
 
 
 class Model:
-    """Stands for the engine's ModelConfig of a model whose files are not here: what config.json would say, no opinion
-    where the engine compares two models, and None for all else that is asked."""
+    """A replacement for the engine's ModelConfig, because the model files are not on this machine. It has the values of
+    config.json, passes the engine's comparisons of two models, and returns None for other attributes."""
 
     def __init__(self, **known: Any) -> None:
         vars(self).update(known)
@@ -251,7 +251,7 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """A config.json of this kind, every other value transformers' default."""
+    """Return a config.json of this model type. All other values are the defaults of transformers."""
     config = AutoConfig.for_model(described["model_type"])
     config.architectures = list(described["architectures"])
     return config
@@ -260,7 +260,7 @@ def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
 def drafter_faults(
     engine: AsyncEngineArgs, parallel: ParallelConfig, models: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Build the SpeculativeConfig, which finds the method out, and see that this version has the drafter's class."""
+    """Build the SpeculativeConfig, which determines the method, and check that this version has the drafter's class."""
     made: list[Model] = []
 
     def model_config(*, model: str, hf_overrides: Any = None, **given: Any) -> Model:
@@ -287,7 +287,7 @@ def drafter_faults(
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Return the type and the message of an error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

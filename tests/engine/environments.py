@@ -1,6 +1,6 @@
-"""The engines that tests/engine asks, as folders under .cache/engines, made once.
+"""Install the engines of tests/engine once, as folders under .cache/engines.
 
-An engine is the Python of its wheel, some 30 MB, before two folders of packages that engines share, 1 GB.
+An engine is the Python code of its wheel, about 30 MB. Two folders of packages, 1 GB, are shared by all engines.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from vllm_spark.core import paths
 
 HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "engines"
-# vLLM imports numba at its top; the stand-in is 1 KB and numba with llvmlite 196 MB.
+# vLLM imports numba when it starts. The stub is 1 KB; numba with llvmlite is 196 MB.
 NUMBA = paths.ROOT / "sandbox" / "engine" / "image" / "site" / "numba"
-# What only a build or a test reads, 150 MB of torch.
+# Only builds and tests use these: 150 MB of torch.
 UNREAD = ("torch/include", "torch/test", "torch/share", "bin", "share")
 
 _TABLE: dict[str, Any] = yaml.safe_load((HERE / "engines.yml").read_text(encoding="utf-8"))
@@ -32,21 +32,21 @@ ELSEWHERE: Mapping[str, str] = _TABLE["elsewhere"]
 
 
 def release_of(version: str) -> str:
-    """The engine that judges a recipe's version: 0.19.1 for 0.19.1.dev6."""
+    """Return the engine for a recipe's version: 0.19.1 for 0.19.1.dev6."""
     release = re.match(r"\d+\.\d+\.\d+", version)
-    assert release, f"{version} is no version of vLLM"
+    assert release, f"{version} is not a version of vLLM"
     return release[0]
 
 
 def python_path(version: str) -> list[Path]:
-    """The folders that make an engine importable, made where they are not there yet."""
+    """Return the folders that make an engine importable. Missing folders are created."""
     engine = ENGINES[version]
     shared = [packages(HERE / name) for name in engine["packages"]]
     return [sources(version), HERE / "spark", *shared]
 
 
 def sources(version: str) -> Path:
-    """vLLM's own files but for its kernels, under the distribution's name that vLLM asks for its version."""
+    """Return the folder of vLLM's own files without its kernels. vLLM reads its version from the metadata there."""
     wheel = ENGINES[version]["wheel"]
 
     def fill(folder: Path) -> None:
@@ -63,7 +63,7 @@ def sources(version: str) -> Path:
 
 
 def packages(requirements: Path) -> Path:
-    """Pinned packages, installed as they are listed."""
+    """Return the folder of the pinned packages."""
 
     def fill(folder: Path) -> None:
         pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(requirements))
@@ -76,6 +76,6 @@ def packages(requirements: Path) -> Path:
 
 
 def environment(version: str) -> dict[str, str]:
-    """The variables to run an engine's Python with: its own packages, and nothing of this process's vLLM settings."""
+    """Return the environment of an engine's Python: its own packages, without the vLLM settings of this process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON"))}
     return {**kept, "PYTHONPATH": os.pathsep.join(map(str, python_path(version)))}

@@ -1,4 +1,4 @@
-"""From a recipe to what its containers run: argv and variables of each rank, by the plan's own code."""
+"""Build the launch of each rank of a recipe, argv and environment, with the code of the plan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encodin
 
 
 def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A launch for each rank, as check_argv.py reads it. Pins that `lock` has still to find are made up. What the plan
-    would refuse is not asked here: a broken copy must reach the engine."""
+    """Return a launch for each rank, in the format of check_argv.py. Missing pins get invented values. The refusals of
+    the plan do not apply: a broken copy must reach the engine."""
     recipe = pinned(document)
     hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
@@ -37,7 +37,7 @@ def _of_rank(spec: Spec) -> dict[str, Any]:
     hub = hub_cache.HUB_IN_CONTAINER
     return {
         "id": f"{spec.recipe['name']} on {spec.host}",
-        # A shell starts Ray before the head's engine; the worker's container runs Ray alone.
+        # On the head, a shell starts Ray before the engine. The worker's container runs only Ray.
         "argv": words[words.index("serve") :] if "serve" in words else None,
         "env": {**launch.environment(spec), **secrets},
         "models": {hub_cache.snapshot(hub, source): described(source) for source in sources(spec.recipe)},
@@ -45,12 +45,12 @@ def _of_rank(spec: Spec) -> dict[str, Any]:
 
 
 def sources(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The model and, where there is one, the drafter."""
+    """Return the model, and the drafter if the recipe has one."""
     return [document[role] for role in ("model", "drafter") if role in document]
 
 
 def described(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What the config.json of a model says of its class; nothing for one that models.yml does not know."""
+    """Return the class of a model as in its config.json; empty if models.yml does not contain the model."""
     for known in MODELS:
         if re.search(known["pattern"], source["repository"], re.IGNORECASE):
             return {"model_type": known["model_type"], "architectures": known["architectures"]}
@@ -58,8 +58,8 @@ def described(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe with made-up values where it leaves its commits and checksums to `lock`, and without what a derived
-    image adds: that changes no argument."""
+    """Return the recipe with invented values for commits and checksums that `lock` would fill in. The parts for a
+    derived image are removed, because they do not change an argument."""
     recipe = copy.deepcopy(dict(document))
     for source in sources(recipe):
         source.setdefault("revision", "0" * 40)

@@ -1,6 +1,6 @@
-"""Every recipe against the engine that it pins: its real parser, its checks, and the variables that it reads.
+"""Check every recipe with the parser, the checks and the environment variables of the engine version that it pins.
 
-`make engine`. What does not need the engine is in tests/unit.
+`make engine`. Tests that do not need the engine are in tests/unit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def document_of(name: str) -> dict[str, Any]:
 
 
 def changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`change` over `base`, folder by folder; a null takes a key away."""
+    """Return `base` with `change` merged in recursively. A null removes a key."""
     made = dict(base)
     for key, value in change.items():
         if value is None:
@@ -56,13 +56,13 @@ def engine_of(case: Mapping[str, Any]) -> str:
 
 @cache
 def wanted() -> dict[str, list[dict[str, Any]]]:
-    """Every launch that a test here asks about, by engine: each engine is started once."""
+    """Return the launches of all tests by engine, because each engine is started once."""
     found: dict[str, list[dict[str, Any]]] = {version: [] for version in environments.ENGINES}
     for name in RECIPES:
         try:
             document = document_of(name)
         except RefusedError:
-            continue  # its own test says why
+            continue  # the test of this recipe reports why
         if (version := environments.release_of(document["engine"]["version"])) in found:
             found[version] += launches.of_recipe(document)
     for case in BROKEN:
@@ -73,19 +73,19 @@ def wanted() -> dict[str, list[dict[str, Any]]]:
 
 @cache
 def answers() -> dict[str, Answer]:
-    """What each engine says, or why it did not start. Two at a time: an engine's start takes one processor."""
+    """Return the answer of each engine. Two run at a time, because the start of an engine uses one processor."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return dict(zip(wanted(), pool.map(ask, wanted()), strict=True))
 
 
 def ask(version: str) -> Answer:
-    """Run check_argv.py once with all launches of one version. The same question is answered from the cache."""
+    """Run check_argv.py once with all launches of one version. The answer to an equal input comes from the cache."""
     lines = "\n".join(json.dumps(launch) for launch in wanted()[version])
     environment = environments.environment(version)
     asked = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
     kept = environments.CACHE / f"answer-{version}-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}.jsonl"
     if not kept.exists():
-        # -S: of this interpreter only the standard library.
+        # -S: only the standard library of this interpreter.
         words = [sys.executable, "-S", str(CHECK)]
         done = subprocess.run(words, input=lines, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -99,28 +99,28 @@ def ask(version: str) -> Answer:
 
 @dataclass(frozen=True)
 class Answer:
-    """id of a launch -> what the engine has against it."""
+    """Faults by id of a launch. `error` is set if the engine did not start."""
 
     faults: Mapping[str, list[str]] = field(default_factory=dict)
     error: str = ""
 
 
 def faults_of(name: str, version: str) -> list[str]:
-    """What an engine has against any rank of a recipe."""
+    """Return the faults of all ranks of a recipe."""
     assert version in environments.ENGINES, (
         f"vLLM {version} is not in tests/engine/engines.yml, which has {', '.join(environments.ENGINES)}"
     )
     answer = answers()[version]
     assert not answer.error, answer.error
     ranks = {launch: said for launch, said in answer.faults.items() if launch.startswith(f"{name} on ")}
-    assert ranks, f"{name} was not asked about"
+    assert ranks, f"{name} is missing in the answer"
     return [f"{launch}: {fault}" for launch, said in ranks.items() for fault in said]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_engine_takes_the_recipe(name: str) -> None:
     version = environments.release_of(document_of(name)["engine"]["version"])
-    # engines.yml says where else, and pytest prints it.
+    # engines.yml names the other test, and pytest prints it.
     if version in environments.ELSEWHERE:
         pytest.skip(f"vLLM {version}: {environments.ELSEWHERE[version]}")
     assert faults_of(name, version) == []
@@ -136,4 +136,4 @@ def test_the_engine_refuses_the_broken_copy(case: Mapping[str, Any]) -> None:
 def test_every_engine_is_used() -> None:
     pinned = {environments.release_of(document_of(name)["engine"]["version"]) for name in RECIPES}
     unused = environments.ENGINES.keys() - pinned - {engine_of(case) for case in BROKEN}
-    assert unused == set(), "an engine that nobody pins costs a minute: take it out of engines.yml"
+    assert unused == set(), "no recipe pins this engine, which costs a minute: remove it from engines.yml"

@@ -1,4 +1,4 @@
-"""Every patch of recipes/patches against the files of real engines, by the program that builds derived images."""
+"""Apply every patch of recipes/patches to files of real engines with the program that builds derived images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vllm_spark.core import paths
 from vllm_spark.node import image_build
 
 PATCHES = sorted((paths.RECIPES / "patches").glob("*.patch"))
-# The releases whose files hold every fix; 0.30 has other parsers in their place.
+# The releases that contain every fix. 0.30 has other parsers instead.
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
 
 

@@ -1,5 +1,5 @@
-"""Real routers on loopback: LiteLLM in packages of its own, nginx out of Debian's package, each made once under
-.cache/routers. Each runs for one test at most, and `timeout` ends it where this process no longer can."""
+"""Start real routers on the loopback device: LiteLLM from its own packages, nginx from Debian's package. Each is
+installed once under .cache/routers. `timeout` ends a router if this process cannot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vllm_spark.core import paths
 HERE = Path(__file__).parent
 CACHE = paths.ROOT / ".cache" / "routers"
 LITELLM, NEEDS = HERE / "requirements-litellm.txt", HERE / "requirements-needs.txt"
-# LiteLLM's pages for a browser and Amazon's tables, 48 MB that no answer to a client reads.
+# LiteLLM's web pages and Amazon's tables: 48 MB that no request needs.
 UNREAD = ("litellm/proxy/_experimental/out", "botocore/data", "bin")
 
 # A first start of LiteLLM compiles 3000 files, on a machine that is busy with other tests.
@@ -31,7 +31,7 @@ START_S, LIFE_S, END_S = 240, 600, 10
 
 
 def litellm_packages() -> Path:
-    """LiteLLM at its version and hash, and what it needs, as they are listed."""
+    """Return the folder with LiteLLM and its dependencies, with the listed versions and hashes."""
 
     def fill(folder: Path) -> None:
         for listed in (LITELLM, NEEDS):
@@ -46,12 +46,13 @@ def litellm_packages() -> Path:
 
 @contextmanager
 def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
-    """The URL of a LiteLLM with this config. It keeps to this machine and gets nothing of our variables."""
+    """Run a LiteLLM with this config and yield its URL. It uses only this machine and none of this process's
+    variables."""
     written = folder / "litellm.yml"
     written.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     port = loopback.free_port()
     begin = "import sys; sys.argv[0] = 'litellm'; from litellm import run_server; run_server()"
-    # -S: of this interpreter only the standard library.
+    # -S: only the standard library of this interpreter.
     listen = ("--host", loopback.ADDRESS, "--port", str(port))
     words = [sys.executable, "-sS", "-c", begin, "--config", str(written), *listen]
     env = {
@@ -66,18 +67,18 @@ def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
 
 
 def nginx_binary() -> Path:
-    """This machine's nginx, or Debian's unpacked. Skips the test where there is neither."""
+    """Return the nginx of this machine, or an unpacked one of Debian. Skip the test if there is neither."""
     if installed := shutil.which("nginx"):
         return Path(installed)
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        pytest.skip("no nginx on this machine, and no apt-get to fetch it with")
+        pytest.skip("this machine has no nginx, and no apt-get to download it")
 
     def fill(folder: Path) -> None:
         lists = folder / "lists"
         (lists / "partial").mkdir(parents=True)
         own = ("-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={folder}")
         if fetch(folder).returncode:
-            # A machine whose lists are old or not there; its own need root.
+            # The package lists are old or missing, and those of the system need root.
             subprocess.run(["apt-get", *own, "update"], capture_output=True, check=True)
             fetch(folder, *own).check_returncode()
         (package,) = folder.glob("nginx_*.deb")
@@ -94,7 +95,7 @@ def fetch(folder: Path, *own: str) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def nginx(http: str, folder: Path) -> Iterator[str]:
-    """The URL of an nginx with these lines in its http block; {listen} and {folder} in them are filled in."""
+    """Run an nginx with these lines in its http block and yield its URL. {listen} and {folder} are replaced."""
     port = loopback.free_port()
     kept = "".join(
         f"{kind}_temp_path {folder}/{kind};\n" for kind in ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
@@ -113,7 +114,8 @@ def nginx(http: str, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def running(words: Sequence[str], env: Mapping[str, str], port: int, log: Path) -> Iterator[None]:
-    """A program from when its port answers to the end of the block. It says why if it does not come up."""
+    """Run a program while the context is open, after its port answers. Raises RuntimeError with the end of its log if
+    it does not start."""
     with log.open("w", encoding="utf-8") as out:
         limited = ["timeout", "--kill-after", str(END_S), str(LIFE_S), *words]
         program = subprocess.Popen(limited, env=dict(env), stdout=out, stderr=out, stdin=subprocess.DEVNULL)
@@ -121,8 +123,8 @@ def running(words: Sequence[str], env: Mapping[str, str], port: int, log: Path) 
         deadline = time.monotonic() + START_S
         while not answers(port):
             if program.poll() is not None or time.monotonic() > deadline:
-                said = log.read_text(encoding="utf-8", errors="replace")[-3000:]
-                raise RuntimeError(f"{words[0]} did not come up within {START_S} s, or ended:\n{said}")
+                output = log.read_text(encoding="utf-8", errors="replace")[-3000:]
+                raise RuntimeError(f"{words[0]} did not come up within {START_S} s, or ended:\n{output}")
             time.sleep(0.2)
         yield
     finally:

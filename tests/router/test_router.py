@@ -1,7 +1,7 @@
-"""The gate failover through real routers: LiteLLM and nginx before a healthy mock engine and a healthy other model.
+"""Test the failover gate through real routers: LiteLLM and nginx, with a mock engine and another model behind them.
 
-`make router`. tests/unit/test_gates_faulty_replies.py covers what a router may do in principle; this file covers what
-these two really do.
+`make router`. tests/unit/test_gates_faulty_replies.py covers possible faults of a router. This file covers the real
+behaviour of these two.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def mock(name: str, **how: Any) -> MockServer:
 
 
 class Servers:
-    """The servers behind a router, each started when it is first named."""
+    """The servers behind a router. Each starts when it is first requested."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._started: dict[tuple[str, str], Server] = {}
 
     def at(self, place: str, name: str) -> Server:
-        """(address, port) of one: engine, twin and same-name are those of the model `name`."""
+        """Return (address, port) of a server. engine, twin and same-name belong to the model `name`."""
         own = (place, name if place in ("engine", "twin", "same-name") else "")
         if own not in self._started:
             self._started[own] = self._start(place, name)
@@ -85,13 +85,13 @@ def servers() -> Iterator[Servers]:
 
 @dataclass(frozen=True)
 class Seen:
-    """One verify: the gate's verdicts, and everything that was replied."""
+    """Result of one verify: the verdicts of the gate, and all responses."""
 
     verdicts: list[Verdict]
     responses: Mapping[str, Any]
 
     def missed(self) -> list[str]:
-        """All that is no ✓: also what could not be judged."""
+        """Return the ids of all verdicts that are not ✓, including those that could not be judged."""
         return [verdict.id for verdict in self.verdicts if verdict.ok is not True]
 
 
@@ -112,16 +112,16 @@ def judge(seen: Seen, caught: str | None) -> None:
     held = [verdict.id for verdict in seen.verdicts if verdict.ok]
     assert held[:2] == ["engine-tokenizer", "engine-counter"]
     assert held[2:] == ["router-tokenizer", "router-counter"] or caught
-    told = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
-    assert ROUTER_KEY not in told
-    assert ENGINE_KEY not in told
+    output = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
+    assert ROUTER_KEY not in output
+    assert ENGINE_KEY not in output
 
 
 # --- LiteLLM
 
 
 def model(servers: Servers, case: str, asked_as: str, server: Mapping[str, Any]) -> dict[str, Any]:
-    """One server of a model, as LiteLLM's config has it."""
+    """Return an entry of LiteLLM's model_list: one server of a model."""
     upstream = "qwen" if server["at"] == "qwen" else case
     params = {key: value for key, value in server.items() if key not in ("at", "prefix")}
     return {
@@ -149,7 +149,8 @@ def litellm_config(group: Mapping[str, Any], servers: Servers) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def litellms(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """The URL of the LiteLLM of a group of cases. One runs at a time: a start takes seconds and 300 MB."""
+    """Yield a function from a group of cases to the URL of its LiteLLM. Only one runs at a time, because a start takes
+    seconds and 300 MB."""
     with ExitStack() as stack:
         running: dict[str, str] = {}
 
@@ -180,11 +181,11 @@ def test_litellm_is_the_one_that_is_pinned(capsys: pytest.CaptureFixture[str]) -
     (metadata,) = routers.litellm_packages().glob("litellm-*.dist-info")
     installed = metadata.name.removesuffix(".dist-info")
     assert f"{installed.replace('-', '==')} " in routers.LITELLM.read_text(encoding="utf-8")
-    said(capsys, installed)
+    print_version(capsys, installed)
 
 
-def said(capsys: pytest.CaptureFixture[str], version: str) -> None:
-    """Which router was asked, for whoever reads the run."""
+def print_version(capsys: pytest.CaptureFixture[str], version: str) -> None:
+    """Print the version of the router."""
     with capsys.disabled():
         print(f" [{version}] ", end="")
 
@@ -195,7 +196,7 @@ def said(capsys: pytest.CaptureFixture[str], version: str) -> None:
 def test_nginx_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run([routers.nginx_binary(), "-v"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said(capsys, done.stderr.strip())
+    print_version(capsys, done.stderr.strip())
 
 
 @pytest.mark.parametrize("name", NGINX)
@@ -206,7 +207,7 @@ def test_nginx(name: str, servers: Servers, tmp_path: Path) -> None:
         if f"{{{place}}}" in lines:
             lines = lines.replace(f"{{{place}}}", "{}:{}".format(*servers.at(place, served)))
     with routers.nginx(lines, tmp_path) as url:
-        # nginx has no key of its own and hands the client's on.
+        # nginx has no key of its own and forwards the client's key.
         through = url + case.get("path", "")
         seen = verified(servers.at("engine", served), served, through, key_env="VLLM_API_KEY")
     judge(seen, case.get("caught"))

@@ -1,4 +1,4 @@
-"""vLLM's own CUDA platform, with a GB10's answers to what it would ask the driver."""
+"""vLLM's CUDA platform with the values of a GB10 in place of those from the driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from vllm.platforms.interface import DeviceCapability
 
 
 class SparkPlatform(CudaPlatformBase):
-    """One GB10: sm_121, 48 processors, 121.7 GiB that are the host's memory, too."""
+    """One GB10: sm_121, 48 multiprocessors, 121.7 GiB of memory shared with the host."""
 
     @classmethod
     def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
