@@ -2,8 +2,8 @@
 """Write a tiny checkpoint with the shape of Gemma 4 26B-A4B: make_tiny_gemma4.py OUTPUT_DIRECTORY
 
 The shape is real, so the engine uses the code paths of the real model: mixture of experts beside a dense MLP, sliding
-and full attention layers with different head sizes, keys that double as values on the full layer,
-proportional rope, soft-capped logits, Gemma 4's special tokens and its formats of thoughts and tool calls.
+and full attention layers with different head sizes, keys that are also the values on the full layer, proportional
+rope, soft-capped logits, Gemma 4's special tokens and its formats of thoughts and tool calls.
 
 The replies are a SCRIPT (tiny_gemma4/script.py). The model cannot read the question: the chat template searches for it
 in the last user message and ends the prompt with the start of the script that answers it.

@@ -1,8 +1,8 @@
 """Convert the scripts to a machine whose state is two words: the last one, and the last mark.
 
 A word with the same successor in all scripts determines that successor alone. Some words are shared and have a
-successor per script: `<|tool_call>` has only one spelling, because the engine's parsers identify it by its id. There the
-current mark selects the successor: the start of the script, or the last of its `marks`.
+successor per script: `<|tool_call>` has only one spelling, because the engine's parsers identify it by its id. There
+the current mark selects the successor: the start of the script, or the last of its `marks`.
 """
 
 from __future__ import annotations
