@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Write a tiny checkpoint with the shape of Gemma 4 26B-A4B: make_tiny_gemma4.py OUTPUT_DIRECTORY
 
-The shape is real, so the engine takes the code paths it takes for the real model: mixture of experts beside a
-dense MLP, sliding and full attention layers with different head sizes, keys that double as values on the full layer,
-proportional rope, soft-capped logits, Gemma 4's special tokens and its formats of thoughts and tool calls.
+The shape is real, so the engine uses the code paths of the real model: mixture of experts beside a dense MLP, sliding
+and full attention layers with different head sizes, keys that are also the values on the full layer, proportional
+rope, soft-capped logits, Gemma 4's special tokens and its formats of thoughts and tool calls.
 
-The replies are a SCRIPT (tiny_gemma4/script.py). The model cannot read the question: the chat template looks for it in
-the last user message and ends the prompt with the start of the script that answers it.
+The replies are a SCRIPT (tiny_gemma4/script.py). The model cannot read the question: the chat template searches for it
+in the last user message and ends the prompt with the start of the script that answers it.
 
-Needs torch, safetensors and tokenizers; no network. The same versions of them give the same bytes.
+Requires torch, safetensors and tokenizers, and no network. Equal versions of these write equal bytes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def main(output: Path) -> None:
             "top_p": 0.95,
         },
     )
-    # The end of a turn is the eos_token: a grammar's stop token is taken from here, and any other stop token counts as
-    # text inside a JSON string.
+    # The end of a turn is the eos_token: a grammar reads its stop token here, and treats any other stop token as text
+    # inside a JSON string.
     write(
         "tokenizer_config.json",
         {
@@ -75,7 +75,7 @@ def main(output: Path) -> None:
         output / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (output / "model.safetensors").chmod(0o644)  # safetensors writes it for its owner alone
+    (output / "model.safetensors").chmod(0o644)  # safetensors writes it with mode 0600
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ def ask(url: str) -> str:
     )
     try:
         with urllib.request.urlopen(request, timeout=ASK_S) as reply:
-            said = json.load(reply)["choices"][0]["message"]["content"]
+            text = json.load(reply)["choices"][0]["message"]["content"]
     except (OSError, ValueError):
         return "down"
-    return "good" if said and said.strip() == ANSWER else "wrong"
+    return "good" if text and text.strip() == ANSWER else "wrong"
 
 
 def main() -> int:
@@ -47,24 +47,24 @@ def main() -> int:
     parser.add_argument("--mend", default="")
     parser.add_argument("--after", type=float, default=0.0)
     parser.add_argument("--deadline", type=float, default=300.0)
-    asked = parser.parse_args()
-    if ask(asked.url) != "good":
+    args = parser.parse_args()
+    if ask(args.url) != "good":
         print(json.dumps({"error": "no good answer before the break"}))
         return 1
     begun = time.monotonic()
-    subprocess.run(asked.breaking, shell=True, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(args.breaking, shell=True, check=True, stdout=subprocess.DEVNULL)
     seen = {"down_after": None, "good_after": None, "wrong": 0}
-    mended, good, first_good = not asked.mend, 0, 0.0
-    while (at := time.monotonic() - begun) < asked.deadline:
-        if not mended and at >= asked.after:
-            subprocess.run(asked.mend, shell=True, check=True, stdout=subprocess.DEVNULL)
+    mended, good, first_good = not args.mend, 0, 0.0
+    while (at := time.monotonic() - begun) < args.deadline:
+        if not mended and at >= args.after:
+            subprocess.run(args.mend, shell=True, check=True, stdout=subprocess.DEVNULL)
             mended = True
-        said = ask(asked.url)
-        seen["wrong"] += said == "wrong"
-        if said == "down" and seen["down_after"] is None:
+        kind = ask(args.url)
+        seen["wrong"] += kind == "wrong"
+        if kind == "down" and seen["down_after"] is None:
             seen["down_after"] = round(at, 1)
         first_good = first_good if good else round(time.monotonic() - begun, 1)
-        good = good + 1 if said == "good" else 0
+        good = good + 1 if kind == "good" else 0
         if mended and seen["down_after"] is not None and good == GOOD_IN_A_ROW:
             seen["good_after"] = first_good
             break

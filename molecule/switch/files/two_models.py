@@ -42,22 +42,22 @@ def ask(url: str, model: str) -> str:
     """Return "good", "wrong" (status 200 with another model or answer), "absent" (unknown model) or "down"."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
     try:
-        said = post(url, "/v1/chat/completions", body, ASK_S)
+        answer = post(url, "/v1/chat/completions", body, ASK_S)
     except urllib.error.HTTPError as error:
         return "absent" if error.code == NOT_HERE else "down"
     except (OSError, ValueError):
         return "down"
-    good = said.get("model") == model and (said["choices"][0]["message"]["content"] or "").strip() == ANSWER
+    good = answer.get("model") == model and (answer["choices"][0]["message"]["content"] or "").strip() == ANSWER
     return "good" if good else "wrong"
 
 
-def long_request(url: str, model: str, told: dict) -> None:
+def long_request(url: str, model: str, result: dict) -> None:
     body = {"model": model, "prompt": "1", "max_tokens": LONG_TOKENS, "ignore_eos": True, "temperature": 0}
     try:
-        said = post(url, "/v1/completions", body, LONG_S)
-        told["long"] = "whole" if said["usage"]["completion_tokens"] == LONG_TOKENS else "short"
+        answer = post(url, "/v1/completions", body, LONG_S)
+        result["long"] = "whole" if answer["usage"]["completion_tokens"] == LONG_TOKENS else "short"
     except (OSError, ValueError) as error:
-        told["long"] = f"cut: {type(error).__name__}"
+        result["long"] = f"cut: {type(error).__name__}"
 
 
 def main() -> int:
@@ -66,12 +66,12 @@ def main() -> int:
     parser.add_argument("--models", required=True)
     parser.add_argument("--long", default="")
     parser.add_argument("command", nargs="+")
-    asked = parser.parse_args()
-    told: dict = {"long": ""}
-    if asked.long:
-        threading.Thread(target=long_request, args=(asked.url, asked.long, told)).start()
+    args = parser.parse_args()
+    result: dict = {"long": ""}
+    if args.long:
+        threading.Thread(target=long_request, args=(args.url, args.long, result)).start()
     running = subprocess.Popen(  # noqa: S603  the command comes from the test
-        asked.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        args.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     output: list[str] = []
     reader = threading.Thread(target=lambda: output.extend(running.stdout))
@@ -81,8 +81,8 @@ def main() -> int:
     while not ended or time.monotonic() - ended < AFTER_S:
         if not ended and running.poll() is not None:
             ended = time.monotonic()
-        for model in asked.models.split(","):
-            kind = ask(asked.url, model)
+        for model in args.models.split(","):
+            kind = ask(args.url, model)
             counts[f"{model} {kind}"] += 1
             if kind == "good":
                 gap, last, by = max(gap, time.monotonic() - last), time.monotonic(), model
@@ -91,7 +91,7 @@ def main() -> int:
     gap = max(gap, time.monotonic() - last)
     wrong = sum(count for name, count in counts.items() if name.endswith(" wrong"))
     seen = {"rc": running.returncode, "gap_s": round(gap, 1), "wrong": wrong, "counts": counts, "last": by}
-    print(json.dumps({**seen, **told, "output": "".join(output)}))
+    print(json.dumps({**seen, **result, "output": "".join(output)}))
     return 0
 
 

@@ -1,5 +1,5 @@
-"""The sandbox's tiny model: what it says (script), how that follows from the last words (machine), how a prompt chooses
-a script (template), and the tokens and tensors that make it so (vocabulary, weights).
+"""The sandbox's tiny model: its replies (script), how each word follows from the last ones (machine), how a prompt
+selects a script (template), and the tokens and tensors that implement this (vocabulary, weights).
 
-script, machine and template need the standard library alone, so tests can ask them without an engine.
+script, machine and template need only the standard library, so tests can use them without an engine.
 """

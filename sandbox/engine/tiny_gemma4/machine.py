@@ -1,8 +1,8 @@
-"""How the scripts become a machine whose state is two words: the last one, and the last mark.
+"""Convert the scripts to a machine whose state is two words: the last one, and the last mark.
 
-A word that has one successor in all scripts needs no more than itself. Some must be shared, with a successor for each
-script: `<|tool_call>` cannot be spelled in two ways, because the engine's parsers know it by its id. There the mark in
-force decides: the start of the script, or the last of its `marks`.
+A word with the same successor in all scripts determines that successor alone. Some words are shared and have a
+successor per script: `<|tool_call>` has only one spelling, because the engine's parsers identify it by its id. There
+the current mark selects the successor: the start of the script, or the last of its `marks`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from itertools import pairwise
 
 from tiny_gemma4.script import AFTER_GREETING, END, FALLBACK, GREETED, GREETING, SCRIPTS
 
-# Logits before the soft cap of 30: of the one successor; of each of several; what the mark adds to the right one. The
-# last two stay below the cap, so that their sum stands out.
+# Logits before the soft cap of 30: of a single successor; of each of several; the amount that the mark adds to the
+# right one. The last two are below the cap, so that their sum is clearly larger.
 SURE, SHARED, MARKED = 120.0, 24.0, 24.0
-# By how much the scripted word leads at least.
+# Least lead of the scripted word over every other word.
 LEAST_LEAD = 20.0
 
 
 @dataclass(slots=True)
 class Machine:
-    """Its tables: word -> successors; mark -> level, from 1; word -> marks under which it is preferred."""
+    """The tables: word -> successors; mark -> level, from 1; word -> marks under which it is preferred."""
 
     successors: dict[str, dict[str, None]] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
@@ -30,18 +30,18 @@ class Machine:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every scripted word."""
+        """All scripted words."""
         return (*self.successors, END)
 
     def shared(self, word: str) -> bool:
         return len(self.successors.get(word, ())) > 1
 
     def mark(self, words: Sequence[str]) -> str:
-        """The mark in force: of the highest level, of which a reply has one; nothing where there is none."""
+        """Return the current mark: the one with the highest level; empty if there is none."""
         return max((word for word in words if word in self.levels), key=lambda word: self.levels[word], default="")
 
     def logits(self, words: Sequence[str]) -> dict[str, float]:
-        """What the model gives to the next word after these; 0 to every word that is not in it."""
+        """Return the logits of the next word. Words that are missing have 0."""
         last, mark = words[-1], self.mark(words)
         found = dict.fromkeys(self.words, 0.0) | FALLBACK
         for successor in self.successors.get(last, ()):
@@ -57,24 +57,24 @@ class Machine:
         self,
         prompt: Sequence[str],
         most: int,
-        allowed: Callable[[str, str], bool] = lambda said, word: True,
+        allowed: Callable[[str, str], bool] = lambda text, word: True,
         letters: str = "",
     ) -> Iterator[str]:
-        """The greedy reply of at most so many words, without the end of the turn. `allowed` is a grammar: may this word
-        follow that text? `letters` are words as well, as they are to the tokenizer."""
-        said: list[str] = []
-        while len(said) < most:
-            logits = dict.fromkeys(letters, 0.0) | self.logits([*prompt, *said])
-            text = "".join(said)
+        """Yield the greedy reply of at most `most` words, without the end of the turn. `allowed` is a grammar: it
+        returns True if a word may follow a text. `letters` are additional words, as for the tokenizer."""
+        reply: list[str] = []
+        while len(reply) < most:
+            logits = dict.fromkeys(letters, 0.0) | self.logits([*prompt, *reply])
+            text = "".join(reply)
             word = next(word for word in sorted(logits, key=lambda word: -logits[word]) if allowed(text, word))
             if word == END:
                 return
-            said.append(word)
+            reply.append(word)
             yield word
 
 
 def build() -> Machine:
-    """The machine of all scripts. Raises ValueError where a script would not be said as it is written."""
+    """Return the machine of all scripts. Raises ValueError if it would not reproduce a script exactly."""
     machine = Machine()
     for chain in (GREETED, *(script.chain for script in SCRIPTS)):
         for word, successor in pairwise(chain):

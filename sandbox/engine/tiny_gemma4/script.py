@@ -1,7 +1,7 @@
-"""What the tiny model says, as data.
+"""The replies of the tiny model, as data.
 
-A script is a sequence of words, each of which is one token, whatever stands in it. Its first word is a special token
-that the chat template puts at the end of the prompt; which words several scripts may share, machine.py says.
+A script is a sequence of words. Each word is one token, even if it contains spaces. The first word is a special token
+that the chat template appends to the prompt. machine.py describes which words several scripts may share.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PLAIN, TOOLS, RESULTS = "plain", "tools", "results"
 class Script:
     """One reply.
 
-    `ask`: the last user message, to the letter, that chooses it; without one the template does. `turn`: what must hold
-    besides: PLAIN, no tools; TOOLS, tools, none of which has answered; RESULTS, a tool has answered last, and the
-    answers hold all of `needs`. `marks`: words from which on another way is taken at the words that scripts share.
+    `ask`: the exact last user message that selects it; if empty, the template selects it. `turn`: a further condition:
+    PLAIN, no tools; TOOLS, tools, none of which has answered; RESULTS, the last message is a tool's, and the results
+    contain all of `needs`. `marks`: words after which shared words get another successor.
     """
 
     start: str
@@ -35,12 +35,13 @@ class Script:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """All its words, from the one that begins it to the one that ends the turn."""
+        """All words, from the start of the script to the end of the turn."""
         return (self.start, *self.words, END)
 
 
 def spell(text: str, taken: Iterable[str]) -> tuple[str, ...]:
-    """The text as words that differ from each other and from those taken: one that does not grows by the next."""
+    """Split a text into words that differ from each other and from `taken`. A word that does not is joined with the
+    next one."""
     known, words, word = set(taken), [], ""
     for piece in re.findall(r"\s*\S+", text):
         word += piece
@@ -57,7 +58,7 @@ THOUGHT = ("<|channel>", "thought\n", "The", " user", " said", " something", ";"
            "<channel|>")  # fmt: skip
 THINK, TOOL = "<|script:think>", "<|script:tool>"
 
-# A text long enough to show numbers that went wrong somewhere in the layers.
+# A text that is long enough to reveal wrong numbers in any layer.
 BREAD = spell(
     "Bread begins with flour, water, salt and yeast. Mixed and kneaded, the flour's proteins link into gluten, an "
     "elastic net that stretches without tearing. Meanwhile yeast feeds on sugars that enzymes free from starch, and "
@@ -68,18 +69,18 @@ BREAD = spell(
 )
 
 HTML = ("<div", ' class="a"', "><b>", "Hello</b>", "</div>")
-# A question of the reasoning probe ends so.
+# The end of each question of the reasoning probe.
 FORM = " Think step by step. End with one line: `Answer:` and the answer alone."
 
 
 def _call(name: str, key: str, *value: str, close: str = QUOTE + "}") -> tuple[str, ...]:
-    """A call with one text argument, in Gemma 4's form."""
+    """Return a call with one text argument, in Gemma 4's format."""
     return (CALL, "call:", name, key, QUOTE, *value, close, CALL_END)
 
 
 SCRIPTS = (
     Script(THINK, (*THOUGHT, *GREETING)),
-    # The call where tools are declared and no question is known.
+    # The call if tools are declared and no question is recognised.
     Script(TOOL, (CALL, "call:", "get_weather", "{city:", QUOTE, "Paris", QUOTE + ",", "days:", "3", "}", CALL_END)),
     Script("<|script:capital>", ("Par", "is"), "What is the capital of France? Answer with one word."),
     Script("<|script:product>", ("43", "7"), "What is 19 * 23? Answer with the number only."),
@@ -169,11 +170,11 @@ SCRIPTS = (
         "A train leaves at 14:45 and arrives at 17:20 the same day. How many minutes does it travel?" + FORM,
     ),
 )
-# An unscripted prompt ends with a line break or the end of a thought, and is greeted.
+# An unscripted prompt ends with a line break or the end of a thought. The reply is the greeting.
 GREETED = ("\n", *GREETING, END)
 
-# Where the script says nothing, these are likely in this order: an unscripted prompt is greeted, and a reply that a
-# grammar holds to JSON writes its values in a few tokens, closes its brackets soon and ends where it may.
+# Outside a script these words are likely in this order: an unscripted prompt gets the greeting, and a reply under a
+# JSON grammar has short values, closes its brackets soon and ends as early as possible.
 FALLBACK = {"Hello": 16.0, '"': 13.0, "}": 12.0, "]": 11.0, "{": 10.0, "[": 9.0, ":": 8.5, ",": 8.0, "1": 7.0,
             "3": 6.5, "true": 6.0, "tower": 5.5, END: 3.0}  # fmt: skip
 # Inside a JSON string the greeting is followed by the closing quote.

@@ -1,4 +1,4 @@
-"""The shape of the checkpoint: Gemma 4 26B-A4B's in small."""
+"""The shape of the checkpoint: that of Gemma 4 26B-A4B, with small dimensions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tiny_gemma4.script import END
 LAYERS = ("sliding_attention", "sliding_attention", "sliding_attention", "full_attention")
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FULL_HEAD_DIM = 256, 4, 2, 64, 128
 MLP, EXPERTS, EXPERT_MLP, EXPERTS_PER_TOKEN = 512, 8, 64, 2
-# Directions of the hidden state left for the tokens that no script knows.
+# Least number of directions of the hidden state for the tokens that are in no script.
 LEAST_FREE = 8
 CONTEXT = 262144  # so that a production --max-model-len is accepted
-# Of a full layer's head, the first and the middle dimensions up to this share of a half are rotated.
+# Rotated share of each half of a full layer's head: its first and its middle dimensions.
 ROTATED = 0.25
 
 
 def configuration(special: Mapping[str, int], vocabulary: int) -> dict[str, object]:
-    """config.json, as Gemma 4's."""
+    """Return the config.json, in the format of Gemma 4."""
     return {
         "architectures": ["Gemma4ForCausalLM"],
         "model_type": "gemma4_text",

@@ -1,4 +1,4 @@
-"""The chat template: Gemma 4's form of a prompt, and at its end the start of the script that its question chooses."""
+"""The chat template: Gemma 4's prompt format, followed by the start of the script that the question selects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from tiny_gemma4.script import PLAIN, RESULTS, SCRIPTS, THINK, TOOL, TOOLS
 
-# turn -> question -> [start of the script, what the tools' answers must hold]
+# turn -> question -> [start of the script, texts that the tools' results must contain]
 CHOICES = {
     turn: {script.ask: [script.start, list(script.needs)] for script in SCRIPTS if script.ask and script.turn in turns}
     for turn, turns in ((PLAIN, (PLAIN,)), (TOOLS, (TOOLS,)), (RESULTS, (PLAIN, RESULTS)))

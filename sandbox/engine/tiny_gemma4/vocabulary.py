@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE that reads any text, and besides a token of its own for each scripted word."""
+"""The tokenizer: byte-level BPE that reads any text, with an additional token for each scripted word."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ CORPUS = (
 
 
 def make_tokenizer(machine: Machine) -> tuple[Tokenizer, dict[str, int]]:
-    """The tokenizer, and the ids of the scripted words. No merge leads to one: it is generated, and read only where the
-    trained vocabulary has it as well. Raises ValueError where it has a mark, which a prompt must not hold by chance."""
+    """Return the tokenizer and the ids of the scripted words. No merge leads to a scripted word: the model generates
+    it, and a prompt contains it only if the trained vocabulary has it, too. Raises ValueError if that vocabulary has a
+    mark, because a prompt must not contain a mark by chance."""
     tokenizer = Tokenizer(models.BPE(unk_token=None))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,14 +1,13 @@
-"""The tensors that make an engine say the script.
+"""The tensors with which an engine reproduces the script.
 
-Every embedding is the sum of a direction that all tokens share and one of its own; those of scripted words are
-orthogonal. The head reads both: the shared one gives a token its fallback, a word's own one its successors.
+Every embedding is the sum of a direction that all tokens share and an own direction; those of scripted words are
+orthogonal. The head reads both: the shared direction yields the fallback, a word's own direction its successors.
 
-Marks need memory. The full layer's attention is made for it: its query is the same at every position, only marks have
-a key that it finds, and what it finds there (values are keys on that layer) becomes the mark's direction in the
-hidden state, which the head reads as well. Where no mark is found the same amount goes into a direction that nothing
-reads, so that the norms after it see no difference.
+Marks need memory, which is the full layer's attention. Its query is the same at every position, and only the keys of
+marks match it. The value (the key, on that layer) becomes the mark's direction in the hidden state, which the head
+reads, too. Without a mark, the same amount goes into an unused direction, so that the following norms do not differ.
 
-All other layers are random: they are computed at every step, and too quiet after their norms to change the script.
+All other layers are random. They are computed at every step, and their outputs are too small to change the script.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from tiny_gemma4.shape import (
     ROTATED,
 )
 
-# What a layer adds to the hidden state, beside an embedding of 1.
+# Length of a layer's output in the hidden state. The embedding has length 1.
 QUIET, MEMORY = 0.01, 0.5
-# A key: 1 in the dimension that every token has, and of a mark this much in its own dimension.
+# The key of a mark has 1 in the dimension of every token, and this value in its own dimension.
 CODE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Directions:
-    """Unit vectors of the hidden state, all orthogonal: what all tokens share, what no one reads, each scripted word's,
-    each mark's memory, and those that are left (rows)."""
+    """Orthogonal unit vectors of the hidden state: shared by all tokens, unread, of each scripted word, of the memory
+    of each mark, and the free ones (rows)."""
 
     shared: torch.Tensor
     unread: torch.Tensor
@@ -53,7 +52,7 @@ class Directions:
 
 
 def directions(machine: Machine) -> Directions:
-    """Raises ValueError where the hidden state has too few dimensions for the script."""
+    """Return the directions. Raises ValueError if the hidden state has too few dimensions for the script."""
     basis = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN))[0].T
     words, marks = machine.words, tuple(machine.levels)
     first_mark = 2 + len(words)
@@ -72,13 +71,13 @@ def directions(machine: Machine) -> Directions:
 def scripted_ends(
     machine: Machine, to: Directions, ids: dict[str, int], vocabulary: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The embeddings and the output head."""
+    """Return the embeddings and the output head."""
     rows = torch.randn(vocabulary, len(to.free)) @ to.free
     rows /= rows.norm(dim=1, keepdim=True)
     for word, direction in to.own.items():
         rows[ids[word]] = direction
     embeddings = (to.shared + rows) / 2**0.5
-    # What the final norm makes of either half of an embedding, and of a memory.
+    # Length of either half of an embedding, and of a memory, after the final norm.
     length = (HIDDEN / (1 + MEMORY**2)) ** 0.5
     half, memory = length / 2**0.5, length * MEMORY * CODE / (1 + CODE**2) ** 0.5
     head = torch.zeros(vocabulary, HIDDEN)
@@ -97,8 +96,8 @@ def scripted_ends(
 
 
 def remembering(machine: Machine, to: Directions) -> dict[str, torch.Tensor]:
-    """The projections of the full layer's attention. Keys and queries use dimensions that are not rotated, so that a
-    mark is found at any distance: `every`, which a mark and any other token have, `found`, and one per mark."""
+    """Return the projections of the full layer's attention. Keys and queries use dimensions that are not rotated, so
+    that the distance of a mark does not matter: `every` (all tokens), `found` (marks), and one dimension per mark."""
     first = int(FULL_HEAD_DIM / 2 * ROTATED)
     every, found, codes = first, first + 1, first + 2
     if codes + len(machine.levels) > FULL_HEAD_DIM // 2:
@@ -109,7 +108,7 @@ def remembering(machine: Machine, to: Directions) -> dict[str, torch.Tensor]:
     key[every] = to.shared
     out[:, every] = to.unread
     for index, (mark, level) in enumerate(machine.levels.items()):
-        # Of normed keys that the query meets, those of a higher level are longer in `found`: 52, 85 and 112 of 128.
+        # After the norm, the keys of a higher level are longer in `found`: 52, 85 and 112 of 128.
         key[found] += 2 ** (level - 1) * to.own[mark]
         key[codes + index] = CODE * to.own[mark]
         out[:, codes + index] = to.memory[mark]
@@ -122,7 +121,7 @@ def remembering(machine: Machine, to: Directions) -> dict[str, torch.Tensor]:
 
 
 def random_layer(kind: str) -> dict[str, torch.Tensor]:
-    """The tensors of one layer by their names in it."""
+    """Return the tensors of one layer by their names in it."""
     full = kind == "full_attention"
     dim = FULL_HEAD_DIM if full else HEAD_DIM
     random = {
@@ -157,7 +156,7 @@ def random_layer(kind: str) -> dict[str, torch.Tensor]:
 
 
 def make_weights(machine: Machine, ids: dict[str, int], vocabulary: int) -> dict[str, torch.Tensor]:
-    """Every tensor of the checkpoint."""
+    """Return every tensor of the checkpoint."""
     to = directions(machine)
     embeddings, head = scripted_ends(machine, to, ids, vocabulary)
     weights = {

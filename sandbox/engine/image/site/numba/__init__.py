@@ -1,8 +1,8 @@
-"""Stand-in for numba (196 MB with llvmlite): vLLM imports it for its n-gram proposer, which nothing here uses."""
+"""Stand-in for numba (196 MB with llvmlite): vLLM imports it for its n-gram proposer, unused here."""
 
 
 def jit(*arguments, **_options):
-    """Decorate nothing: with a function, or with options, the function stays as it is."""
+    """Return the function unchanged, with or without options."""
     return arguments[0] if arguments and callable(arguments[0]) else lambda function: function
 
 

@@ -1,6 +1,6 @@
-"""What the sandbox changes in vLLM, through vLLM's own plug-in point for platforms."""
+"""The sandbox's changes to vLLM, as a platform plug-in."""
 
 
 def register() -> str:
-    """The platform that vLLM is to use, in place of its own for CPUs."""
+    """Return the class of the platform, which replaces vLLM's CPU platform."""
     return "vllm_spark_sandbox.platform.SandboxPlatform"

@@ -1,4 +1,4 @@
-"""How the ranks of a CPU talk to each other; not in platform.py, because vLLM's part asks for the platform at once."""
+"""Communication between ranks on a CPU. Not in platform.py, because vLLM's module requires the platform on import."""
 
 import socket
 
@@ -9,8 +9,8 @@ from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicat
 class SandboxCommunicator(CpuCommunicator):
     """Shared memory between ranks of one host, gloo between hosts.
 
-    A trick: vLLM takes shared memory where all ranks have the same rendezvous port. Under Ray they have it across hosts
-    as well, and each then waits for a segment that only the other host has.
+    A workaround: vLLM uses shared memory if all ranks have the same rendezvous port. Under Ray the ports are equal
+    across hosts, too, and each rank then waits for a segment that only the other host has.
     """
 
     def _all_group_ranks_share_shm_group_name(self) -> bool:

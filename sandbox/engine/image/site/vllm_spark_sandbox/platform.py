@@ -1,4 +1,4 @@
-"""The CPU platform, starting faster and fit for two hosts."""
+"""A CPU platform that starts faster and supports two hosts."""
 
 import os
 
@@ -9,20 +9,21 @@ from vllm.platforms.cpu import CpuPlatform
 class SandboxPlatform(CpuPlatform):
     """vLLM's CPU platform with forked processes, Ray, and gloo between hosts."""
 
-    # A trick: vLLM refuses Ray on a CPU only because its platform names no resource to place a rank on. Ray's "GPU" is
-    # what `ray start --num-gpus=1` says, on a real Spark as here; no hardware has to stand behind it.
+    # A workaround: vLLM refuses Ray on a CPU only because its platform does not name a resource for placing ranks. Ray
+    # counts the value of `ray start --num-gpus=1` as "GPU", as on a real Spark, and needs no hardware for it.
     ray_device_key = "GPU"
 
     @classmethod
     def check_and_update_config(cls, vllm_config):
         super().check_and_update_config(vllm_config)
-        # A trick: vLLM spawns its engine core and its worker on a CPU, and each of the two imports everything again,
-        # some ten seconds of a slow core. Forked from the API server, they have it already. Inside a Ray actor vLLM
-        # goes back to spawning by itself.
+        # A workaround: on a CPU vLLM spawns its engine core and its worker, and each of the two imports everything
+        # again, which takes about ten seconds on a slow core. Forked processes inherit the imports of the API server.
+        # Inside a Ray actor vLLM itself returns to spawning.
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        # A trick: the Sparks of the sandbox share the cores of one machine, and each rank takes all of them. Waiting
-        # for each other in busy loops they are four times slower than with a thread each. vLLM sets the number in a
-        # variable that OpenMP reads when it is loaded, too late for a forked process. Ray gives its actors one thread.
+        # A workaround: the Sparks of the sandbox share the cores of one machine, and each rank uses all of them. The
+        # ranks wait for each other in busy loops and are four times slower than with one thread each. vLLM sets the
+        # number of threads in a variable that OpenMP reads when it is loaded, which is too late for a forked process.
+        # Ray gives its actors one thread.
         if vllm_config.parallel_config.nnodes > 1:
             torch.set_num_threads(1)
 
