@@ -37,6 +37,11 @@ TEXTS = {
         f"{SSH}ssh: connect to host 192.168.1.20 port 22: Connection refused",
         "no SSH connection to 192.168.1.20 port 22: connect to host 192.168.1.20 port 22: Connection refused",
     ),
+    "host-unreachable with data": (
+        'Data could not be sent to remote host "192.168.1.20". Make sure this host can be reached over ssh: '
+        "ssh: connect to host 192.168.1.20 port 22: No route to host",
+        "no SSH connection to 192.168.1.20 port 22: connect to host 192.168.1.20 port 22: No route to host",
+    ),
     "host-unreachable of a name": (
         f"{SSH}ssh: Could not resolve hostname spark1.local: Name or service not known",
         "Could not resolve hostname spark1.local: Name or service not known",

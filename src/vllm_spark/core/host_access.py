@@ -97,7 +97,7 @@ FAULTS = (
     Fault(
         register("host-unreachable", runbook="contact-unreachable"),
         re.compile(
-            r"(?:via ssh: (?:ssh: )?|(?=Data could not be sent|Connection (?:closed|reset|timed out)))"
+            r"(?:(?:via|over) ssh: (?:ssh: )?|(?=Data could not be sent[^\n]*over SSH|Connection (?:closed|reset)))"
             r"(?P<detail>[^\n]+)"
         ),
         "{host}: no SSH connection to {address} port {port}: {detail}",
