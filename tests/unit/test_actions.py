@@ -16,10 +16,10 @@ from ansible.errors import AnsibleActionFail
 
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
+from vllm_spark.core import own_process
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
-from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
 from vllm_spark.verify import runner
@@ -326,7 +326,8 @@ LOCK_VERB = {
 def test_a_lock_file_is_written_if_it_changes(
     check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_verb, "run", lambda *_: lock_verb.LockOutcome("", "images: {}\n", ["pinned"]))
+    done = {"before": "", "after": "images: {}\n", "lines": ["pinned"]}
+    monkeypatch.setattr(own_process, "run", lambda module, *_: done if module == "vllm_spark.pinning.lock_verb" else {})
     file = tmp_path / "lock.yml"
     run = FakeRun(check_mode=check_mode)
     result = run.act("vllm_lock", lock_file=str(file), **LOCK_VERB)
