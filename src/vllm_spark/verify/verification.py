@@ -75,7 +75,8 @@ class Verification:
             probe = self.probe(first, cursor)
             cursor = probe["cursor"]
             state = self.watch.add(probe)
-            if state == "ready":
+            # After a definite refusal the gate `ready` quotes it.
+            if state in {"ready", "refused"}:
                 return probe
             if state == "failed":
                 raise startup.NotServingError(startup.failure(self.watch, self.request.unit, self.host))
