@@ -118,6 +118,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetenso
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
     CONFIG_DIR,
     enabled_units,
+    judged,
     placed,
     rank_states,
     records,
@@ -231,6 +232,7 @@ def main() -> None:
         "placed": placed(),
         "records": deployed,
         "env_mtimes": env_mtimes,
+        "judged": {name: judged(name) for name in params["records"]},
         "states": rank_states([*params["records"], *more]),
         "weights": {path: summary(path) for path in params["weights"]},
         "disks": {path: disk(path) for path in params["disks"]},

@@ -137,21 +137,23 @@ def test_an_interrupted_rollback_is_completed_by_the_next_run(
 
 
 @pytest.mark.parametrize(
-    ("settled", "results", "enabled", "decision"),
+    ("settled", "proven", "results", "enabled", "decision"),
     [
-        (False, [HOLDS], True, {"record": True, "restore": False, "missed": False}),
-        (True, [HOLDS], True, {"record": False, "restore": False, "missed": False}),
-        (True, [MISSED], True, {"record": True, "restore": True, "missed": True}),
-        (False, [MISSED], False, {"record": True, "restore": False, "missed": True}),
+        (False, True, [HOLDS], True, {"record": True, "restore": False, "missed": False}),
+        (True, True, [HOLDS], True, {"record": False, "restore": False, "missed": False}),
+        # The run that started it was interrupted before it judged the gates.
+        (True, False, [HOLDS], True, {"record": True, "restore": False, "missed": False}),
+        (True, True, [MISSED], True, {"record": True, "restore": True, "missed": True}),
+        (False, True, [MISSED], False, {"record": True, "restore": False, "missed": True}),
         # The other rank failed: this one is rolled back with it and does not fail.
-        (False, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False}),
-        (False, [SKIPPED], True, {"record": False, "restore": False, "missed": False}),
+        (False, True, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False}),
+        (False, True, [SKIPPED], True, {"record": False, "restore": False, "missed": False}),
     ],
 )
 def test_decision_after_a_deploy(
-    settled: bool, results: list[dict[str, bool]], enabled: bool, decision: dict[str, bool]
+    settled: bool, proven: bool, results: list[dict[str, bool]], enabled: bool, decision: dict[str, bool]
 ) -> None:
-    plan = {"settled": settled, "undoable": True}
+    plan = {"settled": settled, "undoable": True, "proven": proven}
     plans = [plan] * len(results)
     assert rollback.decide(plan, results[0], plans, results, enabled=enabled).to_json() == decision
 

@@ -226,6 +226,15 @@ class Record(TypedDict, total=False):
     previous: Record | None
 
 
+class JudgedFacts(TypedDict):
+    """The history of one deployment. `launch` and `holds` are those of its last entry, empty and False without one;
+    `held` has the fingerprints of all launches that once passed their gates."""
+
+    launch: str
+    holds: bool
+    held: list[str]
+
+
 class LockFacts(TypedDict, total=False):
     """The operator lock of a host and its holder."""
 
@@ -281,6 +290,7 @@ class Facts(TypedDict, total=False):
     enabled_units: list[str]
     placed: list[str]
     records: Mapping[str, Record]
+    judged: Mapping[str, JudgedFacts]
     env_mtimes: Mapping[str, float]
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]

@@ -36,10 +36,10 @@ def decide(
 ) -> RollbackDecision:
     """Decide after a deploy. `plan` and `result` (of vllm_verify, without `holds` if it was skipped) are those of the
     host, `plans` and `results` those of all hosts of the deployment. A run that changed nothing and whose gates hold
-    leaves no entry in the history."""
+    leaves no entry in the history, unless its last entry is another one: the run before was interrupted, or failed."""
     failed = result.get("holds") is False
     return RollbackDecision(
-        record="holds" in result and (failed or not plan["settled"]),
+        record="holds" in result and (failed or not plan["settled"] or not plan["proven"]),
         restore=enabled and should_roll_back(plans, results),
         missed=failed,
     )
