@@ -45,7 +45,7 @@ def old_record(spec: Spec, facts: Facts) -> Record:
 def once_held(spec: Spec, facts: Facts, launch: str) -> bool:
     """Return True if the history of the host has this launch with all gates passed."""
     judged = facts.get("judged", {}).get(spec.deployment.name)
-    return bool(judged) and launch in judged["held"]
+    return judged is not None and launch in judged["held"]
 
 
 def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps_old: bool = True) -> Record:

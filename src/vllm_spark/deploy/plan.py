@@ -168,7 +168,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
 
 def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:
     judged = facts.get("judged", {}).get(spec.deployment.name)
-    return bool(judged) and judged["holds"] and judged["launch"] == fingerprint
+    return judged is not None and judged["holds"] and judged["launch"] == fingerprint
 
 
 def summary(spec: Spec, plan: Plan) -> list[str]:
