@@ -52,7 +52,8 @@ class Verification:
         for round_ in others:
             if any_failed(verdicts):
                 break
-            self.say(f"… {round_.name}: {len(round_.requests)} requests")
+            if round_.requests:
+                self.say(f"… {round_.name}: {len(round_.requests)} requests")
             probe = self.probe(round_, probe["cursor"]) if wait or probe["cursor"] else self._read(round_)
             verdicts += self._judge(round_, probe)
         return verdicts, run
