@@ -262,13 +262,21 @@ class DeploymentStatus(TypedDict):
     counters: list[Mapping[str, float]]
 
 
+class EnvFacts(TypedDict):
+    """The env file of a deployment compared with the desired one: names of variables, never a value."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    same: bool
+
+
 class StatusFacts(TypedDict):
     """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
 
     deployments: Mapping[str, DeploymentStatus]
     files: Mapping[str, list[str]]
     lock: LockFacts | None
-    env: Mapping[str, Any] | None
 
 
 class Facts(TypedDict, total=False):
@@ -292,6 +300,7 @@ class Facts(TypedDict, total=False):
     records: Mapping[str, Record]
     judged: Mapping[str, JudgedFacts]
     env_mtimes: Mapping[str, float]
+    env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]

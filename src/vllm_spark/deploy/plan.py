@@ -67,6 +67,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "units": [unit, *([] if spec.rank else [timer]), *(f"vllm@{name}.service" for name in spec.inactive)],
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
+        "env_path": f"{spec.config_dir}/env",
     }
 
 
