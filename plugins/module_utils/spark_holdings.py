@@ -88,15 +88,14 @@ def deployments(root: str, count: bool) -> dict[str, dict[str, Any]]:
 
 
 def history(root: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the launches of the history by deployment; of each entry the keys that identify an image."""
-    images: dict[str, list[dict[str, Any]]] = {}
+    """Return the entries of the history by deployment; of each the keys that identify an image, and its judgement."""
+    kept = ("image", "digest", "derived", "time", "launch", "holds", "gates")
+    histories: dict[str, list[dict[str, Any]]] = {}
     for path in glob.glob(os.path.join(root, HISTORY, "*.jsonl")):
         entries = filter(None, map(parse_object, (read_text(path) or "").splitlines()))
         name = os.path.basename(path).removesuffix(".jsonl")
-        images[name] = [
-            {key: entry[key] for key in ("image", "digest", "derived") if key in entry} for entry in entries
-        ]
-    return images
+        histories[name] = [{key: entry[key] for key in kept if key in entry} for entry in entries]
+    return histories
 
 
 def pulled(root: str) -> list[str]:
