@@ -120,8 +120,9 @@ def _variable_takes(variable: Variable, value: str) -> bool:
 
 
 def _is_flag(word: str) -> bool:
-    """Return True if vLLM's parser takes a value for a flag: a dash in front, and not a whole number or a sentence. With
-    a dot it takes even a number for --FLAG.KEY."""
+    """Return True if vLLM's parser takes a value for a flag: a dash in front, and not a whole number or a sentence.
+
+    With a dot in it, it takes even a number for --FLAG.KEY."""
     if not word.startswith("-") or word == "-":
         return False
     return "." in word or "=" in word or not (" " in word or re.fullmatch(r"-\d+", word))

@@ -58,6 +58,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
         log=recipe["gates"].get("log", []),
+        variables=sorted({*recipe.get("env", {}), *spec.secrets}),
         fabric=recipe["gates"].get("fabric", {}).get("network"),
         answers=recipe["gates"].get("answer", answer.DEFAULT_ANSWERS),
         gates=_optional_gates(spec),
