@@ -77,8 +77,8 @@ def _missing_netdevs(config: LinkConfig, fabric: FabricFacts) -> Iterator[Refusa
             yield FABRIC_NETDEV(
                 what=f"{twin.netdev} {state}, which has {', '.join(known) or 'no netdev'}{error}",
                 expected="the two netdevs of the socket with the cable",
-                fix=f"ssh {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses. If "
-                "it prints nothing: plug the cable in on both ends and wait 10 s.",
+                fix=f"ssh {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses. "
+                "If it prints nothing: plug the cable in on both ends and wait 10 s.",
             )
 
 
