@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import RECORD, typed
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
@@ -92,9 +93,7 @@ def history(root: str) -> dict[str, list[dict[str, Any]]]:
     for path in glob.glob(os.path.join(root, HISTORY, "*.jsonl")):
         entries = filter(None, map(parse_object, (read_text(path) or "").splitlines()))
         name = os.path.basename(path).removesuffix(".jsonl")
-        images[name] = [
-            {key: entry[key] for key in ("image", "digest", "derived") if key in entry} for entry in entries
-        ]
+        images[name] = [typed(entry, {key: RECORD[key] for key in ("image", "digest", "derived")}) for entry in entries]
     return images
 
 

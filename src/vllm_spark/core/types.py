@@ -281,6 +281,8 @@ class Facts(TypedDict, total=False):
     enabled_units: list[str]
     placed: list[str]
     records: Mapping[str, Record]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]
