@@ -68,16 +68,25 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     known = names(folders)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
+        searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise RefusedError(
             [
                 UNKNOWN_RECIPE(
-                    what=f"unknown recipe {name}",
-                    expected=f"one of {', '.join(known)}" if known else "a recipe folder with recipes in it",
-                    fix=f"name {close[0]!r}." if close else "correct `recipe:` in vllm_deployments.",
+                    what=f"unknown recipe {name} (searched: {searched})",
+                    expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+                    fix=_fix_of_name(close, known),
                 )
             ]
         )
     return read(known[name])
+
+
+def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+    if close:
+        return f"name {close[0]!r}."
+    if known:
+        return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
+    return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
 
 
 def read(file: Path) -> Recipe:
