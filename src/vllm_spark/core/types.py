@@ -305,6 +305,8 @@ class Facts(TypedDict, total=False):
     placed: list[str]
     records: Mapping[str, Record]
     judged: Mapping[str, JudgedFacts]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
     env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]

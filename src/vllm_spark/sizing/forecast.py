@@ -120,7 +120,8 @@ def forecast(
 
 def longest_request(recipe: Document, model: MemoryModel | None) -> int:
     """Return the tokens of the longest request that the engine accepts: of the recipe, or else of the model."""
-    return int(flag_names.positive_number(recipe["args"], "max-model-len") or (model.architecture.positions if model else 1)
+    longest = flag_names.positive_number(recipe["args"], "max-model-len")
+    return longest or (model.architecture.positions if model else 1)
 
 
 def predicted(
