@@ -66,12 +66,11 @@ options:
     type: bool
     default: false
   env_path:
-    description: An env file to compare. RV(facts.status) names the variables that differ.
+    description: An env file to compare. RV(facts.env) names the variables that differ, and never has a value.
     type: path
   env_content:
-    description: The desired content of O(env_path). Never shown.
+    description: The desired content of O(env_path). Never shown. Without it nothing is compared.
     type: str
-    default: ""
 attributes:
   check_mode:
     support: full
@@ -122,6 +121,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetenso
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
     CONFIG_DIR,
     enabled_units,
+    judged,
     placed,
     rank_states,
     records,
@@ -170,7 +170,7 @@ def host_facts(docker: dict[str, Any]) -> HostFacts:
     }
 
 
-def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def status_facts(names: Iterable[str], docker: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of `status`. The second sample of the counters comes last, after most of its second."""
     deployments = spark_status.deployments(names)
     first: dict[str, dict[str, float] | None] = {}
@@ -184,7 +184,6 @@ def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mappin
         "deployments": deployments,
         "files": spark_status.files(deployments),
         "lock": spark_lock.read_holder(),
-        "env": spark_status.env_changes(params["env_path"], params["env_content"]) if params["env_path"] else None,
     }
     for name, entry in deployments.items():
         samples = [first[name], spark_status.second_sample(entry["address"], first[name])]
@@ -207,7 +206,7 @@ def main() -> None:
         "host": {"type": "bool", "default": False},
         "status": {"type": "bool", "default": False},
         "env_path": {"type": "path"},
-        "env_content": {"type": "str", "default": "", "no_log": True},
+        "env_content": {"type": "str", "no_log": True},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     params = module.params
@@ -217,7 +216,7 @@ def main() -> None:
     more = [name for name in on_disk if name not in params["records"]]
     states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
     more_records = {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}
-    deployed, env_mtimes = records({**params["records"], **more_records})
+    deployed, broken, env_mtimes = records({**params["records"], **more_records})
     facts = {
         "hostname": platform.node(),
         "machine": platform.machine(),
@@ -235,17 +234,21 @@ def main() -> None:
         "enabled_units": enabled_units(),
         "placed": placed(),
         "records": deployed,
+        "broken_records": broken,
         "env_mtimes": env_mtimes,
+        "judged": {name: judged(name) for name in params["records"]},
         "states": rank_states([*params["records"], *more]),
         "weights": {path: summary(path) for path in params["weights"]},
         "disks": {path: disk(path) for path in params["disks"]},
     }
+    if params["env_path"] and params["env_content"] is not None:
+        facts["env"] = spark_status.env_changes(params["env_path"], params["env_content"])
     if params["fabric"]:
         facts["fabric"] = fabric()
     if params["host"]:
         facts["host"] = host_facts(docker)
     if params["status"]:
-        facts["status"] = status_facts(on_disk, docker, params)
+        facts["status"] = status_facts(on_disk, docker)
     # By the clock of this host; the controller compares it with its own.
     facts["time"] = {"began": started_at, "ended": time.time()}
     module.exit_json(changed=False, facts=facts)

@@ -76,12 +76,17 @@ def container(name: str, image_id: str, ours: bool = True) -> dict[str, Any]:
     return {"name": name, "image_id": image_id, "image": "any", "state": "running", "ours": ours}
 
 
+def judged(deployed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a history in which each launch of a deployment passed its gates."""
+    return [{"launch": launch_["record"].get("launch"), "holds": True} for launch_ in deployed["launches"].values()]
+
+
 def holdings(
     deployments: dict[str, Any] | None = None, images: Any = (), containers: Any = (), **more: Any
 ) -> dict[str, Any]:
     held = {
         "deployments": deployments or {},
-        "history": {},
+        "history": {name: judged(entry) for name, entry in (deployments or {}).items()},
         "pulled": [],
         "docker": {
             "error": "",

@@ -153,14 +153,22 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     run = FakeRun(hostvars={"spark1": {"spark_precheck_box": {"facts": facts}, "vllm_plan_box": {"facts": facts}}})
     idle = run.act("vllm_plan", hosts=[])["plan"]
     assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
-    forecast = {"hosts": [], "context": 0, "streams": 0, "roofline": {}, "recipe_folders": []}
+    forecast = {"hosts": [], "context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": []}
     assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
 
 
 def forecast_args(*hosts: str, **more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    return {"hosts": list(hosts), "context": 0, "streams": 0, "roofline": {}, "recipe_folders": folders, **more}
+    return {
+        "hosts": list(hosts),
+        "context": 0,
+        "streams": 0,
+        "min_speed": 0,
+        "roofline": {},
+        "recipe_folders": folders,
+        **more,
+    }
 
 
 @pytest.fixture

@@ -89,6 +89,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["rollback-files-gone"],
     ),
     ("no gates", {"spark1": held({**GOOD, "previous": launch("a", gates=False)})}, "", ["rollback-no-gates"]),
+    ("never judged", {"spark1": held(history={"demo": []})}, "", ["rollback-never-held"]),
+    (
+        "missed its gates",
+        {"spark1": held(history={"demo": [{"launch": "a" * 64, "holds": False, "gates": {"missed": ["ready"]}}]})},
+        "",
+        ["rollback-never-held"],
+    ),
     ("no docker", {"spark1": held() | {"docker": {"error": "gone"}}}, "", ["rollback-no-docker"]),
     ("another runs", {"spark1": held(units={"vllm@other.service": "active"})}, "demo", ["rollback-another-runs"]),
     (

@@ -154,7 +154,8 @@ class HcaFacts(TypedDict):
 
 
 class FabricFacts(TypedDict):
-    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev."""
+    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev,
+    `hotplug` is true if DGX OS powers the ConnectX-7 down while it has no cable."""
 
     netdevs: list[NetdevFacts]
     hcas: list[HcaFacts]
@@ -163,16 +164,19 @@ class FabricFacts(TypedDict):
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
     default_route: str | None
+    hotplug: NotRequired[bool]
     error: NotRequired[str]
 
 
 class NetplanFileFacts(TypedDict):
     """One netplan file. `netdevs` are the interfaces that it configures, `more` its other sections, `error` says why
-    netplan cannot read it."""
+    netplan cannot read it. `profiles` are UUIDs of NetworkManager's profiles, `unbound` those without a netdev."""
 
     path: str
     netdevs: list[str]
     more: list[str]
+    profiles: NotRequired[list[str]]
+    unbound: NotRequired[list[str]]
     error: str
 
 
@@ -228,6 +232,15 @@ class Record(TypedDict, total=False):
     previous: Record | None
 
 
+class JudgedFacts(TypedDict):
+    """The history of one deployment. `launch` and `holds` are those of its last entry, empty and False without one;
+    `held` has the fingerprints of all launches that once passed their gates."""
+
+    launch: str
+    holds: bool
+    held: list[str]
+
+
 class LockFacts(TypedDict, total=False):
     """The operator lock of a host and its holder."""
 
@@ -255,13 +268,21 @@ class DeploymentStatus(TypedDict):
     counters: list[Mapping[str, float]]
 
 
+class EnvFacts(TypedDict):
+    """The env file of a deployment compared with the desired one: names of variables, never a value."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    same: bool
+
+
 class StatusFacts(TypedDict):
     """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
 
     deployments: Mapping[str, DeploymentStatus]
     files: Mapping[str, list[str]]
     lock: LockFacts | None
-    env: Mapping[str, Any] | None
 
 
 class Facts(TypedDict, total=False):
@@ -283,7 +304,11 @@ class Facts(TypedDict, total=False):
     enabled_units: list[str]
     placed: list[str]
     records: Mapping[str, Record]
+    judged: Mapping[str, JudgedFacts]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
+    env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]
