@@ -25,6 +25,7 @@ HISTORY_DIR = "/var/lib/vllm-spark/history"
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
+    "InvocationID",
 )
 
 
