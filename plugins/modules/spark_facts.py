@@ -11,7 +11,7 @@ description:
 author: vllm-spark
 options:
   images:
-    description: Images whose ID is read, each as C(repository@sha256:…).
+    description: Images whose identity is read, each as C(repository@sha256:…) or as the name of a derived image.
     type: list
     elements: str
     default: []
@@ -101,7 +101,11 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock, spark_status
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import (
+    Docker,
+    DockerError,
+    identity,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import (
     docker_host,
@@ -129,22 +133,23 @@ if TYPE_CHECKING:
 
 
 def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return (facts of the engine, image -> id or None). With `host_too`, also those of spark_host.docker_host."""
+    """Return (facts of the engine, image -> identity or None). With `host_too`, also spark_host.docker_host."""
     missing = "" if importlib.util.find_spec("requests") else "requests"
     facts: dict[str, Any] = {"version": "", "error": "", "missing_python": missing, "containers": {}}
-    ids: dict[str, str | None] = dict.fromkeys(images)
+    found: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()
         facts["version"] = docker.get("/version")["Version"]
         facts["containers"] = docker.containers("vllm-spark.deployment")
-        for image in ids:
-            ids[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
+        for image in found:
+            document = docker.get(f"/images/{image}/json", missing_ok=True)
+            found[image] = identity(image, document) if document else None
         if host_too:
             facts |= docker_host(docker)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None
     except DockerError as error:
         facts["error"] = str(error)
-    return facts, ids
+    return facts, found
 
 
 def disk(path: str) -> DiskFacts:

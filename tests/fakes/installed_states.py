@@ -51,6 +51,7 @@ def deployment(name: str = "demo", mounts: str = "", **launches: dict[str, Any])
 def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
     return {
         "id": f"sha256:id-{mark}",
+        "identity": "",
         "tags": list(tags),
         "digests": [f"{ENGINE}@sha256:{mark * 64}"],
         "labels": {},
@@ -62,6 +63,7 @@ def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
 def derived(mark: str, *tags: str, base: str = BASE) -> dict[str, Any]:
     return {
         "id": f"sha256:id-derived-{mark}",
+        "identity": f"content sha256:{mark * 64}",
         "tags": [f"vllm-spark/recipe-{mark}:{mark * 12}", *tags],
         "digests": [],
         "labels": {"vllm-spark.inputs": mark * 64, "vllm-spark.base": base},

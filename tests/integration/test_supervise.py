@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -327,3 +329,17 @@ def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monke
     assert asyncio.run(serve()) is False
     assert json.loads((rank.run_dir / "lives.json").read_text()) == {"restarts": 0, "times": []}
     assert calls == [("systemctl", "reset-failed", "vllm@demo")]
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="no docker command: the template cannot be parsed")
+def test_the_template_of_the_supervisor_prints_an_image() -> None:
+    listed = subprocess.run(["docker", "image", "ls", "-q"], capture_output=True, text=True, check=False)
+    if listed.returncode or not listed.stdout.split():
+        pytest.skip("no Docker engine with an image: the template cannot be parsed")
+    image = listed.stdout.split()[0]
+    argv = ["docker", "image", "inspect", "--format", supervisor.IMAGE_CONTENT, image]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    platform, layers = done.stdout.split(" ")[:2]
+    assert platform.startswith("linux/")
+    assert json.loads(layers)[0].startswith("sha256:")
+    assert "null" not in done.stdout.split(" ")[2:]

@@ -56,13 +56,15 @@ class DiskFacts(TypedDict):
 
 
 class DockerFacts(TypedDict, total=False):
-    """The engine and the toolkit's containers. `version` is empty if the engine does not answer."""
+    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `store` is the image
+    store: overlay2, or "overlayfs (containerd)"."""
 
     version: str
     error: str
     missing_python: str
     containers: Mapping[str, ContainerFacts]
     root: str
+    store: str
     on_gpu: list[str]
     disk: DiskFacts | None
 
@@ -280,7 +282,7 @@ class StatusFacts(TypedDict):
 
 
 class Facts(TypedDict, total=False):
-    """The facts of one host."""
+    """The facts of one host. `images`: name -> identity (spark_docker.identity), None for an absent image."""
 
     hostname: str
     machine: str

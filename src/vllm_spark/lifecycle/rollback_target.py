@@ -238,11 +238,12 @@ def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarg
         )
         return
     images = {host: find(hosts[host], image_of(target.record)) for host, target in chosen.items()}
-    if len({image["id"] for image in images.values() if image}) > 1:
+    # An image that was pulled is found by its digest. A derived one has the same name everywhere.
+    if len({image["identity"] for image in images.values() if image and image["identity"]}) > 1:
         yield _refusal(
             ROLLBACK_TWO_IMAGES,
             f"{image_of(next(iter(chosen.values())).record)} is not the same image on {names}",
-            "one image ID, because the ranks exchange pickled Python objects",
+            "one image, because the ranks exchange pickled Python objects",
             "deploy the inventory of that day, which gives the worker the head's.",
         )
 

@@ -21,7 +21,7 @@ from vllm_spark.core import paths, schema
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import rules, shared_gates
+from vllm_spark.recipe import flag_names, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
@@ -65,16 +65,25 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     known = names(folders)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
+        searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise RefusedError(
             [
                 UNKNOWN_RECIPE(
-                    what=f"unknown recipe {name}",
-                    expected=f"one of {', '.join(known)}" if known else "a recipe folder with recipes in it",
-                    fix=f"name {close[0]!r}." if close else "correct `recipe:` in vllm_deployments.",
+                    what=f"unknown recipe {name} (searched: {searched})",
+                    expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+                    fix=_fix_of_name(close, known),
                 )
             ]
         )
     return read(known[name])
+
+
+def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+    if close:
+        return f"name {close[0]!r}."
+    if known:
+        return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
+    return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
 
 
 def read(file: Path) -> Recipe:
@@ -90,6 +99,7 @@ def read(file: Path) -> Recipe:
     faults += shared_gates.faults(document)
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
+    document = with_flag_names(document, document["engine"]["version"])
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
     if faults:
@@ -122,10 +132,17 @@ def _refusal(file: Path, fault: Fault) -> Refusal:
     return BAD_RECIPE(what=f"{name}: {fault.what}", expected=fault.expected, fix=f"correct {name}.")
 
 
+def with_flag_names(document: Document, version: str) -> Document:
+    """Return a recipe, or the overrides of one, with the flags of `args` in the spelling of the engine."""
+    if "args" not in document:
+        return document
+    return {**document, "args": flag_names.canonical(document["args"], flag_names.engine_of(version))}
+
+
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
     """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
     document = copy.deepcopy(dict(recipe.document))
-    for block, changes in overrides.items():
+    for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():
             if value is None:
