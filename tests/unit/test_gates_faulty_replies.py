@@ -177,6 +177,21 @@ def test_a_recipe_without_optional_gates_sends_six_requests(resolve: Callable[..
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("status", "ok"), [(200, None), (500, None), (401, True), (404, True)])
+def test_what_invocations_answers_without_a_key_is_reported(status: int, ok: bool | None, bench: Bench) -> None:
+    replies = responses_of(bench, bench.server())
+    replies["key-invocations"] = {"status": status, "json": {"choices": [{"text": "2"}]}, "text": "", "seconds": 0.1}
+    verdict = next(one for one in bench.judge(replies) if (one.gate, one.id) == ("key", "invocations"))
+    assert verdict.ok is ok
+    assert f"without a key{'' if ok is None else ':'} " in verdict.observed
+    assert ("bind 127.0.0.1 and a proxy" in verdict.observed) is (ok is None)
+
+
+def test_a_server_without_a_key_is_not_asked_for_one(bench: Bench) -> None:
+    request = dataclasses.replace(bench.request, api_key=False)
+    assert not [one for one in runner.requests(request) if one["id"].startswith("key-")]
+
+
 # Bytes that are not a valid response, whole or as a stream.
 INVALID_BYTES = {
     "nothing": b"",
@@ -205,7 +220,7 @@ INVALID_BYTES = {
 
 
 # Requests whose text is not judged: an unknown model is judged by its status alone, and any text is a token.
-TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready"}
+TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready", "key-invocations"}
 
 
 @pytest.mark.parametrize("name", INVALID_BYTES)
