@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError, store
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     NOT_FOUND,
     TIMED_OUT,
@@ -144,7 +144,7 @@ def owned(owner: Callable[[str], PortHolder], pid: str) -> PortHolder | None:
 
 
 def docker_host(docker: Docker) -> dict[str, Any]:
-    """Return the folder where Docker stores images, the name of each running container by id, and the names of the
+    """Return Docker's image store and its folder, the name of each running container by id, and the names of the
     containers that have the GPU. Raises DockerError if the engine does not answer."""
     running = {entry["Id"]: entry["Names"][0].lstrip("/") for entry in docker.get("/containers/json")}
     on_gpu = []
@@ -155,7 +155,8 @@ def docker_host(docker: Docker) -> dict[str, Any]:
             continue
         if container and has_gpu(container):
             on_gpu.append(name)
-    return {"root": docker.get("/info").get("DockerRootDir"), "running": running, "on_gpu": sorted(on_gpu)}
+    info = docker.get("/info")
+    return {"root": info.get("DockerRootDir"), "store": store(info), "running": running, "on_gpu": sorted(on_gpu)}
 
 
 def has_gpu(container: dict[str, Any]) -> bool:

@@ -75,8 +75,11 @@ def write_file(path: str, content: str, mode: str) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, int(mode, 8))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        # An error of a write does not name its file.
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = path
         raise
 
 

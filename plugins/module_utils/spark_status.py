@@ -28,7 +28,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets i
 if TYPE_CHECKING:
     from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
-    from vllm_spark.core.types import ContainerFacts
+    from vllm_spark.core.types import ContainerFacts, EnvFacts
 
 CONFIG, RUN, HISTORY = "etc/vllm-spark", "run/vllm-spark", "var/lib/vllm-spark/history"
 # Files of the toolkit beside a deployment's own folder.
@@ -89,7 +89,7 @@ def checksum_and_mode(path: str) -> list[str]:
         return ["", ""]
 
 
-def env_changes(path: str, content: str) -> dict[str, Any]:
+def env_changes(path: str, content: str) -> EnvFacts:
     """Return the names that a deploy would add to an env file, remove from it, or give another value. Values stay on
     the host."""
     current_text = text(path)

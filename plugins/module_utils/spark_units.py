@@ -9,13 +9,19 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    parse_object,
+    read_object,
+    read_text,
+    run,
+)
 
 if TYPE_CHECKING:
-    from vllm_spark.core.types import Record
+    from vllm_spark.core.types import JudgedFacts, Record
 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
+HISTORY_DIR = "/var/lib/vllm-spark/history"
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
@@ -59,6 +65,18 @@ def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, floa
         if os.path.isfile(env):
             env_mtimes[name] = os.path.getmtime(env)
     return result, env_mtimes
+
+
+def judged(name: str, folder: str = HISTORY_DIR) -> JudgedFacts:
+    """Return what the history of a deployment says about its launches. A line that was cut off is skipped."""
+    lines = (read_text(os.path.join(folder, f"{name}.jsonl")) or "").splitlines()
+    entries = [entry for line in lines if (entry := parse_object(line))]
+    last = entries[-1] if entries else {}
+    return {
+        "launch": str(last.get("launch", "")),
+        "holds": bool(last.get("holds")),
+        "held": sorted({str(entry.get("launch", "")) for entry in entries if entry.get("holds")}),
+    }
 
 
 def placed() -> list[str]:

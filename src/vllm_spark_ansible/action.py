@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -38,6 +38,14 @@ class SparkAction(ActionBase):
         except RefusedError as error:
             # Ansible would print a chained cause a second time.
             self.fail(str(error))
+        except AnsibleActionFail:
+            raise
+        except AnsibleError as error:
+            explained = self.explained(str(error))
+            if isinstance(error, AnsibleConnectionFailure):
+                # Ansible treats a host that it cannot reach in another way than a task that failed.
+                raise AnsibleConnectionFailure(explained) from None
+            self.fail(explained)
         return {"changed": False, **result, **({"_ansible_verbose_override": True} if self.quiet else {})}
 
     @abstractmethod
@@ -99,9 +107,18 @@ class SparkAction(ActionBase):
             module_args=dict(args),
             task_vars=self.task_vars,
         )
+        if result.get("failed") and result.get("msg"):
+            result["msg"] = self.explained(str(result["msg"]))
         if key and key not in result:
             raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)
         return result
+
+    def explained(self, text: str) -> str:
+        """Return an error of Ansible or of a module, in the toolkit's words if it concerns the access to the host."""
+        from vllm_spark.core import host_access  # noqa: PLC0415  only a failure pays for this import
+
+        refusal = host_access.explain(text, host_access.Login.of(self.task_vars))
+        return str(refusal) if refusal else text
 
     def shell(self, command: str) -> str:
         """Run a shell command on the host and return its stdout, or nothing if it fails."""

@@ -98,6 +98,10 @@ def chat_reply(text: str) -> dict[str, Any]:
     return reply(200, {"choices": [{"message": {"content": text}}]})
 
 
+# The response of the printed address, with what the action adds.
+OUTSIDE = {**reply(200, None), "url": "http://spark1:8000", "source": "from this machine"}
+
+
 @pytest.fixture
 def healthy(gate_request: GateRequest) -> dict[str, Any]:
     """Return the probe of a healthy server."""
@@ -117,13 +121,14 @@ def healthy(gate_request: GateRequest) -> dict[str, Any]:
             "unknown-model": reply(404, {"error": {}}),
             "answer-0": chat_reply("Paris"),
             "answer-1": chat_reply("437\n"),
+            "reach": OUTSIDE,
         },
     }
 
 
 def test_a_healthy_server_passes_every_gate(gate_request: GateRequest, healthy: dict[str, Any], log: list[str]) -> None:
     verdicts = runner.judge(gate_request, healthy, log)
-    assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer"]
+    assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer", "reach"]
     assert all(verdict.ok for verdict in verdicts)
 
 
@@ -228,7 +233,7 @@ def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
     labels = {"vllm-spark.launch": gate_request.launch}
     container = {"state": "running", "image": gate_request.image, "labels": labels}
     return dataclasses.replace(gate_request, rank=1), {
-        "responses": {},
+        "responses": {"reach": OUTSIDE},
         "container": container,
         "state": {"state": "serving"},
     }
@@ -236,9 +241,10 @@ def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
 
 def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[GateRequest, dict[str, Any]]) -> None:
     rank, probe = worker
-    assert ready.is_ready(probe)
+    assert ready.is_ready({**probe, "responses": {}})
     assert [verdict.line() for verdict in runner.judge(rank, probe, [])] == [
-        "✓ ready rank: rank 1 runs and its head serves"
+        "✓ ready rank: rank 1 runs and its head serves",
+        "✓ reach address: http://spark1:8000 answers from this machine",
     ]
 
 
@@ -255,7 +261,7 @@ def test_a_worker_that_does_not_serve_fails(
     change: dict[str, Any], says: str, worker: tuple[GateRequest, dict[str, Any]]
 ) -> None:
     rank, probe = worker
-    changed = {**probe, **change}
+    changed = {**probe, "responses": {}, **change}
     assert not ready.is_ready(changed)
     verdicts = runner.judge(rank, changed, [])
     assert says in "\n".join(str(verdict) for verdict in verdicts)

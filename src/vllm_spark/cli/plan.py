@@ -21,6 +21,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--context", type=_positive, help="tokens of context of each sequence")
     parser.add_argument("--accept-known-issue", nargs="+", default=[], metavar="ID", help="continue in spite of it")
     parser.add_argument("--streams", type=_positive, default=1, help="concurrent sequences")
+    parser.add_argument("--min-speed", type=float, default=0, metavar="TOK_S", help="refuse a slower forecast")
     parser.set_defaults(run=run)
 
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     if not facts:
         facts = {host: {"memory": reference_spark.MEMORY} for host in arguments.hosts_of(recipe)}
-    request = ForecastRequest(args.context, args.streams)
+    request = ForecastRequest(args.context, args.streams, args.min_speed)
     context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
     result = forecast.forecast(recipe.name, recipe.document, facts, request, context)
     subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)

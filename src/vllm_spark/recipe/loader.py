@@ -7,7 +7,6 @@ relies on that shape.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.core import paths, schema
+from vllm_spark.core import paths, schema, text
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
@@ -64,17 +63,26 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     """Read a recipe by name. Raises RefusedError with every fault of it."""
     known = names(folders)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = text.close_names(name, known)
+        searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise RefusedError(
             [
                 UNKNOWN_RECIPE(
-                    what=f"unknown recipe {name}",
-                    expected=f"one of {', '.join(known)}" if known else "a recipe folder with recipes in it",
-                    fix=f"name {close[0]!r}." if close else "correct `recipe:` in vllm_deployments.",
+                    what=f"unknown recipe {name} (searched: {searched})",
+                    expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+                    fix=_fix_of_name(close, known),
                 )
             ]
         )
     return read(known[name])
+
+
+def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+    if close:
+        return text.choice(close)
+    if known:
+        return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
+    return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
 
 
 def read(file: Path) -> Recipe:

@@ -16,7 +16,7 @@ from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import architecture, flag_names, known_issues, loader
 from vllm_spark.recipe.hub_cache import snapshot
-from vllm_spark.sizing import checkpoint_layout, memory, roofline
+from vllm_spark.sizing import checkpoint_layout, memory, roofline, speed_floor
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.roofline import Constants, Drafter, Load, Prediction
 
@@ -39,11 +39,13 @@ ONE_STREAM = "one stream"
 class ForecastRequest:
     """The load to plan for: tokens of context of each sequence, and concurrent sequences.
 
-    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT.
+    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT. `min_speed` is
+    the least speed in tok/s of a sequence; 0 accepts every speed.
     """
 
     context: int | None = None
     streams: int = 1
+    min_speed: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,12 @@ def forecast(
     prediction = predicted(recipe, request, context.constants, model)
     if model and prediction is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
+    better = better_recipes(recipe, prediction, facts, request, context) if prediction else []
     refusals = [
         *unreadable,
-        *(refusal for host, fit in fits.items() for refusal in _too_small(name, host, fit, request)),
+        *(refusal for host, fit in fits.items() for refusal in _too_small(name, host, recipe, fit, request)),
         *(refusal for host, size in downloads.items() for refusal in _disk(host, size, facts[host], context.hub_dir)),
+        *speed_floor.too_slow(name, prediction, request.min_speed, better),
     ]
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model))
     return Forecast(
@@ -108,7 +112,7 @@ def forecast(
         download_bytes=max(downloads.values(), default=0),
         refusals=refusals,
         notes=notes,
-        better=better_recipes(recipe, prediction, facts, request, context) if prediction else [],
+        better=better,
     )
 
 
@@ -241,17 +245,17 @@ def _size(recipe: Document, source: Document) -> int:
     return int(sum(architecture.load(source["architecture"]).stored_weights().values()) * roofline.UNQUANTISED)
 
 
-def _too_small(name: str, host: str, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+def _too_small(name: str, host: str, recipe: Document, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
     required = _required_requests(request)
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
-        cache = gib(required * fit.request)
+        cache, budget = gib(required * fit.request), memory.budget_key(recipe)
         yield NO_ROOM_FOR_THE_CACHE(
             what=f"{name} on {host}: weights take {gib(fit.weights)} and the workspace {gib(fit.workspace)} of the "
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",
-            fix="raise overrides.memory.utilization, or lower overrides.args.max-model-len"
+            fix=f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if request.context else ''}.",
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.types import Document
 
 
@@ -41,12 +42,18 @@ class GateRequest:
     answers: Sequence[Document] = ()
     gates: Mapping[str, Document] = field(default_factory=dict)
     through: Mapping[str, str] = field(default_factory=dict)
+    bind: str = ""  # the address on which the server listens; empty in a request of an older toolkit
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
         """Return the request that `to_json` wrote. Keys of another toolkit version are ignored."""
         names = {each.name for each in fields(cls)}
         return cls(**{key: value for key, value in document.items() if key in names})
+
+    def client_url(self, host: str) -> str:
+        """Return the URL for clients. `host` is the address of the Spark in the inventory."""
+        address = host if self.bind in ("", ALL_INTERFACES) else self.bind
+        return f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of gates.json."""
