@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,41 @@ def test_a_router_with_a_fallback_fails(name: str, resolve: Callable[..., Spec])
     verdicts = bench.judge(responses_of(bench, engine, routed(engine, other)))
     assert [verdict.id for verdict in failed(verdicts)] == ([expected] if expected else [])
     assert not any("\n" in verdict.line() for verdict in failed(verdicts))
+
+
+NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+@pytest.mark.parametrize(("fallback", "router"), [("qwen", False), ("twin", False), ("", True)])
+def test_a_router_that_hides_a_refused_tool_choice_fails(
+    fallback: str, router: bool, resolve: Callable[..., Spec]
+) -> None:
+    """Field report 004: the engine has no tool parser, and the router sends the requests with tools elsewhere."""
+    bench = bench_of(resolve(), through="http://router.invalid:4000")
+    engine = bench.server()
+    name = {"name": "qwen", "knows_every_name": True} if fallback == "qwen" else {}
+    other = dataclasses.replace(bench.server(seed=5), **name)
+
+    def without_tools(path: str, body: Mapping[str, Any]) -> Reply:
+        return refusal(400, NO_PARSER) if "tools" in body else engine.answer(path, body)
+
+    def through(path: str, body: Mapping[str, Any]) -> Reply:
+        return other.answer(path, body) if fallback and "tools" in body else without_tools(path, body)
+
+    replies = responses_of(bench, SimpleNamespace(answer=without_tools), through)  # type: ignore[arg-type]
+    verdicts = {verdict.id: verdict for verdict in bench.judge(replies) if verdict.gate == "failover"}
+    assert verdicts["engine-tools"].ok is None
+    assert NO_PARSER.split()[-4] in verdicts["engine-tools"].observed
+    assert [verdict.ok for verdict in verdicts.values()][2:] == [None, True, True, router]
+    if fallback:
+        assert f"from model '{other.name}'" in verdicts["router-tools"].observed
+
+
+def test_a_router_that_sends_tools_to_a_twin_fails(resolve: Callable[..., Spec]) -> None:
+    bench = bench_of(resolve(), through="http://router.invalid:4000")
+    engine, twin = bench.server(), bench.server(seed=5)
+    replies = responses_of(bench, engine, lambda path, body: (twin if "tools" in body else engine).answer(path, body))
+    assert [verdict.id for verdict in failed(bench.judge(replies))] == ["router-tools"]
 
 
 def test_a_stored_fingerprint_of_another_model_fails(resolve: Callable[..., Spec]) -> None:

@@ -146,6 +146,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if active is None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
+    refusals = list(placement.drafter_refusals(active, loaded.document))
+    if refusals:
+        raise RefusedError(refusals)
     lock = lockfile.read(inventory.lock_file)
     recipe = lockfile.pinned(loader.merged(loaded, active.overrides), lock)
     accepted = sorted({*active.accept_known_issues, *inventory.accepted})

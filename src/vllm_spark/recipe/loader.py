@@ -141,6 +141,11 @@ def with_flag_names(document: Document, version: str) -> Document:
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
     """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
     document = copy.deepcopy(dict(recipe.document))
+    if "drafter" in overrides:
+        # An acceptance was measured with the recipe's own number of tokens.
+        drafter = document["drafter"]
+        for entry in drafter.get("acceptance", []):
+            entry.setdefault("tokens", drafter["speculative_tokens"])
     for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():

@@ -134,8 +134,14 @@ def predicted(
         kv_width=model.kv_width,
         drafter=Drafter(model.drafter, drafter["speculative_tokens"], 0.0) if drafter and model.drafter else None,
     )
-    measured = [entry["rate"] for entry in drafter.get("acceptance", [])] if drafter else []
+    measured = measured_acceptance(drafter) if drafter else []
     return roofline.predict(model.architecture, model.layout, load, constants, measured)
+
+
+def measured_acceptance(drafter: Document) -> list[float]:
+    """Return the acceptances that were measured with this drafter's number of tokens."""
+    tokens = drafter["speculative_tokens"]
+    return [entry["rate"] for entry in drafter.get("acceptance", []) if entry.get("tokens", tokens) == tokens]
 
 
 def better_recipes(
