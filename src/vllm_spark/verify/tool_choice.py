@@ -74,6 +74,11 @@ def judge_router(names: AbstractSet[str], engine: HttpResponse, response: HttpRe
         observed = answered.fault or f"the router answers tool_choice auto from model {quoted(answered.model)}"
         return _failure("router-tools", observed, f"the engine's refusal, status {engine.get('status')}", fix)
     message = responses.read(response)
+    if message.fault and response.get("status") != HTTPStatus.OK:
+        # Clients see this error: no other model answers.
+        return Verdict(
+            "failover", "router-tools", None, f"the router does not pass tool_choice auto on: {message.fault}"
+        )
     if message.fault or message.model not in names:
         observed = message.fault or f"the reply names model {quoted(message.model)}"
         return _failure("router-tools", f"tool_choice auto: {observed}", " or ".join(sorted(names)), fix)
