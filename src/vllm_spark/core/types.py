@@ -56,7 +56,8 @@ class DiskFacts(TypedDict):
 
 
 class DockerFacts(TypedDict, total=False):
-    """The engine and the toolkit's containers. `version` is empty if the engine does not answer."""
+    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `containerd_root` is
+    set if containerd keeps the images, as on a new Docker 29."""
 
     version: str
     error: str
@@ -65,6 +66,8 @@ class DockerFacts(TypedDict, total=False):
     root: str
     on_gpu: list[str]
     disk: DiskFacts | None
+    containerd_root: str | None
+    containerd_disk: DiskFacts | None
 
 
 class PortHolder(TypedDict):
@@ -100,9 +103,23 @@ class FirmwareFacts(TypedDict, total=False):
     reboot: list[str] | None
 
 
-class HostFacts(FirmwareFacts, total=False):
-    """Firmware, GPU processes and pending changes of a host."""
+class InputRules(TypedDict):
+    """The policy of the chain INPUT, empty if unknown, and the netdevs on which every connection is accepted."""
 
+    policy: str
+    open_netdevs: list[str]
+
+
+class FirewallFacts(InputRules):
+    """The firewall of a host. `ufw` is true if it is switched on."""
+
+    ufw: bool
+
+
+class HostFacts(FirmwareFacts, total=False):
+    """Firmware, GPU processes, firewall and pending changes of a host."""
+
+    firewall: FirewallFacts
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
