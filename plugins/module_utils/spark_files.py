@@ -35,7 +35,8 @@ def keep_current(folder: str, name: str) -> None:
     remove_unfinished(folder)
     finish_swap(folder)
     settle_swap(folder)
-    if name == PREVIOUS and replacement_started(folder):
+    # The files of an interrupted run may be of two launches, and the complete launch is kept already.
+    if (name == PREVIOUS and replacement_started(folder)) or same_record(folder, os.path.join(folder, name)):
         return
     fresh = tempfile.mkdtemp(dir=folder, prefix=f".{name}-")
     copy_files(folder, fresh)
@@ -70,9 +71,7 @@ def restore_previous(folder: str) -> None:
     remove_unfinished(folder)
     finish_swap(folder)
     settle_swap(folder)
-    # An interrupted run has kept the failed launch already, and has started to replace it.
-    if not same_record(folder, os.path.join(folder, FAILED)):
-        keep_current(folder, FAILED)
+    keep_current(folder, FAILED)
     place_all(previous, folder)
     before = os.path.join(previous, PREVIOUS)
     if os.path.isdir(before):

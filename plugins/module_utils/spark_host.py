@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError, store
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     NOT_FOUND,
     TIMED_OUT,
@@ -167,8 +167,8 @@ def owned(owner: Callable[[str], PortHolder], pid: str) -> PortHolder | None:
 
 
 def docker_host(docker: Docker) -> dict[str, Any]:
-    """Return the folders where Docker and containerd store images, the name of each running container by id, and the
-    names of the containers that have the GPU. Raises DockerError if the engine does not answer."""
+    """Return Docker's image store and its folders, the name of each running container by id, and the names of the
+    containers that have the GPU. Raises DockerError if the engine does not answer."""
     running = {entry["Id"]: entry["Names"][0].lstrip("/") for entry in docker.get("/containers/json")}
     on_gpu = []
     for identity, name in running.items():
@@ -181,6 +181,7 @@ def docker_host(docker: Docker) -> dict[str, Any]:
     info = docker.get("/info")
     return {
         "root": info.get("DockerRootDir"),
+        "store": store(info),
         "containerd_root": containerd_root(info),
         "running": running,
         "on_gpu": sorted(on_gpu),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -298,3 +300,17 @@ def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: 
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)
     assert bool(parsed.first) == (number == 0 and executor == "ray")
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="no docker command: the template cannot be parsed")
+def test_the_template_of_the_supervisor_prints_an_image() -> None:
+    listed = subprocess.run(["docker", "image", "ls", "-q"], capture_output=True, text=True, check=False)
+    if listed.returncode or not listed.stdout.split():
+        pytest.skip("no Docker engine with an image: the template cannot be parsed")
+    image = listed.stdout.split()[0]
+    argv = ["docker", "image", "inspect", "--format", supervisor.IMAGE_CONTENT, image]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    platform, layers = done.stdout.split(" ")[:2]
+    assert platform.startswith("linux/")
+    assert json.loads(layers)[0].startswith("sha256:")
+    assert "null" not in done.stdout.split(" ")[2:]

@@ -6,6 +6,7 @@ covers the real behaviour of these two.
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ import loopback
 from fakes.faulty_server import MockServer, refusal, serving
 from fakes.gate_requests import gate_request
 from project_files import load_module
+from vllm_spark.core import paths
 from vllm_spark.verify.gates import failover
 from vllm_spark.verify.verdict import Verdict
 
@@ -169,6 +171,32 @@ def test_litellm(group: str, name: str, litellms: Callable[[str], str], servers:
     case = LITELLM[group]["cases"][name]
     seen = verified(servers.at("engine", name), name, litellms(group), case.get("asked_as", ""))
     judge(seen, case.get("caught"))
+
+
+def test_the_example_without_fallback_returns_the_refusal(servers: Servers, tmp_path: Path) -> None:
+    example = yaml.safe_load((paths.ROOT / "docs/examples/litellm.yml").read_text(encoding="utf-8"))
+    (entry,) = example["model_list"]
+    no_parser = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    with serving(lambda path, body: refusal(400, no_parser)) as (address, port):
+        entry["litellm_params"] |= {"api_base": f"http://{address}:{port}/v1", "api_key": ENGINE_KEY}
+        example["model_list"].append(model(servers, "qwen", "qwen", {"at": "qwen"}))
+        example["general_settings"]["master_key"] = ROUTER_KEY
+        with routers.litellm(example, tmp_path) as url:
+            status, text = ask_with_tools(url, entry["model_name"])
+    assert status == 400
+    # LiteLLM quotes the engine's reply, with its quotation marks escaped.
+    assert "requires --enable-auto-tool-choice and --tool-call-parser" in text
+
+
+def ask_with_tools(url: str, name: str) -> tuple[int, str]:
+    """Return status and text of a chat request with `tool_choice: auto`, as field report 004's client sends it."""
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+    body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "tool_choice": "auto"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {ROUTER_KEY}"}
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    reply = connection.getresponse()
+    return reply.status, reply.read().decode()
 
 
 def test_litellm_requires_its_key(litellms: Callable[[str], str], servers: Servers) -> None:

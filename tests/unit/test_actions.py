@@ -16,10 +16,10 @@ from ansible.errors import AnsibleActionFail
 
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
+from vllm_spark.core import own_process
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
-from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
 from vllm_spark.verify import runner
@@ -153,14 +153,22 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     run = FakeRun(hostvars={"spark1": {"spark_precheck_box": {"facts": facts}, "vllm_plan_box": {"facts": facts}}})
     idle = run.act("vllm_plan", hosts=[])["plan"]
     assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
-    forecast = {"hosts": [], "context": 0, "streams": 0, "roofline": {}, "recipe_folders": []}
+    forecast = {"hosts": [], "context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": []}
     assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
 
 
 def forecast_args(*hosts: str, **more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    return {"hosts": list(hosts), "context": 0, "streams": 0, "roofline": {}, "recipe_folders": folders, **more}
+    return {
+        "hosts": list(hosts),
+        "context": 0,
+        "streams": 0,
+        "min_speed": 0,
+        "roofline": {},
+        "recipe_folders": folders,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -318,7 +326,8 @@ LOCK_VERB = {
 def test_a_lock_file_is_written_if_it_changes(
     check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_verb, "run", lambda *_: lock_verb.LockOutcome("", "images: {}\n", ["pinned"]))
+    done = {"before": "", "after": "images: {}\n", "lines": ["pinned"]}
+    monkeypatch.setattr(own_process, "run", lambda module, *_: done if module == "vllm_spark.pinning.lock_verb" else {})
     file = tmp_path / "lock.yml"
     run = FakeRun(check_mode=check_mode)
     result = run.act("vllm_lock", lock_file=str(file), **LOCK_VERB)

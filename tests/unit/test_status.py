@@ -138,7 +138,7 @@ def test_a_host_without_docker_has_its_row(spec: Spec, host_facts: dict[str, Any
 
 
 def test_an_idle_spark_and_a_spark_without_a_deployment(facts: dict[str, Any]) -> None:
-    facts["status"] = {"deployments": {}, "files": {}, "lock": None, "env": None}
+    facts["status"] = {"deployments": {}, "files": {}, "lock": None}
     text = rows(shown(spark1=HostResult(None, "", facts)))
     assert "spark1 — idle" in text
 

@@ -11,7 +11,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import engine_arguments, known_issues
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -30,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--context", type=_positive, help="tokens of context of each sequence")
     parser.add_argument("--accept-known-issue", nargs="+", default=[], metavar="ID", help="continue in spite of it")
     parser.add_argument("--streams", type=_positive, default=1, help="concurrent sequences")
+    parser.add_argument("--min-speed", type=float, default=0, metavar="TOK_S", help="refuse a slower forecast")
     parser.set_defaults(run=run)
 
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     size_gb = args.memory or max(reference_spark.SIZES_GB)
     result = _forecast(args, recipe, facts or _reference(recipe, size_gb))
-    print("\n".join(forecast_text.lines(result, recipe.document, ForecastRequest(args.context, args.streams))))
+    print("\n".join(forecast_text.lines(result, recipe.document, _request(args))))
     if not facts and not args.memory:
         for other_gb in reference_spark.SIZES_GB[:-1]:
             other = _forecast(args, recipe, _reference(recipe, other_gb))
@@ -64,16 +65,25 @@ def _reference(recipe: Recipe, size_gb: int) -> dict[str, Facts]:
 
 def _forecast(args: argparse.Namespace, recipe: Recipe, facts: Mapping[str, Facts]) -> Forecast:
     """Return the forecast with the refusals that need no other facts."""
-    request = ForecastRequest(args.context, args.streams)
     context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
-    result = forecast.forecast(recipe.name, recipe.document, facts, request, context)
+    result = forecast.forecast(recipe.name, recipe.document, facts, _request(args), context)
     subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)
-    refusals = [*known_issues.refusals(subject, args.accept_known_issue), *result.refusals]
+    accepted = args.accept_known_issue
+    refusals = [
+        *known_issues.refusals(subject, accepted),
+        *engine_arguments.refusals(recipe.document, accepted),
+        *result.refusals,
+    ]
     for host, host_facts in facts.items():
         # The memory of a unit that still runs will be free again, by an amount that is not known.
         if not host_facts.get("running_units"):
             refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
-    return replace(result, refusals=refusals)
+    notes = [*result.notes, *engine_arguments.notes(recipe.document, accepted)]
+    return replace(result, refusals=refusals, notes=notes)
+
+
+def _request(args: argparse.Namespace) -> ForecastRequest:
+    return ForecastRequest(args.context, args.streams, args.min_speed)
 
 
 def _verdict(refusals: Sequence[Refusal]) -> str:

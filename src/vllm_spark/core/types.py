@@ -56,14 +56,15 @@ class DiskFacts(TypedDict):
 
 
 class DockerFacts(TypedDict, total=False):
-    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `containerd_root` is
-    set if containerd keeps the images, as on a new Docker 29."""
+    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `store` is the image
+    store: overlay2, or "overlayfs (containerd)". `containerd_root` is set if containerd keeps the images."""
 
     version: str
     error: str
     missing_python: str
     containers: Mapping[str, ContainerFacts]
     root: str
+    store: str
     on_gpu: list[str]
     disk: DiskFacts | None
     containerd_root: str | None
@@ -247,6 +248,15 @@ class Record(TypedDict, total=False):
     previous: Record | None
 
 
+class JudgedFacts(TypedDict):
+    """The history of one deployment. `launch` and `holds` are those of its last entry, empty and False without one;
+    `held` has the fingerprints of all launches that once passed their gates."""
+
+    launch: str
+    holds: bool
+    held: list[str]
+
+
 class LockFacts(TypedDict, total=False):
     """The operator lock of a host and its holder."""
 
@@ -274,17 +284,25 @@ class DeploymentStatus(TypedDict):
     counters: list[Mapping[str, float]]
 
 
+class EnvFacts(TypedDict):
+    """The env file of a deployment compared with the desired one: names of variables, never a value."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    same: bool
+
+
 class StatusFacts(TypedDict):
     """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
 
     deployments: Mapping[str, DeploymentStatus]
     files: Mapping[str, list[str]]
     lock: LockFacts | None
-    env: Mapping[str, Any] | None
 
 
 class Facts(TypedDict, total=False):
-    """The facts of one host."""
+    """The facts of one host. `images`: name -> identity (spark_docker.identity), None for an absent image."""
 
     hostname: str
     machine: str
@@ -302,7 +320,11 @@ class Facts(TypedDict, total=False):
     enabled_units: list[str]
     placed: list[str]
     records: Mapping[str, Record]
+    judged: Mapping[str, JudgedFacts]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
+    env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]

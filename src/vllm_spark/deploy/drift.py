@@ -10,12 +10,11 @@ import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import plan
+from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.inventory.spec import Spec
@@ -73,7 +72,9 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
         yield f"image {_short(planned.image)} is fetched or built"
     changed = [file for file in planned.files if _differs(file, facts)]
     yield from _files(planned, changed)
-    yield from _env(facts["status"]["env"])
+    env = facts.get("env")
+    if env and not env["same"]:
+        yield f"env: {unit_state.env_change(env)}"
     if planned.reload:
         yield "systemd reloads its unit files"
     if not planned.settled:
@@ -97,12 +98,6 @@ def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
         yield f"units: {', '.join(units)}"
     if others:
         yield f"files: {', '.join(others)}"
-
-
-def _env(env: Mapping[str, Any] | None) -> Iterator[str]:
-    if env and not env["same"]:
-        parts = [f"{what} {', '.join(env[what])}" for what in ("added", "removed", "changed") if env[what]]
-        yield f"env: {'; '.join(parts) or 'its mode or its other lines'}"
 
 
 def _differs(file: File, facts: Facts) -> bool:

@@ -42,13 +42,21 @@ def old_record(spec: Spec, facts: Facts) -> Record:
     return facts["records"].get(spec.deployment.name) or {}
 
 
-def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str) -> Record:
-    """Return the content of deployed.json. It names the toolkit that installed the launch until the launch changes."""
+def once_held(spec: Spec, facts: Facts, launch: str) -> bool:
+    """Return True if the history of the host has this launch with all gates passed."""
+    judged = facts.get("judged", {}).get(spec.deployment.name)
+    return judged is not None and launch in judged["held"]
+
+
+def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps_old: bool = True) -> Record:
+    """Return the content of deployed.json. It names the toolkit that installed the launch until the launch changes.
+
+    `keeps_old`: the old launch becomes the previous one. Otherwise the one before it stays the previous one."""
     same = old.get("launch") == fingerprint
     recipe = spec.recipe
     kept: Record = {**old}
     kept.pop("previous", None)
-    previous = old.get("previous") if same else kept
+    previous = old.get("previous") if same or not keeps_old else kept
     record: Record = {
         "deployment": spec.deployment.name,
         "rank": spec.rank,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_spark.core.types import ContainerFacts, Facts
+from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.inventory.spec import Spec
 
 LAUNCH_CHANGED = "its launch changed"
@@ -20,9 +20,18 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
         return ("restarted", f"it is {state}") if state in {"waiting", "refused"} else ("started", "it is starting")
     if running["labels"].get("vllm-spark.launch") != fingerprint:
         return "restarted", LAUNCH_CHANGED
+    env = facts.get("env")
+    if env and not env["same"]:
+        return "restarted", f"its env file changes: {env_change(env)}"
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
     return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+
+
+def env_change(env: EnvFacts) -> str:
+    """Return what a deploy changes in an env file: names of variables, never a value."""
+    names = (("added", env["added"]), ("removed", env["removed"]), ("changed", env["changed"]))
+    return "; ".join(f"{what} {', '.join(of_kind)}" for what, of_kind in names if of_kind) or "its mode or other lines"
 
 
 def settled(spec: Spec, facts: Facts) -> bool:

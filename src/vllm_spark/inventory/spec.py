@@ -18,7 +18,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.network.pair import Pair
-from vllm_spark.recipe import derived_image, hub_cache, known_issues, loader, lockfile
+from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, known_issues, loader, lockfile
 from vllm_spark.recipe.derived_image import DerivedImage
 
 
@@ -139,7 +139,10 @@ class Inventory:
 def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
-    refusals = list(placement.host_refusals(deployments, inventory.sparks, inventory.limit))
+    refusals = [
+        *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
+        *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+    ]
     if refusals:
         raise RefusedError(refusals)
     active = deployment.active_of_host(deployments, host)
@@ -147,13 +150,16 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
     lock = lockfile.read(inventory.lock_file)
-    recipe = lockfile.pinned(loader.merged(loaded, active.overrides), lock)
+    overridden = loader.merged(loaded, active.overrides)
+    deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
+    recipe = lockfile.pinned(overridden, lock)
     accepted = sorted({*active.accept_known_issues, *inventory.accepted})
     refusals = [
         *placement.rank_refusals(active, recipe, inventory.limit),
         *lockfile.refusals(recipe, lock),
         *placement.executor_refusals(recipe),
         *known_issues.refusals(known_issues.Subject(recipe, tuple(inventory.secrets), active.bind), accepted),
+        *engine_arguments.refusals(recipe, accepted),
         *placement.secret_refusals(recipe, inventory.secrets),
         *derived_image.index_refusals(inventory.site.pip_index),
     ]

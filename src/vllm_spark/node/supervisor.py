@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import secrets
@@ -48,6 +49,13 @@ STOPPED = 143
 GAVE_UP = 78
 # A worker that was lost when its head gave up reconnects within this time and receives the report.
 REPORT_TIMEOUT_S = 120
+
+# What a container of an image depends on, for `docker image inspect`. Docker's id of the image is not in it: it depends
+# on the image store. An absent and an empty field print the same.
+IMAGE_CONTENT = "{{.Os}}/{{.Architecture}} {{json .RootFS.Layers}}" + "".join(
+    f" {{{{with .Config.{field}}}}}{{{{json .}}}}{{{{end}}}}"
+    for field in ("Cmd", "Entrypoint", "Env", "User", "Volumes", "WorkingDir")
+)
 
 Message = dict[str, Any]
 Result = TypeVar("Result")
@@ -107,7 +115,7 @@ def read(path: Path) -> Message:
     """Return the object in a JSON file. An absent or broken file is empty, because it must not keep a rank down."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -214,8 +222,17 @@ class StoppedError(LostError):
 async def hello(rank: Rank) -> Message:
     """Return the first message of a supervisor. It contains no secret."""
     record = read(CONFIG_DIR / rank.name / "deployed.json")
-    image = await output_of("docker", "image", "inspect", "--format", "{{.Id}}", rank.image)
-    return {"launch": rank.launch, "image": image, "toolkit": record.get("toolkit")}
+    content = await output_of("docker", "image", "inspect", "--format", IMAGE_CONTENT, rank.image)
+    return {"launch": rank.launch, "image": image_identity(rank.image, content), "toolkit": record.get("toolkit")}
+
+
+def image_identity(name: str, content: str) -> str:
+    """Return a text that is equal on both hosts if they have the same image, in whichever store Docker keeps it.
+    `content` is the output of IMAGE_CONTENT, empty for an absent image. A name with a digest identifies its image."""
+    platform, digest = content.partition(" ")[0], name.partition("@")[2]
+    if content and digest:
+        return f"{digest} for {platform}"
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}" if content else ""
 
 
 def differences(own: Message, peer: Message) -> list[str]:

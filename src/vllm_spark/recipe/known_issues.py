@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vllm_spark.core import paths
+from vllm_spark.core import documents, paths
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import engine_arguments
 from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
@@ -54,8 +54,11 @@ def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
     """Read and check the file. Raises RefusedError with every fault of it."""
     from vllm_spark.core import schema  # noqa: PLC0415  importing jsonschema takes a tenth of a second
 
-    document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
+    try:
+        document = documents.read_yaml(file)
+        faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
+    except DocumentError as error:
+        faults = [error.fault]
     if faults:
         raise RefusedError(
             BAD_COMPATIBILITY(what=f"{file.name}: {fault.what}", expected=fault.expected, fix=f"correct {file.name}.")
@@ -91,7 +94,7 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
                 expected="a combination without a known issue",
                 fix=f"{issue.instead}. To deploy it anyway: -e accept_known_issue={issue.id}.",
             )
-    known = [issue.id for issue in load()]
+    known = [*(issue.id for issue in load()), engine_arguments.ENGINE_ARGUMENTS.id]
     for unknown in sorted(set(accepted) - set(known)):
         yield UNKNOWN_KNOWN_ISSUE(
             what=f"accept_known_issue names {unknown}",

@@ -14,9 +14,9 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import architecture, known_issues, loader
+from vllm_spark.recipe import architecture, flag_names, known_issues, loader
 from vllm_spark.recipe.hub_cache import snapshot
-from vllm_spark.sizing import checkpoint_layout, memory, roofline
+from vllm_spark.sizing import checkpoint_layout, memory, roofline, speed_floor
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.roofline import Constants, Drafter, Load, Prediction
 
@@ -42,11 +42,13 @@ LARGEST_SHARE = 0.80
 class ForecastRequest:
     """The load to plan for: tokens of context of each sequence, and concurrent sequences.
 
-    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT.
+    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT. `min_speed` is
+    the least speed in tok/s of a sequence; 0 accepts every speed.
     """
 
     context: int | None = None
     streams: int = 1
+    min_speed: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,12 @@ def forecast(
     prediction = predicted(recipe, request, context.constants, model)
     if model and prediction is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
+    better = better_recipes(recipe, prediction, facts, request, context) if prediction else []
     refusals = [
         *unreadable,
         *(refusal for host, fit in fits.items() for refusal in too_small(name, host, fit, request)),
         *(refusal for host, size in downloads.items() for refusal in _disk(host, size, facts[host], context.hub_dir)),
+        *speed_floor.too_slow(name, prediction, request.min_speed, better),
     ]
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model))
     return Forecast(
@@ -110,13 +114,14 @@ def forecast(
         download_bytes=max(downloads.values(), default=0),
         refusals=refusals,
         notes=notes,
-        better=better_recipes(recipe, prediction, facts, request, context) if prediction else [],
+        better=better,
     )
 
 
 def longest_request(recipe: Document, model: MemoryModel | None) -> int:
     """Return the tokens of the longest request that the engine accepts: of the recipe, or else of the model."""
-    return int(recipe["args"].get("max-model-len") or (model.architecture.positions if model else 1))
+    longest = flag_names.positive_number(recipe["args"], "max-model-len")
+    return longest or (model.architecture.positions if model else 1)
 
 
 def predicted(
@@ -175,7 +180,7 @@ def _fits(recipe: Document, facts: Facts, request: ForecastRequest) -> bool:
     model = memory.model_of(recipe)
     if model is None or any(memory.too_little_refusal("", "", recipe, facts["memory"])):
         return False
-    context = request.context or recipe["args"].get("max-model-len", USUAL_CONTEXT)
+    context = request.context or flag_names.positive_number(recipe["args"], "max-model-len") or USUAL_CONTEXT
     return memory.fit(recipe, model, facts["memory"], context).requests >= _required_requests(request)
 
 

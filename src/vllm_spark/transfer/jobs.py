@@ -89,7 +89,7 @@ def _fetched(result: Result) -> str:
 
 
 def _pulled(result: Result) -> str:
-    return f"image {result['id'][:19]}: {units.gib(result['sent'])} of layers" if result.get("pulled") else ""
+    return f"image {result['digest'][:19]}: {units.gib(result['sent'])} of layers" if result.get("pulled") else ""
 
 
 def _deleted(result: Result) -> str:

@@ -27,7 +27,8 @@ class HttpResponse(TypedDict, total=False):
     """One response. `error` replaces the rest if the exchange failed.
 
     A stream has `events` (its parsed chunks), `done` (it ended with [DONE]) and `bad` (a chunk that is not JSON).
-    The types inside `json` and `events` are whatever the server sent.
+    The types inside `json` and `events` are whatever the server sent. The gate `reach` adds the `url` and the `source`
+    of its request, or the reason why it was `unasked`.
     """
 
     error: str
@@ -38,6 +39,9 @@ class HttpResponse(TypedDict, total=False):
     done: bool
     bad: str
     seconds: float
+    url: str
+    source: str
+    unasked: str
 
 
 class ContainerProbe(TypedDict, total=False):

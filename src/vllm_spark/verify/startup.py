@@ -40,7 +40,7 @@ class StartupWatch:
     elapsed_s: float = 0.0
 
     def add(self, probe: Probe) -> str:
-        """Add one probe. Returns `ready`, `failed` or `waiting`."""
+        """Add one probe. Returns `ready`, `refused` (the API serves and gives no token), `failed` or `waiting`."""
         unit = probe["unit"]
         restarts = int(unit.get("NRestarts") or 0)
         if self.restarts_before is None:
@@ -52,6 +52,8 @@ class StartupWatch:
         if ready.is_ready(probe):
             self.progress = StartupProgress(Phase.SERVING)
             return "ready"
+        if ready.is_definite(probe):
+            return "refused"
         if unit.get("ActiveState") in {"failed", "inactive"} or died >= ATTEMPTS:
             return "failed"
         if died and self.known_cause():

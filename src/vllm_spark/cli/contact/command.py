@@ -40,6 +40,10 @@ fi
 """
 
 
+# -k ignores a password that sudo accepted shortly before.
+SUDO = "if sudo -k -n true 2>/dev/null; then echo free; else echo asks; fi\n"
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("contact", help="first contact by password: host keys, public key, proof")
@@ -90,6 +94,7 @@ def contact(target: Target, key: Key) -> Iterator[str]:
         if ssh.accepts_key(transport, target, signer):
             yield from _other_host_keys(transport, target)
             yield f"{target.host} accepts {key} for {target.user}, as before"
+            yield _sudo(transport, target)
             return
         ssh.log_in(transport, target)
         yield from _other_host_keys(transport, target)
@@ -100,7 +105,8 @@ def contact(target: Target, key: Key) -> Iterator[str]:
     with ssh.connected_to(target, host_key) as transport:
         if not ssh.accepts_key(transport, target, signer):
             raise messages.KEY_REJECTED.error(host=target.host, user=target.user, fingerprint=key.fingerprint)
-    yield f"{target.host} accepts the key for {target.user}, without a password"
+        yield f"{target.host} accepts the key for {target.user}, without a password"
+        yield _sudo(transport, target)
 
 
 def _trusted_host_key(target: Target) -> Key:
@@ -149,6 +155,15 @@ def _confirm(target: Target, presented: Key) -> None:
     )
     if input("Are they equal? (yes/no) ").strip() != "yes":
         raise refused
+
+
+def _sudo(transport: Transport, target: Target) -> str:
+    """Return whether sudo of this user asks for a password, which the user of a Spark's first start has."""
+    if ssh.run_script(transport, target, SUDO).strip() == "free":
+        return f"sudo of {target.user} needs no password"
+    return (
+        f"sudo of {target.user} asks for a password: add -K to every ansible-playbook (docs/runbooks/sudo-password.md)"
+    )
 
 
 def _other_host_keys(transport: Transport, target: Target) -> Iterator[str]:
