@@ -76,6 +76,10 @@ integration: setup ## Run the tests with sockets, processes and playbooks; two m
 engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds
 	pytest tests/engine
 
+.PHONY: engine-flags
+engine-flags: setup ## Write recipes/engines from the parsers of the vLLM versions in tests/engine/engines.yml
+	python tests/engine/engine_data.py
+
 .PHONY: router
 router: setup ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute
 	pytest tests/router

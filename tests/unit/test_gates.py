@@ -46,6 +46,27 @@ def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> 
     assert holds or (paths.RUNBOOKS / f"{verdict.runbook}.md").is_file()
 
 
+UNKNOWN = "Unknown vLLM environment variable detected: "
+
+
+@pytest.mark.parametrize(
+    ("variables", "passes"),
+    [(["VLLM_RPC_TIMEOUT"], True), (["VLLM_ATTENTION_BACKEND"], False), ([], True), (None, False)],
+)
+def test_only_variables_of_the_launch_are_judged(variables: list[str] | None, passes: bool) -> None:
+    """The image of v0.22.0 sets four variables that it does not know itself."""
+    log = [f"{UNKNOWN}{name}" for name in ("VLLM_BUILD_COMMIT", "VLLM_IMAGE_TAG", "VLLM_ATTENTION_BACKEND")]
+    verdict = log_gate.judge_entry(LOG_GATES["no-unknown-variable"], log, variables=variables)
+    assert verdict.ok is passes
+    if variables:
+        assert ("VLLM_ATTENTION_BACKEND" in str(verdict)) is not passes
+
+
+def test_the_request_has_the_names_of_the_launch_s_variables(resolve: Callable[..., Spec]) -> None:
+    spec = dataclasses.replace(resolve(), secrets=("VLLM_API_KEY",))
+    assert runner.gate_request(spec, "").variables == sorted({*spec.recipe.get("env", {}), "VLLM_API_KEY"})
+
+
 def test_a_candidate_is_not_the_chosen_kernel() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
     verdict = log_gate.judge_entry(LOG_GATES["nvfp4-moe"], [line])

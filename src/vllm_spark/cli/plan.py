@@ -9,7 +9,7 @@ from dataclasses import replace
 from vllm_spark.cli import arguments
 from vllm_spark.core import paths, ports
 from vllm_spark.core.types import Facts
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import engine_arguments, known_issues
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 
@@ -43,12 +43,18 @@ def run(args: argparse.Namespace) -> int:
     context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
     result = forecast.forecast(recipe.name, recipe.document, facts, request, context)
     subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)
-    refusals = [*known_issues.refusals(subject, args.accept_known_issue), *result.refusals]
+    accepted = args.accept_known_issue
+    refusals = [
+        *known_issues.refusals(subject, accepted),
+        *engine_arguments.refusals(recipe.document, accepted),
+        *result.refusals,
+    ]
     for host, host_facts in facts.items():
         # The memory of a unit that still runs will be free again, by an amount that is not known.
         if not host_facts.get("running_units"):
             refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
-    result = replace(result, refusals=refusals)
+    notes = [*result.notes, *engine_arguments.notes(recipe.document, accepted)]
+    result = replace(result, refusals=refusals, notes=notes)
     print("\n".join(forecast_text.lines(result, recipe.document, request)))
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)

@@ -7,14 +7,14 @@ keyed on its flags (vLLM compilation/backends.py), and `deploy` compares files.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_spark.core import paths, ports
 from vllm_spark.core.templates import templates
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
+from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
 
 # vLLM gives up on its own engine after this long by default (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
@@ -34,9 +34,6 @@ DEFAULT_RUNTIME: Mapping[str, Any] = {
 
 # RDMA: without the devices NCCL takes TCP and says nothing; without IPC_LOCK it cannot register memory.
 PAIR_RUNTIME: Mapping[str, Any] = {"devices": ["/dev/infiniband"], "capabilities": ["IPC_LOCK"]}
-
-# One option and its values, kept together on one line of the script.
-OptionArgv = tuple[str, ...]
 
 
 def environment(spec: Spec) -> dict[str, str]:
@@ -79,23 +76,6 @@ def flags(spec: Spec) -> dict[str, Any]:
     if spec.pair:
         planned |= pair.flags(spec.pair)
     return {**recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
-
-
-def flag_argv(flag: str, value: object) -> OptionArgv:
-    """Return one flag for vLLM's parser: booleans as --flag/--no-flag, maps as JSON."""
-    match value:
-        case True:
-            return (f"--{flag}",)
-        case False:
-            return (f"--no-{flag}",)
-        case Mapping():
-            return (f"--{flag}", json.dumps(value, sort_keys=True, separators=(",", ":")))
-        case str():
-            return (f"--{flag}", value)
-        case Sequence():
-            return (f"--{flag}", *map(str, value))
-        case _:
-            return (f"--{flag}", str(value))
 
 
 def engine_command(spec: Spec) -> Iterator[OptionArgv]:

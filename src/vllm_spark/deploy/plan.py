@@ -19,7 +19,7 @@ from vllm_spark.deploy.files import File
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import engine_arguments, known_issues
 from vllm_spark.verify import runner
 
 # The refusal of a worker whose head reports the reason.
@@ -183,6 +183,7 @@ def summary(spec: Spec, plan: Plan) -> list[str]:
         lines += known_issues.notes(
             known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted
         )
+        lines += engine_arguments.notes(spec.recipe, spec.accepted)
     if spec.rank == 0 and spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
         lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines

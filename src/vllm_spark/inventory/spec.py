@@ -18,7 +18,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.network.pair import Pair
-from vllm_spark.recipe import derived_image, hub_cache, known_issues, loader, lockfile
+from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, known_issues, loader, lockfile
 from vllm_spark.recipe.derived_image import DerivedImage
 
 
@@ -159,6 +159,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         *lockfile.refusals(recipe, lock),
         *placement.executor_refusals(recipe),
         *known_issues.refusals(known_issues.Subject(recipe, tuple(inventory.secrets), active.bind), accepted),
+        *engine_arguments.refusals(recipe, accepted),
         *placement.secret_refusals(recipe, inventory.secrets),
         *derived_image.index_refusals(inventory.site.pip_index),
     ]

@@ -14,6 +14,7 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import engine_arguments
 from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
@@ -93,7 +94,7 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
                 expected="a combination without a known issue",
                 fix=f"{issue.instead}. To deploy it anyway: -e accept_known_issue={issue.id}.",
             )
-    known = [issue.id for issue in load()]
+    known = [*(issue.id for issue in load()), engine_arguments.ENGINE_ARGUMENTS.id]
     for unknown in sorted(set(accepted) - set(known)):
         yield UNKNOWN_KNOWN_ISSUE(
             what=f"accept_known_issue names {unknown}",

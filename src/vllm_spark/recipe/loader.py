@@ -20,7 +20,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import rules, shared_gates
+from vllm_spark.recipe import flag_names, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
@@ -101,6 +101,8 @@ def read(file: Path) -> Recipe:
     faults += shared_gates.faults(document)
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
+    document = with_flag_names(document, document["engine"]["version"])
+    faults += rules.value_faults(document)
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
     if faults:
@@ -144,10 +146,17 @@ def _refusal(file: Path, fault: Fault) -> Refusal:
     return BAD_RECIPE(what=f"{name}: {fault.what}", expected=fault.expected, fix=f"correct {name}.")
 
 
+def with_flag_names(document: Document, version: str) -> Document:
+    """Return a recipe, or the overrides of one, with the flags of `args` in the spelling of the engine."""
+    if "args" not in document:
+        return document
+    return {**document, "args": flag_names.canonical(document["args"], flag_names.engine_of(version))}
+
+
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
     """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
     document = copy.deepcopy(dict(recipe.document))
-    for block, changes in overrides.items():
+    for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():
             if value is None:

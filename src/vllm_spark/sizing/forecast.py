@@ -14,7 +14,7 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import architecture, known_issues, loader
+from vllm_spark.recipe import architecture, flag_names, known_issues, loader
 from vllm_spark.recipe.hub_cache import snapshot
 from vllm_spark.sizing import checkpoint_layout, memory, roofline, speed_floor
 from vllm_spark.sizing.memory import Fit, MemoryModel
@@ -88,7 +88,8 @@ def forecast(
     if model and not unreadable:
         model, layout_notes = _as_filed(recipe, model, facts, context.hub_dir)
         notes += layout_notes
-    tokens = request.context or recipe["args"].get("max-model-len") or (model.architecture.positions if model else 1)
+    longest = flag_names.positive_number(recipe["args"], "max-model-len")
+    tokens = request.context or longest or (model.architecture.positions if model else 1)
     fits = {host: memory.fit(recipe, model, known["memory"], tokens) for host, known in facts.items()} if model else {}
     downloads = {host: _download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
     prediction = predicted(recipe, request, context.constants, model)
@@ -171,7 +172,7 @@ def _fits(recipe: Document, facts: Facts, request: ForecastRequest) -> bool:
     model = memory.model_of(recipe)
     if model is None or any(memory.too_little_refusal("", "", recipe, facts["memory"])):
         return False
-    context = request.context or recipe["args"].get("max-model-len", USUAL_CONTEXT)
+    context = request.context or flag_names.positive_number(recipe["args"], "max-model-len") or USUAL_CONTEXT
     return memory.fit(recipe, model, facts["memory"], context).requests >= _required_requests(request)
 
 

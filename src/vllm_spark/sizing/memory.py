@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.recipe import architecture
+from vllm_spark.recipe import architecture, flag_names
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, roofline
 from vllm_spark.sizing.roofline import Layout
@@ -161,7 +161,7 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int)
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
     weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
-    batched = recipe["args"].get("max-num-batched-tokens", kv_cache.DEFAULT_BATCHED_TOKENS)
+    batched = flag_names.positive_number(recipe["args"], "max-num-batched-tokens") or kv_cache.DEFAULT_BATCHED_TOKENS
     cache = kv_cache.of(model.architecture, model.kv_width, tensor_parallel)
     return Fit(
         total=memory["total"],

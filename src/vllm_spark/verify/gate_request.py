@@ -21,6 +21,8 @@ class GateRequest:
     `launch` is the fingerprint of the launch. `fabric` is the NCCL network of the recipe. `gates` maps each optional
     gate of this deployment to its options. `through` is the router of the deployment, empty without one: `url`; `key`,
     the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
+    `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
+    that does not have them.
     """
 
     deadline_s: int
@@ -38,6 +40,7 @@ class GateRequest:
     max_model_len: int | None
     engine_version: str
     log: Sequence[Document] = ()
+    variables: Sequence[str] | None = None
     fabric: str | None = None
     answers: Sequence[Document] = ()
     gates: Mapping[str, Document] = field(default_factory=dict)

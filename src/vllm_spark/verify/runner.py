@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vllm_spark.core import host_layout
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.recipe import hub_cache
+from vllm_spark.recipe import flag_names, hub_cache
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer, reach
@@ -55,9 +55,10 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         served_name=recipe["model"]["served_name"],
         api_key="VLLM_API_KEY" in spec.secrets,
         model_root=hub_cache.snapshot(hub_cache.HUB_IN_CONTAINER, recipe["model"]),
-        max_model_len=recipe["args"].get("max-model-len"),
+        max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
         log=recipe["gates"].get("log", []),
+        variables=sorted({*recipe.get("env", {}), *spec.secrets}),
         fabric=recipe["gates"].get("fabric", {}).get("network"),
         answers=recipe["gates"].get("answer", answer.DEFAULT_ANSWERS),
         gates=_optional_gates(spec),
