@@ -48,7 +48,7 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     needs=("memory", "running_units"),
     what="{cache} of the memory of {host} is page cache, which counts as available; the start takes {needed} and "
     "{free} are free, and CUDA does not always get the rest in time",
-    fix="`ssh {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a server "
+    fix="`ssh -t {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a server "
     "starts.",
     source="vllm#48140, NVIDIA/xr-ai#440; NVIDIA's Spark playbooks drop caches before a start",
 )
@@ -72,7 +72,7 @@ def page_cache(context: HostContext) -> Iterator[Observation]:
     needs=("memory", "host"),
     what="{used} of the {total} of swap are in use on {host} (vm.swappiness {swappiness}): a swapped-out page comes "
     "back at the speed of a disk, and a rank that waits for it looks hung",
-    fix='`ssh {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
+    fix='`ssh -t {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
     "vm.swappiness=1`, or leave swap off.",
     source="eugr/spark-vllm-docker#321 (a head swapped out: RPC call to sample_tokens timed out)",
 )
