@@ -145,7 +145,8 @@ class SparkAction(ActionBase):
             return text
         from vllm_spark.core import ssh_command  # noqa: PLC0415  most texts have no command
 
-        return ssh_command.with_logins(text, lambda host: self.hostvars[host] if host in self.hostvars else None)
+        known = {host: self.hostvars[host] for host in ssh_command.names(text) if host in self.hostvars}
+        return ssh_command.with_logins(text, known)
 
 
 def _failed_before(host: str, failed: str, hosts: str) -> Refusal:

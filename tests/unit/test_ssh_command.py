@@ -30,7 +30,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "printed"), CASES)
 def test_a_command_has_the_login_of_the_inventory(text: str, printed: str) -> None:
-    assert ssh_command.with_logins(text, HOSTS.get) == printed
+    assert ssh_command.with_logins(text, HOSTS) == printed
 
 
 def test_an_action_prints_commands_that_run() -> None:

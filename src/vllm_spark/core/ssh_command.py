@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 COMMAND = re.compile(r"\bssh -t (?P<host>[\w.-]*\w)")
 
 
-def with_logins(text: str, variables_of: Callable[[str], Mapping[str, Any] | None]) -> str:
-    """Return the text with USER@ADDRESS in each `ssh -t NAME`. `variables_of` returns the variables of a host, or None
-    for a name that the inventory does not have."""
+def names(text: str) -> set[str]:
+    """Return the words after `ssh -t`."""
+    return set(COMMAND.findall(text))
+
+
+def with_logins(text: str, variables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the text with USER@ADDRESS in each `ssh -t NAME`. `variables` has the variables of each host; another name
+    stays as it is."""
 
     def login(match: re.Match[str]) -> str:
-        variables = variables_of(match["host"])
-        return match[0] if variables is None else f"ssh -t {destination(match['host'], variables)}"
+        host = match["host"]
+        return f"ssh -t {destination(host, variables[host])}" if host in variables else match[0]
 
     return COMMAND.sub(login, text)
 

@@ -123,8 +123,8 @@ def _no_gid(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Re
             yield FABRIC_NO_GID(
                 what=f"{fabric.host} has no RoCE v2 GID of its fabric address: {tables}",
                 expected="one of type RoCE v2 with the netdev's IPv4 address",
-                fix=f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after which "
-                "the kernel fills the table again.",
+                fix=f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after "
+                "which the kernel fills the table again.",
             )
 
 

@@ -48,8 +48,8 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     needs=("memory", "running_units"),
     what="{cache} of the memory of {host} is page cache, which counts as available; the start takes {needed} and "
     "{free} are free, and CUDA does not always get the rest in time",
-    fix="`ssh -t {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a server "
-    "starts.",
+    fix="`ssh -t {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a "
+    "server starts.",
     source="vllm#48140, NVIDIA/xr-ai#440; NVIDIA's Spark playbooks drop caches before a start",
 )
 def page_cache(context: HostContext) -> Iterator[Observation]:
