@@ -98,7 +98,8 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
     needs=("memory", "running_units"),
     what="{host} has {total} of swap, and {name} reserves {share} of the memory: where memory runs out, the Spark "
     "swaps and stops answering until its power button is held, and without swap the kernel ends a process instead",
-    fix="`ssh -t {host} sudo swapoff --all` before the deploy, or leave it on and keep the utilisation low.",
+    fix="`ssh -t {host} sudo swapoff --all`, or vllm_swap_off: true, which does it at every start. With "
+    "swap on, leave more memory: lower overrides.memory.utilization.",
     source='kelnei\'s docker-compose.spark.yml for 0.78 ("disable swap strongly recommended"); '
     "NVIDIA/dgx-spark-playbooks#102 (a node froze and needed its power button)",
 )
