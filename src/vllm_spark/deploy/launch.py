@@ -22,8 +22,8 @@ from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hu
 ENGINE_READY_TIMEOUT_S = 600
 
 
-# torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On a
-# Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
+# torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On
+# a Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 
 
