@@ -69,11 +69,17 @@ def _may_expand_segments(recipe: Document) -> bool:
     return "PYTORCH_ALLOC_CONF" not in recipe.get("env", {}) and not recipe["args"].get("enable-sleep-mode")
 
 
+def served_names(recipe: Document) -> str | list[str]:
+    """Return the name that clients ask for, or a list with its aliases behind it."""
+    model = recipe["model"]
+    return [model["served_name"], *model["aliases"]] if model.get("aliases") else str(model["served_name"])
+
+
 def flags(spec: Spec) -> dict[str, Any]:
     """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
     recipe, placed = spec.recipe, spec.deployment
     planned: dict[str, Any] = {
-        "served-model-name": recipe["model"]["served_name"],
+        "served-model-name": served_names(recipe),
         "host": placed.bind,
         "port": placed.port,
         "tensor-parallel-size": recipe["topology"]["tensor_parallel"],

@@ -38,7 +38,8 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     if model:
         tokens = forecast.longest_request(spec.recipe, model)
         fit = memory.fit(spec.recipe, model, context.facts["memory"], tokens)
-        yield from forecast.too_small(spec.deployment.name, spec.host, fit, forecast.ForecastRequest())
+        load = forecast.ForecastRequest()
+        yield from forecast.too_small(spec.deployment.name, spec.host, spec.recipe, fit, load)
 
 
 @check(
