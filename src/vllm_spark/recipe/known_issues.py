@@ -146,6 +146,12 @@ def _pip_matches(value: str, subject: Subject) -> bool:
     return any(re.search(value, pin) for pin in pins)
 
 
+def _utilization_matches(value: float, subject: Subject) -> bool:
+    """Return True if the engine reserves this share of the memory or more. With kv_cache_bytes it ignores the share."""
+    memory = subject.recipe.get("memory", {})
+    return "kv_cache_bytes" not in memory and memory.get("utilization", 0) >= value
+
+
 CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "engine": _engine_matches,
     "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
@@ -159,5 +165,6 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "secret": lambda value, subject: value in subject.secrets,
     "pip": _pip_matches,
     "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),
+    "utilization_from": _utilization_matches,
     "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
 }
