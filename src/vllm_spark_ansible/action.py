@@ -116,8 +116,11 @@ class SparkAction(ActionBase):
             module_args=dict(args),
             task_vars=self.task_vars,
         )
-        if result.get("failed") and result.get("msg"):
-            result["msg"] = self.explained(str(result["msg"]))
+        if text := _failure_text(result):
+            result["msg"] = self.explained(text)
+            if result["msg"] != text:
+                # Ansible would print the module's own error as well.
+                result.pop("exception", None)
         if key and key not in result:
             raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)
         return result
@@ -155,3 +158,12 @@ def _failed_before(host: str, failed: str, hosts: str) -> Refusal:
         expected="every host of the deployment without a fault",
         fix=f"correct the fault that {failed} reports above, then run the same command with -l {hosts}.",
     )
+
+
+def _failure_text(result: Mapping[str, Any]) -> str:
+    """Return the message of a failed module, or nothing. A module that ended with an exception has no `msg`;
+    ansible-core keeps the exception's message in a summary of its own."""
+    if not result.get("failed"):
+        return ""
+    event = getattr(result.get("exception"), "event", None)
+    return str(result.get("msg") or getattr(event, "msg", ""))
