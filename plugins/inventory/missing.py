@@ -18,7 +18,7 @@ options: {}
 """
 
 
-class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  Ansible has no types
+class InventoryModule(BaseInventoryPlugin):
     """Claim a path that does not exist. A list of hosts contains a comma."""
 
     NAME = "vllm_spark.toolkit.missing"

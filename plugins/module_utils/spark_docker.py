@@ -39,7 +39,10 @@ class Docker:
         body = self._request(path)
         if body is None and not missing_ok:
             raise _failure(path, http.client.NOT_FOUND)
-        return None if body is None else json.loads(body)
+        try:
+            return None if body is None else json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DockerError(f"{SOCKET} {path}: the reply is not JSON") from error
 
     def raw(self, path: str) -> bytes:
         """Return the bytes of a GET. Raises DockerError."""
@@ -55,8 +58,8 @@ class Docker:
             connection.request("GET", path)
             response = connection.getresponse()
             body = response.read()
-        except OSError as error:
-            raise DockerError(f"{SOCKET}: {error.strerror or error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DockerError(f"{SOCKET}: {getattr(error, 'strerror', None) or error}") from error
         finally:
             connection.close()
         if response.status == http.client.NOT_FOUND:

@@ -14,7 +14,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files imp
     PREVIOUS,
     SWAPPING,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 
 # Name of a launch -> its folder below that of the deployment. The current launch is in the deployment's own folder.
 CURRENT = "current"
@@ -110,9 +111,9 @@ def launches(folder: str) -> dict[str, Launch]:
         script = read_text(os.path.join(place, "launch")) or ""
         needed = needs(script)
         result[name] = {
-            "record": read_object(os.path.join(place, "deployed.json")) or {},
+            "record": record_of(place),
             "runnable": bool(argv_of(script)),
-            "gates": bool(read_object(os.path.join(place, "gates.json"))),
+            "gates": bool(gates_of(place)),
             "needs": needed,
             "path_faults": [why for path in (*needed["snapshots"], *needed["files"]) if (why := path_fault(path))],
         }

@@ -216,7 +216,7 @@ def main() -> None:
     more = [name for name in on_disk if name not in params["records"]]
     states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
     more_records = {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}
-    deployed, env_mtimes = records({**params["records"], **more_records})
+    deployed, broken, env_mtimes = records({**params["records"], **more_records})
     facts = {
         "hostname": platform.node(),
         "machine": platform.machine(),
@@ -234,6 +234,7 @@ def main() -> None:
         "enabled_units": enabled_units(),
         "placed": placed(),
         "records": deployed,
+        "broken_records": broken,
         "env_mtimes": env_mtimes,
         "judged": {name: judged(name) for name in params["records"]},
         "states": rank_states([*params["records"], *more]),

@@ -59,7 +59,7 @@ gates:
 """
 
 import os
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
@@ -70,15 +70,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files imp
     settle_swap,
     swap,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text
-
-
-def record_of(folder: str) -> dict[str, Any]:
-    return read_object(os.path.join(folder, "deployed.json")) or {}
-
-
-def gates_of(folder: str) -> dict[str, Any]:
-    return read_object(os.path.join(folder, "gates.json")) or {}
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 
 
 def diff_of(folder: str, source: str) -> dict[str, str]:

@@ -13,9 +13,11 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 
 display = Display()
+
+FAILED_BEFORE = register("failed-before", runbook="inventory-refused")
 
 COLLECTION = "vllm_spark.toolkit"
 
@@ -84,7 +86,14 @@ class SparkAction(ActionBase):
         return list(self.task_vars["ansible_play_hosts_all"])
 
     def registered(self, variable: str, key: str, hosts: Iterable[str]) -> dict[str, Any]:
-        """Return by host the field `key` of the result that an earlier task has registered as `variable`."""
+        """Return by host the field `key` of the result that an earlier task has registered as `variable`.
+
+        Raises RefusedError if that task has failed on one of the hosts.
+        """
+        hosts = list(hosts)
+        failed = [host for host in hosts if key not in (self.hostvars[host].get(variable) or {})]
+        if failed:
+            raise RefusedError([_failed_before(self.host, host, ",".join(hosts)) for host in failed])
         return {host: self.hostvars[host][variable][key] for host in hosts}
 
     def say(self, *lines: str) -> None:
@@ -129,3 +138,11 @@ class SparkAction(ActionBase):
     def fail(self, text: str) -> NoReturn:
         """Fail the task with a message."""
         raise AnsibleActionFail(text) from None
+
+
+def _failed_before(host: str, failed: str, hosts: str) -> Refusal:
+    return FAILED_BEFORE(
+        what=f"{host} needs a result of {failed}, where an earlier task has failed",
+        expected="every host of the deployment without a fault",
+        fix=f"correct the fault that {failed} reports above, then run the same command with -l {hosts}.",
+    )

@@ -206,7 +206,7 @@ def test_a_deployment_sets_the_drafter_s_tokens_and_the_served_names() -> None:
     ("overrides", "words"),
     [
         ({"drafter": {"speculative_tokens": 0}}, "at least 1"),
-        ({"drafter": {"speculative_tokens": None}}, "a value of type integer"),
+        ({"drafter": {"speculative_tokens": None}}, "a whole number"),
         ({"drafter": {"repository": "a/b"}}, "only speculative_tokens"),
         ({"model": {"served_name": "two words"}}, "a name without spaces"),
         ({"model": {"aliases": ["--api-key"]}}, "a name without spaces"),

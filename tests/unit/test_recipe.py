@@ -100,7 +100,7 @@ FAULTS = {
     ),
     "name": (put("name", "other"), "name: other — expected: broken, the file's stem"),
 }
-FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected: a value of type object')
+FAULTS["wrong type"] = (put("args", ["--port"]), 'args: ["--port"] — expected: a map')
 
 
 def write(folder: Path, document: Any) -> Path:

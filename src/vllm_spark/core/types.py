@@ -154,7 +154,8 @@ class HcaFacts(TypedDict):
 
 
 class FabricFacts(TypedDict):
-    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev."""
+    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev,
+    `hotplug` is true if DGX OS powers the ConnectX-7 down while it has no cable."""
 
     netdevs: list[NetdevFacts]
     hcas: list[HcaFacts]
@@ -163,16 +164,19 @@ class FabricFacts(TypedDict):
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
     default_route: str | None
+    hotplug: NotRequired[bool]
     error: NotRequired[str]
 
 
 class NetplanFileFacts(TypedDict):
     """One netplan file. `netdevs` are the interfaces that it configures, `more` its other sections, `error` says why
-    netplan cannot read it."""
+    netplan cannot read it. `profiles` are UUIDs of NetworkManager's profiles, `unbound` those without a netdev."""
 
     path: str
     netdevs: list[str]
     more: list[str]
+    profiles: NotRequired[list[str]]
+    unbound: NotRequired[list[str]]
     error: str
 
 
@@ -301,6 +305,8 @@ class Facts(TypedDict, total=False):
     placed: list[str]
     records: Mapping[str, Record]
     judged: Mapping[str, JudgedFacts]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
     env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]

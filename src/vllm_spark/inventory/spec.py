@@ -139,7 +139,10 @@ class Inventory:
 def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
-    refusals = list(placement.host_refusals(deployments, inventory.sparks, inventory.limit))
+    refusals = [
+        *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
+        *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+    ]
     if refusals:
         raise RefusedError(refusals)
     active = deployment.active_of_host(deployments, host)
@@ -150,7 +153,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if refusals:
         raise RefusedError(refusals)
     lock = lockfile.read(inventory.lock_file)
-    recipe = lockfile.pinned(loader.merged(loaded, active.overrides), lock)
+    overridden = loader.merged(loaded, active.overrides)
+    deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
+    recipe = lockfile.pinned(overridden, lock)
     accepted = sorted({*active.accept_known_issues, *inventory.accepted})
     refusals = [
         *placement.rank_refusals(active, recipe, inventory.limit),

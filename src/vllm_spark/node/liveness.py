@@ -171,7 +171,7 @@ def read(path: Path) -> Document:
     """Return the object in a JSON file; an absent or broken file is empty."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

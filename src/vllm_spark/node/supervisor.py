@@ -115,7 +115,7 @@ def read(path: Path) -> Message:
     """Return the object in a JSON file. An absent or broken file is empty, because it must not keep a rank down."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -65,7 +65,7 @@ def read(path: Path) -> Document:
     """Return the object in a JSON file; empty if the file is missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from vllm_spark.core import paths, schema, text
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 
@@ -154,9 +153,9 @@ def load(name: str) -> Architecture:
 def read(file: Path) -> Architecture:
     """Read and check one file. Raises RefusedError with every fault of it."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise RefusedError([_refusal(file, Fault(" ".join(str(error).split()), "YAML"))]) from error
+        document = documents.read_yaml(file)
+    except DocumentError as error:
+        raise RefusedError([_refusal(file, error.fault)]) from error
     faults = list(schema.faults(document, FOLDER / "schema.json"))
     if not faults and document["name"] != file.stem:
         faults = [Fault(f"name: {document['name']}", f"{file.stem}, the file's stem")]

@@ -9,21 +9,24 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vllm_spark.core import paths, schema, text
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import flag_names, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
+
+SCHEMA = paths.RECIPES / "schema.json"
+# A template or a patch beside a recipe.
+MAX_FILE_BYTES = 1 << 20
 
 # Stems of files in a recipe folder that are not recipes.
 NOT_RECIPES = {"compatibility", "gates"}
@@ -88,11 +91,10 @@ def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
 def read(file: Path) -> Recipe:
     """Read and check one recipe file. Raises RefusedError with every fault of it."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        fault = Fault(f"not YAML: {' '.join(str(error).split())}", "a recipe as recipes/schema.json describes it")
-        raise RefusedError([_refusal(file, fault)]) from error
-    faults = list(schema.faults(document, paths.RECIPES / "schema.json"))
+        document = documents.read_yaml(file)
+    except DocumentError as error:
+        raise RefusedError([_refusal(file, error.fault)]) from error
+    faults = list(schema.faults(document, SCHEMA))
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
     faults += shared_gates.faults(document)
@@ -119,11 +121,22 @@ def _toolkit_files(document: Document, folder: Path) -> tuple[dict[str, str], li
         elif not source.is_file():
             faults.append(Fault(f"{place} is not a file beside the recipe", f"{source}"))
         else:
-            files[entry["path"]] = content = source.read_text(encoding="utf-8")
+            try:
+                files[entry["path"]] = content = documents.read_text(source, MAX_FILE_BYTES)
+            except DocumentError as error:
+                faults.append(Fault(f"{place}: {error.fault.what}", error.fault.expected))
+                continue
             digest = hashlib.sha256(content.encode()).hexdigest()
             if digest != entry["sha256"]:
                 faults.append(Fault(f"{place} has sha256 {digest}", entry["sha256"]))
     return files, faults
+
+
+def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:
+    """Yield the faults that a deployment's overrides cause in a recipe. `document` is the result of `merged`."""
+    if overrides:
+        yield from schema.faults(document, SCHEMA)
+        yield from rules.value_faults(document)
 
 
 def _refusal(file: Path, fault: Fault) -> Refusal:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_flags, flag_names
+from vllm_spark.recipe import engine_flags, flag_names, flag_ranges
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.
@@ -50,9 +50,15 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
     yield from override_faults(document)
     yield from _topology_faults(document)
     yield from _ray_faults(document)
+    yield from value_faults(document)
+    yield from _log_gates_faults(document)
+
+
+def value_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of memory and flags, of a recipe or of a recipe with a deployment's overrides."""
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
         yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
-    yield from _log_gates_faults(document)
+    yield from flag_ranges.faults(document["args"])
 
 
 def override_faults(document: Document) -> Iterator[Fault]:

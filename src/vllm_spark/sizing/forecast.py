@@ -34,6 +34,9 @@ FASTER, MUCH_FASTER = 1.2, 2.0
 
 ONE_STREAM = "one stream"
 
+# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
+LARGEST_SHARE = 0.80
+
 
 @dataclass(frozen=True, slots=True)
 class ForecastRequest:
@@ -88,8 +91,7 @@ def forecast(
     if model and not unreadable:
         model, layout_notes = _as_filed(recipe, model, facts, context.hub_dir)
         notes += layout_notes
-    longest = flag_names.positive_number(recipe["args"], "max-model-len")
-    tokens = request.context or longest or (model.architecture.positions if model else 1)
+    tokens = request.context or longest_request(recipe, model)
     fits = {host: memory.fit(recipe, model, known["memory"], tokens) for host, known in facts.items()} if model else {}
     downloads = {host: _download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
     prediction = predicted(recipe, request, context.constants, model)
@@ -98,7 +100,7 @@ def forecast(
     better = better_recipes(recipe, prediction, facts, request, context) if prediction else []
     refusals = [
         *unreadable,
-        *(refusal for host, fit in fits.items() for refusal in _too_small(name, host, recipe, fit, request)),
+        *(refusal for host, fit in fits.items() for refusal in too_small(name, host, recipe, fit, request)),
         *(refusal for host, size in downloads.items() for refusal in _disk(host, size, facts[host], context.hub_dir)),
         *speed_floor.too_slow(name, prediction, request.min_speed, better),
     ]
@@ -114,6 +116,12 @@ def forecast(
         notes=notes,
         better=better,
     )
+
+
+def longest_request(recipe: Document, model: MemoryModel | None) -> int:
+    """Return the tokens of the longest request that the engine accepts: of the recipe, or else of the model."""
+    longest = flag_names.positive_number(recipe["args"], "max-model-len")
+    return longest or (model.architecture.positions if model else 1)
 
 
 def predicted(
@@ -251,7 +259,8 @@ def _size(recipe: Document, source: Document) -> int:
     return int(sum(architecture.load(source["architecture"]).stored_weights().values()) * roofline.UNQUANTISED)
 
 
-def _too_small(name: str, host: str, recipe: Document, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+def too_small(name: str, host: str, recipe: Document, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+    """Refuse a start whose cache does not hold the requests of the load."""
     required = _required_requests(request)
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
@@ -261,9 +270,22 @@ def _too_small(name: str, host: str, recipe: Document, fit: Fit, request: Foreca
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",
-            fix=f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
+            fix=_fix_of_room(fit)
+            if fit.room < 0
+            else f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if request.context else ''}.",
         )
+
+
+def _fix_of_room(fit: Fit) -> str:
+    """Return the fix if the weights alone are too large: a share that is large enough, or another recipe."""
+    share = (fit.weights + fit.workspace + fit.request) / fit.total
+    if share < LARGEST_SHARE and (share * fit.total) + fit.floor <= fit.available:
+        return f"overrides.memory.utilization: {share + 0.005:.2f} or more."
+    return (
+        f"a recipe with smaller weights, or one for two Sparks (vllm-spark recipes): {gib(fit.total)} of memory do not "
+        "hold this one beside the host."
+    )
 
 
 def _disk(host: str, size: int, facts: Facts, hub_dir: str) -> Iterator[Refusal]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from vllm_spark.core.ports import ALL_INTERFACES
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Document
+
+BROKEN_GATES = register("broken-gates", runbook="broken-record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +49,20 @@ class GateRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
-        """Return the request that `to_json` wrote. Keys of another toolkit version are ignored."""
+        """Return the request that `to_json` wrote. Keys of another toolkit version are ignored. Raises RefusedError if
+        one is missing."""
         names = {each.name for each in fields(cls)}
+        required = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+        if absent := [name for name in required if name not in document]:
+            raise RefusedError(
+                [
+                    BROKEN_GATES(
+                        what=f"gates.json of this launch has no {', '.join(absent)}",
+                        expected="the parameters of its gates, as its deploy has written them",
+                        fix="ansible-playbook deploy.yml: it writes the file again.",
+                    )
+                ]
+            )
         return cls(**{key: value for key, value in document.items() if key in names})
 
     def client_url(self, host: str) -> str:

@@ -8,7 +8,7 @@ from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.units import gib
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
-from vllm_spark.sizing import memory
+from vllm_spark.sizing import forecast, memory
 
 # MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47: "several GiB" are lost without dropping the caches.
 PAGE_CACHE_BYTES = 8 << 30
@@ -25,6 +25,18 @@ def too_little_memory(context: HostContext) -> Iterator[Refusal]:
     if not context.serves:
         spec = context.spec
         yield from memory.too_little_refusal(spec.deployment.name, spec.host, spec.recipe, context.facts["memory"])
+
+
+@check("no-room-for-the-cache", runbook="plan-no-go", severity="refusal", needs=("memory",))
+def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
+    """Yield the refusal that the forecast uses too: the weights do not fit into the engine's share, or the cache does
+    not hold one request. What another process uses does not matter here."""
+    spec = context.spec
+    model = memory.model_of(spec.recipe)
+    if model:
+        tokens = forecast.longest_request(spec.recipe, model)
+        fit = memory.fit(spec.recipe, model, context.facts["memory"], tokens)
+        yield from forecast.too_small(spec.deployment.name, spec.host, spec.recipe, fit, forecast.ForecastRequest())
 
 
 @check(
