@@ -238,3 +238,28 @@ def test_an_acceptance_is_measured_for_its_number_of_tokens_only(tokens: int, or
     facts: dict[str, Any] = {"spark1": {"memory": reference_spark.MEMORY}}
     result = forecast.forecast("demo", resolved.recipe, facts, ForecastRequest(), ForecastContext())
     assert origin in "\n".join(forecast_text.lines(result, resolved.recipe, ForecastRequest()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("max_num_seqs", 0, "args.max-num-seqs: 0"),
+        ("--pipeline-parallel-size", 2, "args.pipeline-parallel-size: 2"),
+        ("pp", 2, "args.pipeline-parallel-size: 2"),
+        ("max-model-l", "4K", ""),
+    ],
+)
+def test_ranges_are_checked_in_any_spelling(name: str, value: object, fault: str) -> None:
+    faults = [one.what for one in rules.value_faults(changed("args", {name: value}))]
+    assert faults == ([fault] if fault else [])
+
+
+def test_a_flag_by_key_beside_the_recipe_s_map_is_refused() -> None:
+    """The engine would drop one of the two."""
+    recipe = loader.load(RECIPE)
+    whole = replace(recipe, document={**recipe.document, "args": {"compilation-config": {"mode": 3}}})
+    overrides = {"args": {"compilation_config.cudagraph_mode": "NONE"}}
+    faults = list(loader.merged_faults(loader.merged(whole, overrides), overrides))
+    assert [fault.what for fault in faults] == [
+        "args.compilation-config and args.compilation-config.cudagraph_mode: the engine reads only one of them"
+    ]
