@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch
@@ -263,3 +266,16 @@ def test_a_flag_by_key_beside_the_recipe_s_map_is_refused() -> None:
     assert [fault.what for fault in faults] == [
         "args.compilation-config and args.compilation-config.cudagraph_mode: the engine reads only one of them"
     ]
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_the_commands_without_a_host_refuse_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text(yaml.safe_dump({**changed("args", {"dtype": "float13"}), "name": "mine"}))
+    assert main.main([command, str(file)]) == 1
+    captured = capsys.readouterr()
+    assert 'mine with vLLM 0.21.0: args.dtype: "float13" — expected: one of auto, bfloat16' in captured.err
+    if command == "plan":
+        assert "on Sparks of 64 GB: no-go, mine on spark1: weights take" in captured.out
