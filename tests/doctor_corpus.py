@@ -20,6 +20,11 @@ from vllm_spark.doctor.findings import Finding
 DATA = Path(__file__).parent / "data"
 FAILED = DATA / "doctor-logs"
 HEALTHY = DATA / "doctor-logs" / "healthy"
+ENGINE_LOGS = DATA / "engine-logs"
+STARTS = (
+    *("26b-a4b-bf16", "26b-a4b-fp8", "26b-a4b-nvfp4-marlin", "26b-a4b-nvfp4-marlin.serve", "31b-bf16", "31b-fp8"),
+    *("31b-nvfp4-marlin", "ray-worker"),
+)
 VERDICTS = ("right cause", "right line", "wrong cause", "all clear")
 
 
@@ -63,5 +68,5 @@ def cases() -> Iterator[Case]:
 
 
 def healthy() -> list[Path]:
-    """Return the healthy logs."""
-    return sorted(HEALTHY.glob("*.log"))
+    """Return the healthy logs: whole starts of real engines, and excerpts of public threads."""
+    return sorted([*HEALTHY.glob("*.log"), *(ENGINE_LOGS / f"{name}.log" for name in STARTS)])

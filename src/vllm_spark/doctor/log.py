@@ -32,6 +32,8 @@ _ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
 _FATAL = frozenset({"ERROR", "CRITICAL"})
 # Lines of native code and of compilers, which have no level.
 _NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |nvcc fatal|ptxas fatal")
+# Any line without a level that a family may know.
+_HINT = re.compile(r"(?i)\bfail|error")
 # Lines that only say that a process ended. Status 130 and 143 are an orderly stop.
 _ENDED = re.compile(
     r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed to start|encountered a fatal)"
@@ -45,7 +47,7 @@ _ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
 # Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
 _MARKS = (
     *(MARK, "ERROR", "CRITICAL", "rror", "docker: ", "Error response", _NCCL_WARNING, _SERVING, " E ", " F ", '  File "'),
-    *("Exception", "Failure", "Timeout", "fatal", "Fatal", "[E", "xited", "xit", "dumped", "Failed", "died", "terminate"),
+    *("Exception", "Failure", "Timeout", "fatal", "Fatal", "[E", "xited", "xit", "dumped", "ailed", "died", "terminate", "OutOf"),
     *("usage: ", "Segmentation"),
 )
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
@@ -277,7 +279,9 @@ def _is_error(entry: LogEntry, text: str) -> bool:
     """Return True for an error line that is not an exception."""
     if entry.level in _FATAL or _NCCL_WARNING in text:
         return bool(text)
-    return not entry.level and bool(_NATIVE.match(text))
+    if entry.level or entry.text[:1].isspace():
+        return False
+    return bool(_NATIVE.match(text) or (_HINT.search(text) and families.classify(text, raised=False)))
 
 
 def _is_harmless(text: str) -> bool:

@@ -35,6 +35,7 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)(?:\([\w.]+\)
 # An exception line at the first column, without the traceback above it.
 _BARE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt)(?:\([\w.]+\))?(?::\s|:?$)"
+    r"|(?:[a-z_]\w*\.)+(?!\w*Warning)[A-Z]\w+: "
 )
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
 _FRAMES = 12  # kept of a traceback, the innermost ones
