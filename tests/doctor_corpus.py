@@ -56,7 +56,9 @@ class Case:
         if not self.line or self.line in first.line:
             # A log without its cause is read correctly if the doctor says that it ends in a failure.
             unknown = first.signature == "unrecognised"
-            return ("right cause" if not self.expected and unknown else "right line" if unknown else "wrong cause"), first
+            return (
+                "right cause" if not self.expected and unknown else "right line" if unknown else "wrong cause"
+            ), first
         return "wrong cause", first
 
 

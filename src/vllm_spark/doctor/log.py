@@ -46,8 +46,34 @@ _ENDED = re.compile(
 _ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
 # Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
 _MARKS = (
-    *(MARK, "ERROR", "CRITICAL", "rror", "docker: ", "Error response", _NCCL_WARNING, _SERVING, " E ", " F ", '  File "'),
-    *("Exception", "Failure", "Timeout", "fatal", "Fatal", "[E", "xited", "xit", "dumped", "ailed", "died", "terminate", "OutOf"),
+    *(
+        MARK,
+        "ERROR",
+        "CRITICAL",
+        "rror",
+        "docker: ",
+        "Error response",
+        _NCCL_WARNING,
+        _SERVING,
+        " E ",
+        " F ",
+        '  File "',
+    ),
+    *(
+        "Exception",
+        "Failure",
+        "Timeout",
+        "fatal",
+        "Fatal",
+        "[E",
+        "xited",
+        "xit",
+        "dumped",
+        "ailed",
+        "died",
+        "terminate",
+        "OutOf",
+    ),
     *("usage: ", "Segmentation"),
 )
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
@@ -128,8 +154,15 @@ class Log:
             *(finding for finding in self._exceptions(UNRECOGNISED) if not _is_harmless(finding.line)),
             *self._logged_errors(UNRECOGNISED),
         ]
-        if not found and self._ended and all(finding.severity == "warning" for finding in self.findings()):
-            return [self._unrecognised(_ENDED_CAUSE, *self._ended)]
+        if not found and all(finding.severity == "warning" for finding in self.findings()):
+            wrappers = (
+                (raised.line, raised.number)
+                for chain in self._tracebacks.chains()
+                for raised in chain.raised
+                if not chain.known and not ORDERLY.search(raised.line) and not _is_harmless(raised.line)
+            )
+            ended = self._ended or next(wrappers, None) or (None if self._serving else self._tracebacks.unfinished)
+            return [self._unrecognised(_ENDED_CAUSE, *ended)] if ended else []
         return found
 
     def _signed(self) -> Iterator[Finding]:

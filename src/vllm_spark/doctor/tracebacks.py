@@ -84,6 +84,7 @@ class _Stream:
     open: bool = False
     linked: bool = False
     ignored: bool = False
+    last: tuple[str, int] = ("", 0)  # the last frame
     skipped: bool = False  # the traceback of an ignored exception
     tail: int = 0
     frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
@@ -114,6 +115,12 @@ class Tracebacks:
             self._streams[key] = _Stream()
         return self._follow(self._streams[key], number, entry.text, known)
 
+    @property
+    def unfinished(self) -> tuple[str, int] | None:
+        """Return the last frame of a traceback that the log does not finish, with its line number, or None."""
+        cut = [stream.last for stream in self._streams.values() if stream.frames and not stream.skipped]
+        return max(cut, key=lambda last: last[1]) if cut else None
+
     def chains(self) -> list[Chain]:
         """Return one chain per kind, in the order of their first lines."""
         for stream in self._streams.values():
@@ -142,6 +149,7 @@ class Tracebacks:
             stream.frames.clear()
         elif frame := _FRAME.match(text):
             stream.frames.append(f"{frame['file']} {frame['function']}")
+            stream.last = (text.strip(), number)
             return stream.open
         elif text.startswith(_LINKS):
             stream.linked, stream.tail = True, 0
