@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,9 @@ from ansible.errors import AnsibleActionFail
 
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
-from vllm_spark.core import own_process
+from vllm_spark.core import own_process, paths
 from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory import variables
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
 from vllm_spark.sizing import reference_spark
@@ -125,6 +127,38 @@ def test_a_lock_module_that_fails_fails_the_task() -> None:
 def test_an_idle_host_has_no_spec() -> None:
     result = FakeRun().act("vllm_spec", **inventory({**DEPLOYMENT, "hosts": ["spark2"]}))
     assert result == {"changed": False, "spec": None, "questions": None}
+
+
+def test_a_variable_that_nothing_reads_is_named_once() -> None:
+    """The misspelt variable of the group is named by its first host, and that of one host by this host."""
+    hostvars: dict[str, dict[str, Any]] = {
+        "spark1": {"vllm_secret": {}, "vllm_secrets": {}, "vllm_plan_box": {}, "ansible_user": "nvidia"},
+        "spark2": {"vllm_secret": {}, "vllm_fabrik": {}},
+    }
+    printed = []
+    for host in ("spark1", "spark2"):
+        run = FakeRun(host=host, hostvars=hostvars)
+        run.act("vllm_spec", **inventory(PAIR, host=host))
+        printed += run.lines
+    assert printed == [
+        "spark1  warning unknown-variable: vllm_secret is set, and nothing reads it. "
+        "Fix: rename it to vllm_secrets, or delete it.",
+        "spark2  warning unknown-variable: vllm_fabrik is set, and nothing reads it. "
+        "Fix: rename it to vllm_fabric, or delete it.",
+    ]
+
+
+@pytest.mark.parametrize(("name", "fix"), [("vllm_xyzzy", "delete it, or rename it without vllm_.")])
+def test_a_name_that_resembles_none_has_no_suggestion(name: str, fix: str) -> None:
+    (line,) = variables.warnings([name, "other_prefix"], variables.known())
+    assert line.endswith(fix)
+
+
+def test_no_variable_of_the_shipped_inventories_is_unknown() -> None:
+    files = [*(paths.ROOT / "inventories").rglob("vllm.yml"), *(paths.ROOT / "inventories").rglob("hosts.yml")]
+    used = {name for file in files for name in re.findall(r"^ *(vllm_\w+):", file.read_text(), re.MULTILINE)}
+    assert {"vllm_deployments", "vllm_secrets"} <= used
+    assert list(variables.warnings(used, variables.known())) == []
 
 
 def test_a_spec_is_quiet_and_has_its_questions(spec: Spec) -> None:

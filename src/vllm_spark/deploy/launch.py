@@ -12,6 +12,7 @@ from typing import Any
 
 from vllm_spark.core import paths, ports
 from vllm_spark.core.templates import templates
+from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
@@ -55,11 +56,17 @@ def environment(spec: Spec) -> dict[str, str]:
     return {**env, **spec.recipe.get("env", {})}
 
 
+def served_names(recipe: Document) -> str | list[str]:
+    """Return the name that clients ask for, or a list with its aliases behind it."""
+    model = recipe["model"]
+    return [model["served_name"], *model["aliases"]] if model.get("aliases") else str(model["served_name"])
+
+
 def flags(spec: Spec) -> dict[str, Any]:
     """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
     recipe, placed = spec.recipe, spec.deployment
     planned: dict[str, Any] = {
-        "served-model-name": recipe["model"]["served_name"],
+        "served-model-name": served_names(recipe),
         "host": placed.bind,
         "port": placed.port,
         "tensor-parallel-size": recipe["topology"]["tensor_parallel"],

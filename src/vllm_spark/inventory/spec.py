@@ -151,6 +151,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if active is None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
+    refusals = list(placement.drafter_refusals(active, loaded.document))
+    if refusals:
+        raise RefusedError(refusals)
     lock = lockfile.read(inventory.lock_file)
     overridden = loader.merged(loaded, active.overrides)
     deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
