@@ -30,6 +30,7 @@ HISTORY_DIR = "/var/lib/vllm-spark/history"
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
+    "InvocationID",
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
@@ -26,11 +26,13 @@ DIFF_LINES = 40
 @dataclass(frozen=True, slots=True)
 class Drift:
     """Differences between a host and its plan. `differs` is None if unknown; the first of `reasons` has the cause.
-    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install."""
+    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install, and
+    `launch` is the fingerprint of that one, empty if it is unknown."""
 
     differs: bool | None
     reasons: tuple[str, ...] = ()
     launch_diff: tuple[str, ...] = ()
+    launch: str = field(default="", compare=False)
 
     def summary(self, most: int = 2) -> str:
         """Return `none`, or the first reasons."""
@@ -55,7 +57,7 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
     except RefusedError as error:
         return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
     reasons = tuple(_reasons(planned, facts[host]))
-    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])))
+    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
 
 
 def of_idle(facts: Facts) -> Drift:

@@ -57,6 +57,8 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
     kept: Record = {**old}
     kept.pop("previous", None)
     previous = old.get("previous") if same or not keeps_old else kept
+    if previous and previous.get("launch") == fingerprint:
+        previous = None
     record: Record = {
         "deployment": spec.deployment.name,
         "rank": spec.rank,

@@ -24,11 +24,14 @@ from vllm_spark.recipe.derived_image import DerivedImage
 
 @dataclass(frozen=True, slots=True)
 class SiteSettings:
-    """Settings of the inventory for all its Sparks: folders of large data on the host, and the index of pip."""
+    """Settings of the inventory for its Sparks: folders of large data on the host, the index of pip, and what every
+    start does first: drop the page cache, switch swap off."""
 
     hub_dir: str = "/var/lib/vllm-spark/hub"
     cache_dir: str = "/var/lib/vllm-spark/cache"
     pip_index: str = ""
+    drop_caches: bool = False
+    swap_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             ROLLBACK_NO_DOCKER,
             f"Docker does not answer on {host}: {state['docker']['error']}",
             "a running Docker, because a rollback needs its image",
-            f"ssh {host} sudo systemctl start docker.",
+            f"ssh -t {host} sudo systemctl start docker.",
         )
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:

@@ -101,6 +101,7 @@ def read(file: Path) -> Recipe:
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
     document = with_flag_names(document, document["engine"]["version"])
+    faults += rules.value_faults(document)
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
     if faults:

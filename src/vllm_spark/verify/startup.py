@@ -84,7 +84,7 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
         name = unit.partition("@")[2].removesuffix(".service")
-        fix = f"ssh {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
+        fix = f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
         explained = str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} ended without naming a cause",
@@ -106,4 +106,4 @@ def overdue(watch: StartupWatch, unit: str, host: str) -> str:
 
 def log_place(unit: str, host: str) -> str:
     """Return the command that shows the log."""
-    return f"Log: ssh {host} sudo journalctl -u {unit} -e"
+    return f"Log: ssh -t {host} sudo journalctl -u {unit} -e"
