@@ -41,6 +41,7 @@ class Spec:
     - `digest`: the digest of the image that the recipe names
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
+    - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
     - `secrets`: names of the secrets in the inventory
     - `accepted`: ids of accepted known issues
     """
@@ -53,6 +54,7 @@ class Spec:
     digest: str
     files: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
+    elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
@@ -180,6 +182,11 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         digest=recipe["image"]["digest"],
         files=loaded.files,
         inactive=tuple(d.name for d in deployment.of_host(deployments, host) if not d.active),
+        elsewhere={
+            other.name: further
+            for other in deployment.of_host(deployments, host)
+            if not other.active and (further := [name for name in other.hosts if name not in active.hosts])
+        },
         secrets=tuple(sorted(inventory.secrets)),
         accepted=tuple(accepted),
         site=inventory.site,
