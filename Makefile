@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
+# The Python of the virtual environment: make setup PYTHON=python3.13. A shell that sources .venv/bin/activate can run the
+# verbs from any folder.
+PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -17,9 +20,13 @@ help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(READY): requirements.lock pyproject.toml
-	python3 -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { printf '%s\n' "$(PYTHON) is \
+	$$($(PYTHON) --version 2>&1) — expected: Python 3.11 or newer. Fix: make setup PYTHON=python3.13, after installing it. \
+	See docs/operations/controllers.md" | tr -s '\t ' ' '; exit 1; }
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .
+	@grep -q ANSIBLE_CONFIG $(BIN)/activate || printf 'export ANSIBLE_CONFIG=%q\n' '$(CURDIR)/ansible.cfg' >>$(BIN)/activate
 	touch $@
 
 .PHONY: setup
@@ -61,6 +68,10 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 unit: setup ## Run the tests of pure logic; one minute
 	pytest tests/unit
 
+.PHONY: fuzz
+fuzz: setup ## Read 20,000 damaged recipes, inventories, lock files, records and replies; half an hour
+	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
+
 .PHONY: integration
 integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
 	pytest tests/integration
@@ -68,6 +79,10 @@ integration: setup ## Run the tests with sockets, processes and playbooks; two m
 .PHONY: engine
 engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds
 	pytest tests/engine
+
+.PHONY: engine-flags
+engine-flags: setup ## Write recipes/engines from the parsers of the vLLM versions in tests/engine/engines.yml
+	python tests/engine/engine_data.py
 
 .PHONY: router
 router: setup ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute

@@ -28,7 +28,9 @@ class ActionModule(SparkAction):
         if phase == "check":
             return {}
         self.quiet = True
-        return {"plan": netplan.plan(ends, args["fabric"], args["netplan"], replace=args["replace"]).to_json()}
+        plan = netplan.plan(ends, args["fabric"], args["netplan"], replace=args["replace"])
+        self.say(*(f"note: {line}" for line in plan.notes))
+        return {"plan": plan.to_json()}
 
     def _refusals(self) -> list[Refusal]:
         args = self.args

@@ -34,7 +34,9 @@ class ActionModule(SparkAction):
             constants=preview.constants(self.args["roofline"]),
             catalogue=forecast.catalogue([Path(folder) for folder in self.args["recipe_folders"]]),
         )
-        load = ForecastRequest(int(self.args["context"]) or None, int(self.args["streams"]) or 1)
+        load = ForecastRequest(
+            int(self.args["context"]) or None, int(self.args["streams"]) or 1, float(self.args["min_speed"])
+        )
         facts = self.registered("vllm_plan_box", "facts", hosts)
         report = preview.PreviewedDeploy(specs, facts, version.version()).on(self.host, load, context)
         self.say(*report.lines)

@@ -1,6 +1,6 @@
 """Write the bundle for a site without internet if it is not finished, otherwise check it.
 
-vllm_spark.transfer.bundle does the work.
+vllm_spark.transfer.bundle does the work, the downloads in a process of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import version
+from vllm_spark.core import own_process, version
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory.spec import Spec
 from vllm_spark_ansible.action import SparkAction
@@ -34,7 +34,13 @@ class ActionModule(SparkAction):
             self.show(f"{folder} would get {', '.join(names)}")
             return {"changed": True, "written": True}
         token = {"HF_TOKEN": self.args["token"]} if self.args["token"] else {}
-        sources = bundle.RemoteSources(self.args["registries"], token | dict(self.args["environment"]))
-        bundle.write(folder, request, sources, version.version(), self.show)
+        downloads = {
+            "folder": str(folder),
+            "specs": [spec for specs in pulled.values() for spec in specs],
+            "registries": dict(self.args["registries"]),
+            "environment": token | dict(self.args["environment"]),
+            "toolkit": version.version(),
+        }
+        own_process.run("vllm_spark.transfer.bundle_process", downloads, self.show)
         self.show(f"{folder} is finished. At a site without internet, the same command loads from it.")
         return {"changed": True, "written": True}

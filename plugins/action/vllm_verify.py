@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
 from vllm_spark.lifecycle import history
 from vllm_spark.verify import report, startup
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark.verify.probe_types import Probe
+from vllm_spark.verify.gates import reach
+from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
@@ -28,7 +33,10 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 class ActionModule(SparkAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task). Returns `holds` and `missed`, and of a rank that serves the report's path."""
+    a failed gate does not fail the task). The controller itself sends the request of the gate `reach`. Returns `holds`
+    and `missed`, and of a rank that serves the report's path."""
+
+    _last_probe: Probe
 
     def act(self) -> dict[str, Any]:
         request = GateRequest.from_json(self.args["gates"])
@@ -44,10 +52,44 @@ class ActionModule(SparkAction):
         return {"holds": not missed, "missed": missed, **written}
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
+        if round_.name == reach.NAME:
+            return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
+        self._last_probe = self._probe_host(round_.requests, cursor)
+        return self._last_probe
+
+    def _probe_host(self, requests: Sequence[HttpRequest], cursor: str) -> Probe:
         request = {key: self.args["gates"][key] for key in PROBED}
-        args = {**request, "env_path": self.args["env_path"], "requests": round_.requests, "cursor": cursor}
+        args = {**request, "env_path": self.args["env_path"], "requests": requests, "cursor": cursor}
         probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe
+
+    def _reach(self) -> HttpResponse:
+        """Return the response of the printed address: from the controller to a head, from a worker to its head."""
+        request = GateRequest.from_json(self.args["gates"])
+        head = self._head() if request.rank else self.host
+        if not head:
+            return {"unasked": "this run does not know the head"}
+        url = request.client_url(str(self.hostvars[head].get("ansible_host", head)))
+        if request.rank:
+            sent: HttpRequest = {**reach.http_request(), "base": url}
+            response = self._probe_host([sent], self._last_probe["cursor"])["responses"][reach.NAME]
+            return {**response, "url": url, "source": f"from {self.host}"}
+        if why := reach.obstacle(*self._ssh()):
+            return {"unasked": why, "url": url}
+        server = urllib.parse.urlsplit(url)
+        answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")
+        return cast("HttpResponse", {**answer, "url": url, "source": "from this machine"})
+
+    def _head(self) -> str:
+        resolved = self.task_vars.get("spark_precheck_resolved") or {}
+        hosts = ((resolved.get("spec") or {}).get("deployment") or {}).get("hosts") or [""]
+        return str(hosts[0])
+
+    def _ssh(self) -> tuple[str, str]:
+        """Return Ansible's connection to this host and its arguments of ssh."""
+        names = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+        arguments = " ".join(str(self.task_vars.get(name) or "") for name in names)
+        return str(self.task_vars.get("ansible_connection") or ""), arguments
 
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import socket
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 SOCKET = "/var/run/docker.sock"
 TIMEOUT_S = 20
+# The fields of an image's configuration on which the processes of its containers depend. Docker's versions and stores
+# disagree about the other fields, and whether an empty one is listed.
+CONFIG_FIELDS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
 
 
 class DockerError(Exception):
@@ -35,7 +39,10 @@ class Docker:
         body = self._request(path)
         if body is None and not missing_ok:
             raise _failure(path, http.client.NOT_FOUND)
-        return None if body is None else json.loads(body)
+        try:
+            return None if body is None else json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DockerError(f"{SOCKET} {path}: the reply is not JSON") from error
 
     def raw(self, path: str) -> bytes:
         """Return the bytes of a GET. Raises DockerError."""
@@ -51,8 +58,8 @@ class Docker:
             connection.request("GET", path)
             response = connection.getresponse()
             body = response.read()
-        except OSError as error:
-            raise DockerError(f"{SOCKET}: {error.strerror or error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise DockerError(f"{SOCKET}: {getattr(error, 'strerror', None) or error}") from error
         finally:
             connection.close()
         if response.status == http.client.NOT_FOUND:
@@ -81,6 +88,30 @@ class Docker:
             "state": container["State"]["Status"],
             "started": epoch(container["State"]["StartedAt"]),
         }
+
+
+def identity(name: str, image: dict[str, Any]) -> str:
+    """Return a text that is equal on two hosts if this name (of docker inspect) is the same image on both.
+
+    Docker's own id is not: it is the digest of the configuration in overlay2, and the digest of the manifest or of the
+    index in the containerd store (docker/cli#5526). An image that was pulled by digest is identified by that digest.
+    Any other one, as a derived image, is identified by its unpacked layers and its configuration.
+    """
+    digest = name.partition("@")[2]
+    platform = f"{image.get('Os', '')}/{image.get('Architecture', '')}"
+    if digest and any(known.endswith(f"@{digest}") for known in image.get("RepoDigests") or []):
+        return f"{digest} for {platform}"
+    config = image.get("Config") or {}
+    used = {field: config[field] for field in CONFIG_FIELDS if config.get(field)}
+    content = json.dumps([platform, (image.get("RootFS") or {}).get("Layers"), used], sort_keys=True)
+    return f"content sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def store(info: dict[str, Any]) -> str:
+    """Return the name of Docker's image store (of docker info), for example overlay2 or "overlayfs (containerd)"."""
+    driver = str(info.get("Driver") or "")
+    types = [value for key, value in info.get("DriverStatus") or [] if key == "driver-type"]
+    return f"{driver} (containerd)" if any("containerd" in kind for kind in types) else driver
 
 
 def _failure(path: str, status: int) -> DockerError:

@@ -25,6 +25,10 @@ PORT = "ports/1"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 EMPTY_GID = ":".join(["0000"] * 8)
 
+# The switch of the package dgx-spark-mlnx-hotplug (DGX OS since January 2026). While it exists, its udev handler takes
+# a ConnectX-7 without a cable off the PCIe bus (NVIDIA/NV-Kernels#228 and #271).
+HOTPLUG = "etc/nvidia/cx7-hotplug-enabled"
+
 # "rocep1s0f1 port 1 ==> enp1s0f1np1 (Up)"; an HCA without a netdev has "(none)" or an empty field.
 IBDEV2NETDEV = re.compile(r"^(\S+) port 1 ==> (?:(\S+) )?\((Up|Down)\)", re.MULTILINE)
 # DEV PORT INDEX GID [IPv4] VER NETDEV
@@ -47,6 +51,7 @@ def fabric(root: str = "/") -> FabricFacts:
         "ib_core": host.exists("sys/module/ib_core"),
         "memlock_bytes": memlock(host),
         "default_route": default_route(host),
+        "hotplug": host.exists(HOTPLUG),
         "error": "; ".join(host.errors),
     }
 

@@ -35,7 +35,8 @@ def keep_current(folder: str, name: str) -> None:
     remove_unfinished(folder)
     finish_swap(folder)
     settle_swap(folder)
-    if name == PREVIOUS and replacement_started(folder):
+    # The files of an interrupted run may be of two launches, and the complete launch is kept already.
+    if (name == PREVIOUS and replacement_started(folder)) or same_record(folder, os.path.join(folder, name)):
         return
     fresh = tempfile.mkdtemp(dir=folder, prefix=f".{name}-")
     copy_files(folder, fresh)
@@ -70,10 +71,22 @@ def restore_previous(folder: str) -> None:
     remove_unfinished(folder)
     finish_swap(folder)
     settle_swap(folder)
-    # An interrupted run has kept the failed launch already, and has started to replace it.
-    if not same_record(folder, os.path.join(folder, FAILED)):
-        keep_current(folder, FAILED)
+    keep_current(folder, FAILED)
     place_all(previous, folder)
+    promote_before(folder)
+
+
+def drop_repeated(folder: str) -> None:
+    """Remove previous/ if it holds the current launch: a bad launch between the two went to failed/."""
+    place = os.path.join(folder, PREVIOUS)
+    current, previous = (read_object(os.path.join(path, "deployed.json")) or {} for path in (folder, place))
+    if current.get("launch") and current["launch"] == previous.get("launch"):
+        promote_before(folder)
+
+
+def promote_before(folder: str) -> None:
+    """Replace previous/ by the launch before it, which is kept inside it; remove it if there is none."""
+    previous = os.path.join(folder, PREVIOUS)
     before = os.path.join(previous, PREVIOUS)
     if os.path.isdir(before):
         fresh = tempfile.mkdtemp(dir=folder, prefix=f".{PREVIOUS}-")

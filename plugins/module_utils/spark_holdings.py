@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import JUDGED, typed
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
@@ -21,7 +22,7 @@ HISTORY = f"{STATE}/history"
 # First lines of a unit of the toolkit, and the name that its programs contain.
 WRITTEN, MARK = b"Written by vllm-spark", b"vllm-spark"
 HEAD_BYTES = 1024
-LABEL = "vllm-spark.deployment"
+LABEL, DERIVED_LABEL = "vllm-spark.deployment", "vllm-spark.inputs"
 # Containers and volumes of a transfer, and its relay.
 OWN = "vllm-spark-"
 UNIT_PATTERNS = (
@@ -36,7 +37,8 @@ FIREWALLS = ("iptables", "ip6tables")
 # The images that pulls have brought, and the traces of a pull while Docker finds a registry on the loopback device
 # (src/vllm_spark/node/pull/image_pull.py).
 PULLED = f"{STATE}/pulled"
-PULL_JOURNAL, PULL_LINE = f"{STATE}/pull/daemon.json.before", "# vllm-spark: for one pull"
+PULL_JOURNALS = (f"{STATE}/pull/daemon.json.before", f"{STATE}/pull/hosts.toml.before")
+PULL_LINE = "# vllm-spark: for one pull"
 
 
 def size(path: str) -> int:
@@ -87,15 +89,15 @@ def deployments(root: str, count: bool) -> dict[str, dict[str, Any]]:
 
 
 def history(root: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the launches of the history by deployment; of each entry the keys that identify an image."""
-    images: dict[str, list[dict[str, Any]]] = {}
+    """Return the entries of the history by deployment; of each the keys that identify an image, and its judgement."""
+    kept = ("image", "digest", "derived", "time", "launch", "holds", "gates")
+    histories: dict[str, list[dict[str, Any]]] = {}
     for path in glob.glob(os.path.join(root, HISTORY, "*.jsonl")):
         entries = filter(None, map(parse_object, (read_text(path) or "").splitlines()))
         name = os.path.basename(path).removesuffix(".jsonl")
-        images[name] = [
-            {key: entry[key] for key in ("image", "digest", "derived") if key in entry} for entry in entries
-        ]
-    return images
+        checked = (typed(entry, JUDGED) for entry in entries)
+        histories[name] = [{key: entry[key] for key in kept if key in entry} for entry in checked]
+    return histories
 
 
 def pulled(root: str) -> list[str]:
@@ -133,14 +135,14 @@ def chains() -> list[str]:
 def pull_was_cut_off(root: str) -> bool:
     """Return True if an interrupted pull has left its settings of Docker or its line in /etc/hosts."""
     hosts = read_text(os.path.join(root, "etc/hosts")) or ""
-    return PULL_LINE in hosts or os.path.exists(os.path.join(root, PULL_JOURNAL))
+    return PULL_LINE in hosts or any(os.path.exists(os.path.join(root, journal)) for journal in PULL_JOURNALS)
 
 
 def docker_holdings(count: bool) -> dict[str, Any]:
     holdings: dict[str, Any] = {"error": "", "images": [], "containers": [], "volumes": []}
     try:
         docker = Docker()
-        holdings["images"] = [image(entry) for entry in docker.get("/images/json?shared-size=1")]
+        holdings["images"] = [image(entry, docker) for entry in docker.get("/images/json?shared-size=1")]
         holdings["containers"] = [container(entry) for entry in docker.get("/containers/json?all=1")]
         volumes = docker.get("/volumes")["Volumes"] or []
     except DockerError as error:
@@ -153,12 +155,15 @@ def docker_holdings(count: bool) -> dict[str, Any]:
     return holdings
 
 
-def image(entry: dict[str, Any]) -> dict[str, Any]:
+def image(entry: dict[str, Any], docker: Docker) -> dict[str, Any]:
     """Return an image's names and sizes. `own`: the bytes that no other image shares, as far as this engine counts
-    them."""
+    them. `identity` is read of derived images alone: those of a pair are compared. Raises DockerError."""
     shared = entry.get("SharedSize", -1)
+    derived = DERIVED_LABEL in (entry.get("Labels") or {})
+    document = docker.get(f"/images/{entry['Id']}/json", missing_ok=True) if derived else None
     return {
         "id": entry["Id"],
+        "identity": identity("", document) if document else "",
         "tags": [name for name in entry.get("RepoTags") or [] if not name.startswith("<none>")],
         "digests": [name for name in entry.get("RepoDigests") or [] if not name.startswith("<none>")],
         "labels": {

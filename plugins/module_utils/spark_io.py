@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -15,6 +16,12 @@ TEMPORARY = ".vllm-spark-"
 # Exit statuses of a shell and of timeout(1) for a command that did not run to its end.
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
 COMMAND_TIMEOUT_S = 30.0
+
+# No document of an engine or of the toolkit has deeper nesting; code that handles it later may be recursive.
+MAX_DEPTH = 64
+# The longest object on a host is the index of a model's weights.
+MAX_OBJECT_CHARACTERS = 16 << 20
+MAX_NUMBER = 2**63
 
 
 class CommandResult(NamedTuple):
@@ -75,8 +82,11 @@ def write_file(path: str, content: str, mode: str) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, int(mode, 8))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        # An error of a write does not name its file.
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = path
         raise
 
 
@@ -91,17 +101,43 @@ def read_text(path: str, limit: int = -1) -> str | None:
 
 def read_object(path: str) -> dict[str, Any] | None:
     """Return the object in a JSON file. None if there is no file, or if it does not contain one whole object."""
-    text = read_text(path)
-    return None if text is None else parse_object(text)
+    text = read_text(path, MAX_OBJECT_CHARACTERS + 1) if os.path.isfile(path) else None
+    return None if text is None or len(text) > MAX_OBJECT_CHARACTERS else parse_object(text)
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
-    """Return the object in a JSON text; None for every other text."""
+    """Return the object in a JSON text; None for every other text, and for an object that not every later reader takes:
+    nested deeper than MAX_DEPTH, with a number that is not finite or too large, or with half of a surrogate pair."""
     try:
-        document = json.loads(text)
-    except ValueError:
+        document = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
+        if not isinstance(document, dict) or depth(document) > MAX_DEPTH:
+            return None
+        json.dumps(document, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) else None
+    return document
+
+
+def _number(text: str) -> float:
+    """Return a number of JSON. Raises ValueError for one that is not finite or not below MAX_NUMBER."""
+    number = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not abs(number) < MAX_NUMBER or (isinstance(number, float) and not math.isfinite(number)):
+        raise ValueError(text)
+    return number
+
+
+def depth(document: Any) -> int:
+    """Return the nesting depth of lists and maps, without recursion; MAX_DEPTH + 1 for a deeper document."""
+    level, levels = [document], 0
+    while level and levels <= MAX_DEPTH:
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        levels += 1
+    return levels
 
 
 def mode_of(path: str) -> str:

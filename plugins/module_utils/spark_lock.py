@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import HOLDER, typed
 
 FOLDER = "/run/vllm-spark"
 NAME = "operator.lock"
@@ -24,17 +25,18 @@ Holder = dict[str, Any]
 
 def read_holder(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
     """Return the holder of the lock, with `age_s` and `connected`. None if the lock is free."""
+    path = os.path.join(folder, NAME)
     try:
-        with open(os.path.join(folder, NAME), encoding="utf-8") as file:
-            text = file.read()
+        written = os.lstat(path).st_mtime
     except FileNotFoundError:
         return None
     # A broken file is a lock too: a run wrote it.
-    holder = parse_object(text) or {}
-    since = holder.get("since", os.path.getmtime(os.path.join(folder, NAME)))
-    connection = holder.get("connection")
-    connected = started(connection["pid"], proc) == connection["started"] if connection else None
-    return {**holder, "age_s": max(0.0, time.time() - since), "connected": connected}
+    holder = typed(read_object(path), HOLDER)
+    age_s = max(0.0, time.time() - holder.get("since", written))
+    connection = holder.get("connection") or {}
+    known = {"pid", "started"} <= connection.keys()
+    connected = started(connection["pid"], proc) == connection["started"] if known else None
+    return {**holder, "age_s": age_s, "connected": connected}
 
 
 def take(

@@ -30,10 +30,13 @@ class Hardware(TypedDict):
 
 
 class Configured(TypedDict):
-    """The netdevs that a netplan file configures, and its sections beside `ethernets`."""
+    """The netdevs that a netplan file configures, its sections beside `ethernets`, and the UUIDs of NetworkManager's
+    profiles in it: of all, and of those that name no netdev."""
 
     netdevs: list[str]
     more: list[str]
+    profiles: list[str]
+    unbound: list[str]
     error: str
 
 
@@ -77,13 +80,34 @@ def hardware(name: str) -> Hardware:
 
 def configured(path: str, present: Mapping[str, Hardware]) -> Configured:
     """Return what a netplan file configures. Its text stays on the host: it may contain the password of a WiFi."""
+    none: Configured = {"netdevs": [], "more": [], "profiles": [], "unbound": [], "error": ""}
     if not HAS_YAML:
-        return {"netdevs": [], "more": [], "error": "PyYAML is missing, so it cannot be read"}
+        return {**none, "error": "PyYAML is missing, so it cannot be read"}
     try:
-        netdevs, more = definitions(yaml.safe_load(read_text(path) or ""), present)
+        document = yaml.safe_load(read_text(path) or "")
+        netdevs, more = definitions(document, present)
+        profiles = networkmanager(document)
     except (yaml.YAMLError, AttributeError, TypeError) as error:
-        return {"netdevs": [], "more": [], "error": f"not a netplan file: {type(error).__name__}"}
-    return {"netdevs": netdevs, "more": more, "error": ""}
+        return {**none, "error": f"not a netplan file: {type(error).__name__}"}
+    unbound = [uuid for uuid, names_one in profiles.items() if not names_one]
+    return {**none, "netdevs": netdevs, "more": more, "profiles": list(profiles), "unbound": unbound}
+
+
+def networkmanager(document: Any) -> dict[str, bool]:
+    """Return the UUID of each Ethernet profile that NetworkManager has written, and whether it names a netdev."""
+    network = (document or {}).get("network") or {}
+    entries = (network.get("ethernets") or {}).items()
+    return {
+        str(definition["networkmanager"].get("uuid", name.removeprefix("NM-"))): not is_unbound(definition)
+        for name, definition in entries
+        if (definition or {}).get("networkmanager")
+    }
+
+
+def is_unbound(definition: Mapping[str, Any]) -> bool:
+    """Return True for a profile of NetworkManager without a netdev, which it writes with an empty match. It is active
+    on one netdev at a time, and netplan's file of another netdev does not change it."""
+    return bool(definition.get("networkmanager")) and definition.get("match") == {}
 
 
 def definitions(document: Any, present: Mapping[str, Hardware]) -> tuple[list[str], list[str]]:
@@ -93,7 +117,8 @@ def definitions(document: Any, present: Mapping[str, Hardware]) -> tuple[list[st
     ethernets = network.get("ethernets") or {}
     by_entry = {name: matching(name, definition or {}, present) for name, definition in ethernets.items()}
     netdevs: set[str] = set().union(*by_entry.values())
-    more = sorted(section for section in network if section not in ("version", "ethernets"))
+    # Without netdevs of its own a renderer is no configuration: the host's default takes its place.
+    more = sorted(section for section in network if section not in ("version", "ethernets", "renderer"))
     for section in more:
         devices = network[section] if isinstance(network[section], dict) else {}
         for definition in devices.values():
@@ -109,6 +134,8 @@ def matching(name: str, definition: Mapping[str, Any], present: Mapping[str, Har
     match = definition.get("match")
     if match is None:
         return {name}
+    if is_unbound(definition):
+        return set()
     drivers = match.get("driver", "*")
     netdevs = {
         netdev

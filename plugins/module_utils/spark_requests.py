@@ -14,21 +14,21 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import MAX_DEPTH, depth
+
 # A response is judged by its first part; an endless stream must not fill this process.
 MAX_RESPONSE_BYTES = 1 << 20
 MAX_CHARACTERS = 500
 MAX_LINES = 64
 # A shorter key is a word such as EMPTY, which may be part of any response.
 MIN_KEY_LENGTH = 8
-# No response of an engine has deeper nesting; code that handles it later may be recursive.
-MAX_DEPTH = 64
 # The end of a stream. A line break in a JSON text is escaped, so generated text cannot look like this line.
 DONE = "[DONE]"
 DONE_LINE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 
 # Host and port of the engine.
 Server = tuple[str, int]
-# A request has id, method, path, timeout_s, and optionally body, base, key_env and prefix (vllm_probe's documentation).
+# A request has id, method, path, timeout_s, and optionally body, base, key_env, anonymous and prefix (see vllm_probe).
 Request = Mapping[str, Any]
 Response = dict[str, Any]
 
@@ -94,6 +94,8 @@ def connect(
     the engine's key by default."""
     timeout, base_url = request["timeout_s"], request.get("base")
     bearer = (env or {}).get(request.get("key_env") or "") if base_url else key
+    if request.get("anonymous"):
+        bearer = ""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
     if not base_url:
         return http.client.HTTPConnection(*server, timeout=timeout), request["path"], headers
@@ -190,17 +192,3 @@ def parse(text: str) -> Any:
 def finite(text: str) -> float | str:
     value = float(text)
     return value if math.isfinite(value) else text
-
-
-def depth(document: Any) -> int:
-    """Return the nesting depth of lists and maps, without recursion."""
-    level, levels = [document], 0
-    while level and levels <= MAX_DEPTH:
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        levels += 1
-    return levels

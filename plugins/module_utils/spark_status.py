@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import http.client
 import io
+import math
 import os
 import re
 import tarfile
@@ -23,12 +24,19 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     read_text,
     sha256,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
+    ADDRESS,
+    JUDGED,
+    LIVENESS,
+    record_of,
+    typed,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, env_pairs, in_script
 
 if TYPE_CHECKING:
     from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
-    from vllm_spark.core.types import ContainerFacts
+    from vllm_spark.core.types import ContainerFacts, EnvFacts
 
 CONFIG, RUN, HISTORY = "etc/vllm-spark", "run/vllm-spark", "var/lib/vllm-spark/history"
 # Files of the toolkit beside a deployment's own folder.
@@ -68,8 +76,8 @@ def deployment(name: str, root: str) -> dict[str, Any]:
     folder = os.path.join(root, CONFIG, name)
     return {
         "launch": masked_launch(folder),
-        "failed": read_object(os.path.join(folder, "failed", "deployed.json")),
-        "address": read_object(os.path.join(folder, "liveness.json")),
+        "failed": record_of(os.path.join(folder, "failed")) or None,
+        "address": typed(read_object(os.path.join(folder, "liveness.json")), ADDRESS) or None,
         "liveness": with_age(os.path.join(root, RUN, name, "liveness.json")),
         "judged": last_line(os.path.join(root, HISTORY, f"{name}.jsonl")),
     }
@@ -89,7 +97,7 @@ def checksum_and_mode(path: str) -> list[str]:
         return ["", ""]
 
 
-def env_changes(path: str, content: str) -> dict[str, Any]:
+def env_changes(path: str, content: str) -> EnvFacts:
     """Return the names that a deploy would add to an env file, remove from it, or give another value. Values stay on
     the host."""
     current_text = text(path)
@@ -119,9 +127,9 @@ def text(path: str) -> str:
 
 def with_age(path: str) -> dict[str, Any] | None:
     """Return the object in a JSON file with `age_s`, the seconds since it was written. None if there is none."""
-    document = read_object(path)
+    document = typed(read_object(path), LIVENESS)
     try:
-        return document and {**document, "age_s": max(0.0, time.time() - os.path.getmtime(path))}
+        return {**document, "age_s": max(0.0, time.time() - os.path.getmtime(path))} if document else None
     except OSError:
         return None
 
@@ -134,7 +142,7 @@ def last_line(path: str) -> dict[str, Any] | None:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    return next((entry for line in reversed(lines) if (entry := parse_object(line))), None)
+    return next((entry for line in reversed(lines) if (entry := typed(parse_object(line), JUDGED))), None)
 
 
 def derived(docker: Docker, container: ContainerFacts) -> dict[str, Any] | None:
@@ -161,8 +169,8 @@ def first_sample(address: Mapping[str, Any] | None) -> dict[str, float] | None:
         at = time.monotonic()
         response = connection.getresponse()
         metrics = response.read(METRICS_BYTES).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return None
+    except (OSError, OverflowError, ValueError, http.client.HTTPException):
+        return None  # also for an address or a port that no server has
     finally:
         connection.close()
     return {**counters(metrics), "at": at} if response.status == http.client.OK else None
@@ -172,9 +180,16 @@ def counters(metrics: str) -> dict[str, float]:
     """Return the values of METRICS, summed over the engines. A metric that the engine does not have is absent."""
     values: dict[str, float] = {}
     for name, value in METRIC.findall(metrics):
-        if name in METRICS:
-            values[METRICS[name]] = values.get(METRICS[name], 0.0) + float(value)
+        if name in METRICS and math.isfinite(number := _float(value)):
+            values[METRICS[name]] = values.get(METRICS[name], 0.0) + number
     return values
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def second_sample(address: Mapping[str, Any] | None, first: Mapping[str, float] | None) -> dict[str, float] | None:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    parse_object,
+    read_object,
+    read_text,
+    run,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
+    JUDGED,
+    STATE,
+    read_record,
+    typed,
+)
 
 if TYPE_CHECKING:
-    from vllm_spark.core.types import Record
+    from vllm_spark.core.types import JudgedFacts, Record
 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
+HISTORY_DIR = "/var/lib/vllm-spark/history"
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
+    "InvocationID",
 )
 
 
@@ -39,26 +51,41 @@ def units(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     listed = run("systemctl", "list-units", "--plain", "--no-legend", "--state", active, "vllm@*.service")
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     for block in blocks:
-        block["active_s"] = max(0.0, now - int(block.pop("ActiveEnterTimestampMonotonic", 0)) / 1e6)
+        block["active_s"] = max(0.0, now - int(block.pop("ActiveEnterTimestampMonotonic", "") or 0) / 1e6)
     return (
         {block.pop("Id"): block for block in blocks if "Id" in block},
         [line.split()[0] for line in listed.output.splitlines() if line] if listed.status == 0 else [],
     )
 
 
-def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, float]]:
-    """Return (deployed.json by deployment, modification time of its env file). Raises ValueError for a broken record:
-    a deploy that ignored it would lose the launch before."""
+def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, str], dict[str, float]]:
+    """Return (deployed.json by deployment, why it cannot be used by path, modification time of its env file). A deploy
+    that ignored a broken record would lose the launch before, so a check refuses it (preflight.checks.record)."""
     result: dict[str, Record] = {}
+    broken: dict[str, str] = {}
     env_mtimes: dict[str, float] = {}
     for name, path in paths.items():
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                result[name] = json.load(file)
+        record, fault = read_record(path)
+        if record is not None:
+            result[name] = record
+        elif fault:
+            broken[path] = fault
         env = os.path.join(os.path.dirname(path), "env")
         if os.path.isfile(env):
             env_mtimes[name] = os.path.getmtime(env)
-    return result, env_mtimes
+    return result, broken, env_mtimes
+
+
+def judged(name: str, folder: str = HISTORY_DIR) -> JudgedFacts:
+    """Return what the history of a deployment says about its launches. A line that was cut off is skipped."""
+    lines = (read_text(os.path.join(folder, f"{name}.jsonl")) or "").splitlines()
+    entries = [entry for line in lines if (entry := typed(parse_object(line), JUDGED))]
+    last = entries[-1] if entries else {}
+    return {
+        "launch": str(last.get("launch", "")),
+        "holds": bool(last.get("holds")),
+        "held": sorted({str(entry.get("launch", "")) for entry in entries if entry.get("holds")}),
+    }
 
 
 def placed() -> list[str]:
@@ -69,5 +96,5 @@ def placed() -> list[str]:
 def rank_states(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the state file of each deployment's supervisor. A deployment of one Spark does not have one, nor does a
     deployment that has never run."""
-    states = {name: read_object(f"{RUN_DIR}/{name}/state.json") for name in names}
-    return {name: state for name, state in states.items() if state is not None}
+    states = {name: typed(read_object(f"{RUN_DIR}/{name}/state.json"), STATE) for name in names}
+    return {name: {"why": "", **state} for name, state in states.items() if "state" in state}

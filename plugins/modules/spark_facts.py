@@ -11,7 +11,7 @@ description:
 author: vllm-spark
 options:
   images:
-    description: Images whose ID is read, each as C(repository@sha256:…).
+    description: Images whose identity is read, each as C(repository@sha256:…) or as the name of a derived image.
     type: list
     elements: str
     default: []
@@ -56,7 +56,7 @@ options:
   host:
     description:
       - Read the facts of C(vllm_spark.preflight.host_warnings) too, as RV(facts.host) - processes on the GPU,
-        models loaded in Ollama, firmware, a pending reboot.
+        models loaded in Ollama, firmware, the firewall, a pending reboot.
     type: bool
     default: false
   status:
@@ -66,12 +66,11 @@ options:
     type: bool
     default: false
   env_path:
-    description: An env file to compare. RV(facts.status) names the variables that differ.
+    description: An env file to compare. RV(facts.env) names the variables that differ, and never has a value.
     type: path
   env_content:
-    description: The desired content of O(env_path). Never shown.
+    description: The desired content of O(env_path). Never shown. Without it nothing is compared.
     type: str
-    default: ""
 attributes:
   check_mode:
     support: full
@@ -102,10 +101,15 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock, spark_status
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import (
+    Docker,
+    DockerError,
+    identity,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import (
     docker_host,
+    firewall,
     gpus,
     host,
     memory,
@@ -118,6 +122,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetenso
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
     CONFIG_DIR,
     enabled_units,
+    judged,
     placed,
     rank_states,
     records,
@@ -129,22 +134,24 @@ if TYPE_CHECKING:
 
 
 def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return (facts of the engine, image -> id or None). With `host_too`, also those of spark_host.docker_host."""
+    """Return (facts of the engine, image -> identity or None). With `host_too`, also spark_host.docker_host."""
     missing = "" if importlib.util.find_spec("requests") else "requests"
     facts: dict[str, Any] = {"version": "", "error": "", "missing_python": missing, "containers": {}}
-    ids: dict[str, str | None] = dict.fromkeys(images)
+    found: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()
         facts["version"] = docker.get("/version")["Version"]
         facts["containers"] = docker.containers("vllm-spark.deployment")
-        for image in ids:
-            ids[image] = (docker.get(f"/images/{image}/json", missing_ok=True) or {}).get("Id")
+        for image in found:
+            document = docker.get(f"/images/{image}/json", missing_ok=True)
+            found[image] = identity(image, document) if document else None
         if host_too:
             facts |= docker_host(docker)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None
+            facts["containerd_disk"] = disk(facts["containerd_root"]) if facts["containerd_root"] else None
     except DockerError as error:
         facts["error"] = str(error)
-    return facts, ids
+    return facts, found
 
 
 def disk(path: str) -> DiskFacts:
@@ -162,10 +169,11 @@ def host_facts(docker: dict[str, Any]) -> HostFacts:
         **host(),
         "processes": processes(lambda pid: owner(pid, container_names)),
         "ollama": loaded(),
+        "firewall": firewall(),
     }
 
 
-def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def status_facts(names: Iterable[str], docker: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of `status`. The second sample of the counters comes last, after most of its second."""
     deployments = spark_status.deployments(names)
     first: dict[str, dict[str, float] | None] = {}
@@ -179,7 +187,6 @@ def status_facts(names: Iterable[str], docker: Mapping[str, Any], params: Mappin
         "deployments": deployments,
         "files": spark_status.files(deployments),
         "lock": spark_lock.read_holder(),
-        "env": spark_status.env_changes(params["env_path"], params["env_content"]) if params["env_path"] else None,
     }
     for name, entry in deployments.items():
         samples = [first[name], spark_status.second_sample(entry["address"], first[name])]
@@ -202,7 +209,7 @@ def main() -> None:
         "host": {"type": "bool", "default": False},
         "status": {"type": "bool", "default": False},
         "env_path": {"type": "path"},
-        "env_content": {"type": "str", "default": "", "no_log": True},
+        "env_content": {"type": "str", "no_log": True},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     params = module.params
@@ -212,7 +219,7 @@ def main() -> None:
     more = [name for name in on_disk if name not in params["records"]]
     states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
     more_records = {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}
-    deployed, env_mtimes = records({**params["records"], **more_records})
+    deployed, broken, env_mtimes = records({**params["records"], **more_records})
     facts = {
         "hostname": platform.node(),
         "machine": platform.machine(),
@@ -230,17 +237,21 @@ def main() -> None:
         "enabled_units": enabled_units(),
         "placed": placed(),
         "records": deployed,
+        "broken_records": broken,
         "env_mtimes": env_mtimes,
+        "judged": {name: judged(name) for name in params["records"]},
         "states": rank_states([*params["records"], *more]),
         "weights": {path: summary(path) for path in params["weights"]},
         "disks": {path: disk(path) for path in params["disks"]},
     }
+    if params["env_path"] and params["env_content"] is not None:
+        facts["env"] = spark_status.env_changes(params["env_path"], params["env_content"])
     if params["fabric"]:
         facts["fabric"] = fabric()
     if params["host"]:
         facts["host"] = host_facts(docker)
     if params["status"]:
-        facts["status"] = status_facts(on_disk, docker, params)
+        facts["status"] = status_facts(on_disk, docker)
     # By the clock of this host; the controller compares it with its own.
     facts["time"] = {"began": started_at, "ended": time.time()}
     module.exit_json(changed=False, facts=facts)

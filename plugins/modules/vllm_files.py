@@ -34,9 +34,14 @@ options:
     type: str
     default: ""
   keep_previous:
-    description: Copy the current files of the deployment to C(previous/) before the first of them is replaced.
+    description: Copy the current files of the deployment to O(keep_as) before the first of them is replaced.
     type: bool
     default: false
+  keep_as:
+    description: The folder for them. C(failed) is for a launch that never passed its gates.
+    type: str
+    choices: [previous, failed]
+    default: previous
 attributes:
   check_mode:
     support: full
@@ -66,7 +71,9 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    FAILED,
     PREVIOUS,
+    drop_repeated,
     keep_current,
     remove_unfinished,
 )
@@ -117,6 +124,7 @@ def main() -> None:
             "env_path": {"type": "path"},
             "env_content": {"type": "str", "default": "", "no_log": True},
             "keep_previous": {"type": "bool", "default": False},
+            "keep_as": {"type": "str", "choices": [PREVIOUS, FAILED], "default": PREVIOUS},
         },
         supports_check_mode=True,
     )
@@ -141,9 +149,11 @@ def main() -> None:
         if env_path:
             remove_unfinished(os.path.dirname(env_path))
         if params["keep_previous"] and env_path:
-            keep_current(os.path.dirname(env_path), PREVIOUS)
+            keep_current(os.path.dirname(env_path), params["keep_as"])
         for file in stale:
             write_file(file["path"], file["content"], file["mode"])
+        if env_path:
+            drop_repeated(os.path.dirname(env_path))
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)
 
 

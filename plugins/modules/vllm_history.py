@@ -59,10 +59,10 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     parse_object,
-    read_object,
     read_text,
     write_file,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import JUDGED, record_of, typed
 
 # A line is below 2 KB, and a busy week has about fifty launches.
 MAX_LINES = 500
@@ -119,13 +119,15 @@ def main() -> None:
     params = module.params
     name = params["deployment"]
     if params["entry"]:
-        record = read_object(os.path.join(params["folder"], "deployed.json")) or {}
+        record = record_of(params["folder"])
         if not module.check_mode:
             append(module, os.path.join(params["history"], f"{name}.jsonl"), params["entry"], record)
         module.exit_json(changed=True, entries=[])
     paths = sorted(glob.glob(os.path.join(params["history"], f"{glob.escape(name) or '*'}.jsonl")))
     entries = [
-        entry for path in paths for entry in list(filter(None, map(parse_object, lines(path))))[-params["last"] :]
+        typed(entry, JUDGED)
+        for path in paths
+        for entry in list(filter(None, map(parse_object, lines(path))))[-params["last"] :]
     ]
     module.exit_json(changed=False, entries=entries)
 

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import engine_process
 import environments
 import launches
 import pytest
@@ -26,8 +24,6 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import loader
 
 HERE = Path(__file__).parent
-CHECK = HERE / "check_argv.py"
-SPARK = HERE / "spark"
 BROKEN: list[dict[str, Any]] = yaml.safe_load((HERE / "broken.yml").read_text(encoding="utf-8"))
 RECIPES = sorted(loader.names([paths.RECIPES]))
 
@@ -79,22 +75,12 @@ def answers() -> dict[str, Answer]:
 
 
 def ask(version: str) -> Answer:
-    """Run check_argv.py once with all launches of one version. An identical run is answered from the cache."""
+    """Run check_argv.py once with all launches of one version."""
     lines = "\n".join(json.dumps(launch) for launch in wanted()[version])
-    environment = environments.environment(version)
-    requested = [environment["PYTHONPATH"], lines, *(file.read_text() for file in (CHECK, *sorted(SPARK.glob("*.py"))))]
-    key = hashlib.sha256(json.dumps(requested).encode()).hexdigest()[:12]
-    kept = environments.CACHE / f"answer-{version}-{key}.jsonl"
-    if not kept.exists():
-        # -S: of this interpreter only the standard library.
-        words = [sys.executable, "-S", str(CHECK)]
-        done = subprocess.run(words, input=lines, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return Answer(error=f"vLLM {version}: {done.stderr[-4000:]}")
-        for stale in environments.CACHE.glob(f"answer-{version}-*"):
-            stale.unlink()
-        kept.write_text(done.stdout, encoding="utf-8")
-    verdicts = map(json.loads, kept.read_text(encoding="utf-8").splitlines())
+    try:
+        verdicts = map(json.loads, engine_process.output(version, "check_argv.py", lines=lines).splitlines())
+    except engine_process.EngineError as error:
+        return Answer(error=str(error))
     return Answer({verdict["id"]: verdict["faults"] for verdict in verdicts})
 
 

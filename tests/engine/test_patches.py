@@ -13,9 +13,18 @@ import pytest
 from vllm_spark.core import paths
 from vllm_spark.node import image_build
 
-PATCHES = sorted((paths.RECIPES / "patches").glob("*.patch"))
-# The releases whose files contain every fix; 0.30 has other parsers instead.
+ALL = sorted((paths.RECIPES / "patches").glob("*.patch"))
+APPLIES = re.compile(r"^Applies to: (.+)$", re.MULTILINE)
+# Patches whose fix is in a release, and the releases that contain every such fix. 0.30 has other parsers instead.
+PATCHES = [patch for patch in ALL if not APPLIES.search(patch.read_text(encoding="utf-8"))]
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
+# Patches whose fix is in no release yet, each with the versions that it names.
+OPEN = [
+    (patch, version)
+    for patch in ALL
+    for named in APPLIES.findall(patch.read_text(encoding="utf-8"))
+    for version in named.split(", ")
+]
 
 
 def changes_of(patch: Path) -> list[image_build.Change]:
@@ -65,7 +74,20 @@ def test_the_patch_turns_the_faulty_file_into_the_released_file(
     assert content(released) == released
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+@pytest.mark.parametrize(("patch", "version"), OPEN, ids=lambda value: getattr(value, "stem", value))
+def test_an_open_fix_applies_to_the_version_that_it_names(
+    patch: Path, version: str, image: Callable[[Path, str], dict[Path, str]]
+) -> None:
+    released = image(patch, version)
+    assert image_build.patch(str(patch)) == {patch.name: "applied"}
+    patched = content(released)
+    assert patched != released
+    for file, text in patched.items():
+        compile(text, file, "exec")
+    assert image_build.patch(str(patch)) == {patch.name: "already there"}
+
+
+@pytest.mark.parametrize("patch", ALL, ids=lambda patch: patch.stem)
 def test_the_patch_names_its_source(patch: Path) -> None:
     head = patch.read_text(encoding="utf-8").partition("\n--- ")[0]
     assert re.search(r"Upstream: vLLM pull request \d{5}", head)

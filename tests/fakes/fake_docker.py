@@ -1,8 +1,10 @@
 """A fake of `docker` and `systemctl reload docker` for a pull. It runs as a program of its own.
 
-It resolves a registry as Docker does, by its mirrors or by /etc/hosts, fetches missing layers, and verifies digests.
+It resolves a registry as Docker does, fetches missing layers, and verifies digests. With overlay2 it follows mirrors
+and /etc/hosts, with the containerd store hosts.toml alone.
 
     STATE/images      name -> id        STATE/layers/DIGEST      STATE/mirrors     mirrors of the last reload
+    STATE/info        the result of `docker info`, which names the store
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 STATE = Path(os.environ["DOCKER_STATE"])
 HOSTS = Path(os.environ["DOCKER_HOSTS"])
 DAEMON = Path(os.environ["DOCKER_DAEMON"])
+CERTS = Path(os.environ["DOCKER_CERTS"])
 
 
 def images() -> dict[str, str]:
@@ -39,7 +43,18 @@ def reload() -> int:
     return 0
 
 
+def info() -> dict[str, Any]:
+    file = STATE / "info"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
 def base_of(host: str) -> str:
+    if info().get("DriverStatus"):
+        settings = tomllib.loads((CERTS / host / "hosts.toml").read_text())
+        (url,) = settings["host"]
+        if settings["server"] != url:
+            sys.exit(f"{settings['server']} is asked as well as {url}")
+        return str(url)
     if host == "docker.io":
         return mirrors()[0]
     name, _, port = host.partition(":")
@@ -83,7 +98,7 @@ def main() -> int:
         case ["reload", "docker"]:
             return reload()
         case ["info", "--format", template]:
-            print(json.dumps(mirrors() if "Mirrors" in template else {}))
+            print(json.dumps(mirrors() if "Mirrors" in template else info() if template == "{{json .}}" else {}))
             return 0
         case ["image", "inspect", name] if name in images():
             print(json.dumps([{"Id": images()[name], "RepoDigests": [name]}]))

@@ -35,6 +35,7 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
         **more.pop("needs", {}),
     }
     kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "path_faults": []}
+    kept |= {"edited": False, "command": [f"--flag {mark}"]}
     return {**kept, **more}
 
 
@@ -51,6 +52,7 @@ def deployment(name: str = "demo", mounts: str = "", **launches: dict[str, Any])
 def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
     return {
         "id": f"sha256:id-{mark}",
+        "identity": "",
         "tags": list(tags),
         "digests": [f"{ENGINE}@sha256:{mark * 64}"],
         "labels": {},
@@ -62,6 +64,7 @@ def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
 def derived(mark: str, *tags: str, base: str = BASE) -> dict[str, Any]:
     return {
         "id": f"sha256:id-derived-{mark}",
+        "identity": f"content sha256:{mark * 64}",
         "tags": [f"vllm-spark/recipe-{mark}:{mark * 12}", *tags],
         "digests": [],
         "labels": {"vllm-spark.inputs": mark * 64, "vllm-spark.base": base},
@@ -74,12 +77,17 @@ def container(name: str, image_id: str, ours: bool = True) -> dict[str, Any]:
     return {"name": name, "image_id": image_id, "image": "any", "state": "running", "ours": ours}
 
 
+def judged(deployed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a history in which each launch of a deployment passed its gates."""
+    return [{"launch": launch_["record"].get("launch"), "holds": True} for launch_ in deployed["launches"].values()]
+
+
 def holdings(
     deployments: dict[str, Any] | None = None, images: Any = (), containers: Any = (), **more: Any
 ) -> dict[str, Any]:
     held = {
         "deployments": deployments or {},
-        "history": {},
+        "history": {name: judged(entry) for name, entry in (deployments or {}).items()},
         "pulled": [],
         "docker": {
             "error": "",

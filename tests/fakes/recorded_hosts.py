@@ -121,6 +121,8 @@ def host_files(host: Mapping[str, Any], devices: Mapping[str, Any]) -> Iterator[
         yield f"dev/infiniband/{name}", ""
     if host.get("ib_core", True):
         yield "sys/module/ib_core/refcnt", "5\n"
+    if host.get("hotplug"):
+        yield "etc/nvidia/cx7-hotplug-enabled", ""
     for command in ("ibdev2netdev", "show_gids"):
         if command in host:
             yield f"{command}.txt", host[command]

@@ -171,6 +171,20 @@ def test_a_second_contact_needs_no_password_and_changes_nothing(
     assert (server.authorized_keys.read_bytes(), (desk / "known_hosts").read_bytes()) == before
 
 
+@pytest.mark.parametrize("case", [(0, "needs no password"), (1, "asks for a password: add -K")])
+def test_contact_reports_whether_sudo_asks(
+    server: Server, run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[int, str]
+) -> None:
+    (status, line), programs = case, desk / "bin"
+    programs.mkdir()
+    (programs / "sudo").write_text(f'#!/bin/sh\ntest "$*" = "-k -n true" && exit {status}\nexit 2\n')
+    (programs / "sudo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    first = run(server.port, "--fingerprint", fingerprint(server.host_keys[0]))
+    assert f"sudo of nvidia {line}" in first.out
+    assert f"sudo of nvidia {line}" in run(server.port).out
+
+
 def test_existing_lines_are_kept(server: Server, run: Run, desk: Path) -> None:
     server.authorized_keys.parent.mkdir()
     server.authorized_keys.write_text("# of a colleague\nssh-ed25519 AAAA colleague")  # without its newline

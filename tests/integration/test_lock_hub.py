@@ -12,6 +12,7 @@ import yaml
 import loopback
 from fakes.fake_http import Reply, serving
 from project_files import DATA
+from vllm_spark.core import own_process
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub
@@ -178,6 +179,46 @@ def test_lock_reports_a_digest_of_the_recipe_and_checks_it_only_with_lock_verify
             run(folder, images, models, limit=("spark2",), verify=True)
     assert lines == ("recipe closed pins image images.test/owner/engine:nightly-1 itself, "
                     "not checked (-e lock_verify=true checks it)",)  # fmt: skip
+
+
+PLACED = [
+    {"name": "one", "recipe": "closed", "hosts": ["spark1"]},
+    {"name": "two", "recipe": "open", "hosts": ["spark1"], "active": False},
+]
+
+
+def test_lock_asks_no_registry_for_an_inactive_deployment(folder: Path) -> None:
+    with loopback.refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        done = run(folder, url, url, deployments=PLACED)
+    assert done.before == done.after
+    assert done.lines[-1] == (
+        "inactive deployment two: recipe open is not locked; before a switch: "
+        "ansible-playbook lock.yml -e vllm_lock_recipes=open"
+    )
+    with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
+        lockfile.write(folder / "lock.yml", run(folder, images, models, recipes=("open",)).after)
+        assert "inactive" not in " ".join(run(folder, images, models, deployments=PLACED).lines)
+
+
+def test_lock_runs_in_a_process_of_its_own(folder: Path) -> None:
+    args = {
+        **{"deployments": PLACED, "limit": ["spark1"], "recipes": ["open"], "recipe_folders": [str(folder)]},
+        **{"accepted": [], "verify": False, "token": "", "lock_file": str(folder / "lock.yml")},
+    }
+    lines: list[str] = []
+    module = "vllm_spark.pinning.lock_verb"
+    with loopback.refusing_port() as port, pytest.raises(RefusedError) as refused:
+        own_process.run(module, {**args, "registries": {"images.test": f"http://127.0.0.1:{port}"}}, lines.append)
+    assert refused.value.refusals[0].id == "registry-down"
+    done = own_process.run(module, {**args, "recipes": ["closed"], "registries": {}}, lines.append)
+    assert (done["before"], done["after"], lines) == ("", "", [])
+    assert "pins image" in done["lines"][0]
+
+
+def test_a_process_that_ends_without_a_result_is_reported() -> None:
+    with pytest.raises(OSError, match=r"python -m vllm_spark\.absent ended with status 1: .*No module named"):
+        own_process.run("vllm_spark.absent", {}, print)
 
 
 @pytest.mark.parametrize(

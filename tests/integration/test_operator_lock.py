@@ -101,7 +101,7 @@ def test_a_malformed_lock_refuses_others_and_can_be_taken_over(tmp_path: Path) -
     done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
     assert done is False
     held = LockHolder.from_json(record)
-    assert "somebody@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
+    assert "an unknown user@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
     assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
 
 

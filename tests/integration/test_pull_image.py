@@ -47,6 +47,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("DOCKER_HOSTS", str(tmp_path / "hosts"))
     monkeypatch.setenv("DOCKER_DAEMON", str(tmp_path / "daemon.json"))
+    monkeypatch.setenv("DOCKER_CERTS", str(tmp_path / "certs.d"))
+    monkeypatch.setattr(docker_config, "CERTS", tmp_path / "certs.d")
+    monkeypatch.setattr(docker_config, "TOML_JOURNAL", tmp_path / "pull" / "hosts.toml.before")
     monkeypatch.setattr(docker_config, "HOSTS", tmp_path / "hosts")
     monkeypatch.setattr(docker_config, "DAEMON", tmp_path / "daemon.json")
     monkeypatch.setattr(docker_config, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
@@ -83,6 +86,12 @@ def assert_restored(node: Path) -> None:
     assert (node / "daemon.json").read_text() == DAEMON
     assert json.loads((node / "state" / "mirrors").read_text()) == ["http://mirror.home"]
     assert not (node / "pull" / "daemon.json.before").exists()
+    assert not (node / "pull" / "hosts.toml.before").exists()
+
+
+def use_containerd_store(node: Path, version: str = "29.2.1") -> None:
+    status = [["driver-type", "io.containerd.snapshotter.v1"]]
+    (node / "state" / "info").write_text(json.dumps({"ServerVersion": version, "DriverStatus": status}))
 
 
 @pytest.mark.parametrize("host", ["docker.io", "registry"])
@@ -93,10 +102,46 @@ def test_docker_has_the_image_under_its_own_name(node: Path, image: Image, host:
         first, second = pull(image_request), pull(image_request)
         layers = sent(requests)
     assert first["digests"] == [image_request["image"]]
-    assert first["id"] == second["id"]
+    assert first["digest"] == second["digest"] == image.digest
     assert (first["pulled"], second["pulled"]) == (True, False)
     assert len(layers) == len(set(layers)) == 3
     assert_restored(node)
+
+
+@pytest.mark.parametrize("host", ["docker.io", "nvcr.io", "registry.home:5000"])
+def test_the_containerd_store_pulls_from_any_registry(node: Path, image: Image, host: str) -> None:
+    use_containerd_store(node)
+    with registry(image) as (url, _):
+        image_request = request(node, image, url, host)
+        result = pull(image_request)
+    assert result["pulled"]
+    assert result["digests"] == [image_request["image"]]
+    assert not (node / "certs.d").exists()
+    assert_restored(node)
+
+
+def test_the_hosts_toml_of_the_owner_is_restored(node: Path, image: Image) -> None:
+    use_containerd_store(node)
+    owners = node / "certs.d" / "nvcr.io" / "hosts.toml"
+    owners.parent.mkdir(parents=True)
+    owners.write_text('server = "https://mirror.home"\n')
+    with registry(image) as (url, _):
+        pull(request(node, image, url, "nvcr.io"))
+    assert owners.read_text() == 'server = "https://mirror.home"\n'
+    docker_config.add_hosts_toml("nvcr.io", 25093)
+    docker_config.restore()
+    assert owners.read_text() == 'server = "https://mirror.home"\n'
+
+
+@pytest.mark.parametrize(("version", "reads"), [("29.2.1", True), ("28.0.0", True), ("27.5.1", False), ("", False)])
+def test_docker_reads_hosts_toml_from_28_on(node: Path, version: str, reads: bool) -> None:
+    use_containerd_store(node, version)
+    assert docker_config.reads_hosts_toml() is reads
+
+
+def test_overlay2_does_not_read_hosts_toml(node: Path) -> None:
+    (node / "state" / "info").write_text(json.dumps({"ServerVersion": "29.2.1", "DriverStatus": [["Backing", "x"]]}))
+    assert docker_config.reads_hosts_toml() is False
 
 
 def test_only_missing_layers_are_fetched(node: Path, image: Image) -> None:
@@ -149,10 +194,13 @@ def test_a_docker_without_the_mirror_is_reported(node: Path, image: Image, monke
 def test_the_next_run_restores_what_a_killed_one_left(node: Path) -> None:
     docker_config.add_mirror(25093)
     docker_config.add_hosts_entry("nvcr.io")
+    docker_config.add_hosts_toml("ghcr.io", 25093)
     assert "25093" in (node / "daemon.json").read_text()
     assert "nvcr.io" in (node / "hosts").read_text()
+    assert "25093" in (node / "certs.d" / "ghcr.io" / "hosts.toml").read_text()
     docker_config.restore()
     assert_restored(node)
+    assert not (node / "certs.d").exists()
 
 
 def test_a_created_daemon_file_is_deleted(node: Path) -> None:

@@ -146,7 +146,9 @@ def test_the_other_deployment_replaces_the_first(spark: FakeSpark, capsys: pytes
         assert phase in message
 
 
-@pytest.mark.parametrize(("dies", "part"), [(True, "ended (exit-code)"), (False, "still starting")])
+@pytest.mark.parametrize(
+    ("dies", "part"), [(True, "ended (exit-code)"), (False, "its API answers status 404: NotFoundError")]
+)
 def test_a_failed_switch_restores_the_old_deployment(
     dies: bool, part: str, spark: FakeSpark, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +186,12 @@ def test_the_switch_waits_for_memory_that_is_freed_late(spark: FakeSpark, monkey
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, next(seen)))
     done = switch.change([], "b", 5)
     assert (done["ok"], list(seen)) == (True, [])
+
+
+def test_a_server_that_runs_already_holds_its_memory_itself(spark: FakeSpark) -> None:
+    spark.add("b", active=True, share=0, bytes=120 * GIB, floor_bytes=GIB)
+    done = switch.change([], "b", 0.0, "restart")
+    assert (done["ok"], spark.calls()[-1]) == (True, "restart vllm@b.service")
 
 
 @pytest.mark.parametrize(

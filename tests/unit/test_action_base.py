@@ -121,6 +121,7 @@ def test_every_phase_of_a_task_is_one_of_its_action() -> None:
         *(("vllm_fabric_link", phase) for phase in ("check", "plan", "reached", "pinged")),
         *(("vllm_history", phase) for phase in ("read", "record", "table")),
         *(("vllm_pull_plan", phase) for phase in ("resolve", "plan", "prove")),
+        *(("vllm_replacement", phase) for phase in ("decide", "result", "report")),
         *(("vllm_switch_plan", phase) for phase in ("choose", "order")),
     }
 

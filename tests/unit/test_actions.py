@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +17,11 @@ from ansible.errors import AnsibleActionFail
 
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
+from vllm_spark.core import own_process, paths
 from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory import variables
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
-from vllm_spark.pinning import lock_verb
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
 from vllm_spark.verify import runner
@@ -127,6 +129,38 @@ def test_an_idle_host_has_no_spec() -> None:
     assert result == {"changed": False, "spec": None, "questions": None}
 
 
+def test_a_variable_that_nothing_reads_is_named_once() -> None:
+    """The misspelt variable of the group is named by its first host, and that of one host by this host."""
+    hostvars: dict[str, dict[str, Any]] = {
+        "spark1": {"vllm_secret": {}, "vllm_secrets": {}, "vllm_plan_box": {}, "ansible_user": "nvidia"},
+        "spark2": {"vllm_secret": {}, "vllm_fabrik": {}},
+    }
+    printed = []
+    for host in ("spark1", "spark2"):
+        run = FakeRun(host=host, hostvars=hostvars)
+        run.act("vllm_spec", **inventory(PAIR, host=host))
+        printed += run.lines
+    assert printed == [
+        "spark1  warning unknown-variable: vllm_secret is set, and nothing reads it. "
+        "Fix: rename it to vllm_secrets, or delete it.",
+        "spark2  warning unknown-variable: vllm_fabrik is set, and nothing reads it. "
+        "Fix: rename it to vllm_fabric, or delete it.",
+    ]
+
+
+@pytest.mark.parametrize(("name", "fix"), [("vllm_xyzzy", "delete it, or rename it without vllm_.")])
+def test_a_name_that_resembles_none_has_no_suggestion(name: str, fix: str) -> None:
+    (line,) = variables.warnings([name, "other_prefix"], variables.known())
+    assert line.endswith(fix)
+
+
+def test_no_variable_of_the_shipped_inventories_is_unknown() -> None:
+    files = [*(paths.ROOT / "inventories").rglob("vllm.yml"), *(paths.ROOT / "inventories").rglob("hosts.yml")]
+    used = {name for file in files for name in re.findall(r"^ *(vllm_\w+):", file.read_text(), re.MULTILINE)}
+    assert {"vllm_deployments", "vllm_secrets"} <= used
+    assert list(variables.warnings(used, variables.known())) == []
+
+
 def test_a_spec_is_quiet_and_has_its_questions(spec: Spec) -> None:
     result = FakeRun().act("vllm_spec", **inventory(DEPLOYMENT))
     assert result["_ansible_verbose_override"]
@@ -153,14 +187,22 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     run = FakeRun(hostvars={"spark1": {"spark_precheck_box": {"facts": facts}, "vllm_plan_box": {"facts": facts}}})
     idle = run.act("vllm_plan", hosts=[])["plan"]
     assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
-    forecast = {"hosts": [], "context": 0, "streams": 0, "roofline": {}, "recipe_folders": []}
+    forecast = {"hosts": [], "context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": []}
     assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
 
 
 def forecast_args(*hosts: str, **more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    return {"hosts": list(hosts), "context": 0, "streams": 0, "roofline": {}, "recipe_folders": folders, **more}
+    return {
+        "hosts": list(hosts),
+        "context": 0,
+        "streams": 0,
+        "min_speed": 0,
+        "roofline": {},
+        "recipe_folders": folders,
+        **more,
+    }
 
 
 @pytest.fixture
@@ -318,7 +360,8 @@ LOCK_VERB = {
 def test_a_lock_file_is_written_if_it_changes(
     check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_verb, "run", lambda *_: lock_verb.LockOutcome("", "images: {}\n", ["pinned"]))
+    done = {"before": "", "after": "images: {}\n", "lines": ["pinned"]}
+    monkeypatch.setattr(own_process, "run", lambda module, *_: done if module == "vllm_spark.pinning.lock_verb" else {})
     file = tmp_path / "lock.yml"
     run = FakeRun(check_mode=check_mode)
     result = run.act("vllm_lock", lock_file=str(file), **LOCK_VERB)

@@ -27,7 +27,7 @@ FAULTS = {
     "kind: sliding, layers: 50,": ("kind: sliding, layers: 50, colour: red,", "unknown key colour"),
     ", window: 1024": ("", "missing key window"),
     "name: gemma-4-31b": ("name: other", "name: other — expected: broken"),
-    "tied: true": ("tied: [", "broken.yml: while parsing"),
+    "tied: true": ("tied: [", "broken.yml: line 15, column 7: not YAML"),
 }
 
 

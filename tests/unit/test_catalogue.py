@@ -23,10 +23,18 @@ def test_every_recipe_has_sources_and_a_reported_speed(name: str) -> None:
 
 
 def test_an_entry_names_missing_pins_and_a_lock_file_resolves_them() -> None:
-    document = loader.load("gemma-4-31b-nvfp4").document
+    document = loader.load("gemma-4-31b-nvfp4-0.20.2").document
     assert catalogue.entry(document, Lock()).open == ("image vllm/vllm-openai:v0.20.2",)
     locked = Lock(images={"vllm/vllm-openai:v0.20.2": {"digest": f"sha256:{'5' * 64}"}})
     assert catalogue.entry(document, locked).locked
+
+
+def test_the_readme_counts_the_recipes_and_the_pinned_ones() -> None:
+    entries = [catalogue.entry(loader.load(name).document, Lock()) for name in NAMES]
+    pinned = sum(entry.locked for entry in entries)
+    assert (
+        f"The catalogue has {len(entries)} recipes, {pinned} of them pinned." in (paths.ROOT / "README.md").read_text()
+    )
 
 
 def test_the_list_is_printed_as_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,3 +44,13 @@ def test_the_list_is_printed_as_table_and_as_json(capsys: pytest.CaptureFixture[
     listed = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed] == sorted(NAMES)
     assert all(name in output for name in NAMES)
+
+
+def test_the_example_of_openclaw_has_no_fallback_and_names_a_served_model() -> None:
+    example = json.loads((paths.ROOT / "docs/examples/openclaw.json").read_text(encoding="utf-8"))
+    chosen = example["agents"]["defaults"]["model"]
+    assert chosen["fallbacks"] == []
+    provider, _, served = chosen["primary"].partition("/")
+    (listed,) = example["models"]["providers"][provider]["models"]
+    assert listed["id"] == served
+    assert served in {loader.load(name).document["model"]["served_name"] for name in NAMES}

@@ -73,6 +73,7 @@ NO_GO = {
         ForecastRequest(),
         "no-room-for-the-cache",
     ),
+    "it is slower than the operator accepts": (NVFP4, {}, {}, ForecastRequest(min_speed=500), "too-slow"),
     "the weights do not fit": (NVFP4, {"memory": {"utilization": 0.1}}, {}, ForecastRequest(), "no-room-for-the-cache"),
     "that many do not fit": (NVFP4, {}, {}, ForecastRequest(131072, 100), "no-room-for-the-cache"),
     "the disk is full": (
@@ -99,6 +100,20 @@ def test_no_go_has_its_reason(case: str) -> None:
     result = forecast_of(recipe, idle_facts(**facts), request)
     assert [refusal.id for refusal in result.refusals] == [reason]
     assert text_of(result, recipe, request).startswith(f"{name} on spark1: no-go, 1 reason\n")
+
+
+def test_a_least_speed_refuses_an_unknown_speed_and_names_a_faster_recipe() -> None:
+    slow, fast = document("gemma-4-31b-nvfp4"), document(NVFP4)
+    request = ForecastRequest(min_speed=15)
+    (refusal,) = forecast_of(slow, request=request, catalogue=(fast,)).refusals
+    assert "6.8 tok/s" in refusal.what
+    assert NVFP4 in refusal.fix
+    unknown = document(NVFP4)
+    del unknown["model"]["layout"]
+    assert [(no.id, no.what) for no in forecast_of(unknown, request=request).refusals] == [
+        ("too-slow", f"the speed of {NVFP4} is unknown")
+    ]
+    assert forecast_of(fast, request=request).go
 
 
 def test_streams_without_a_context_are_not_refused() -> None:
@@ -257,3 +272,13 @@ def test_a_known_issue_is_a_no_go_until_it_is_accepted(capsys: pytest.CaptureFix
     ids = [line.partition("accept_known_issue=")[2].split()[0].strip(".)") for line in refused.splitlines()]
     assert all(ids), refused
     assert main.main(["plan", str(file), "--accept-known-issue", *ids]) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "key"), [({"utilization": 0.3}, "utilization"), ({"kv_cache_bytes": 1 << 20}, "kv_cache_bytes")]
+)
+def test_a_cache_that_is_too_small_names_the_setting_of_its_size(budget: dict[str, Any], key: str) -> None:
+    recipe = {**loader.load("gemma-4-31b-nvfp4").document, "memory": budget}
+    facts = {"spark1": {"memory": reference_spark.MEMORY}}
+    result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
+    assert f"raise overrides.memory.{key}, or lower" in result.refusals[0].fix

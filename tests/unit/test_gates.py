@@ -46,6 +46,27 @@ def test_log_gates_on_real_logs(gate: str, log: str, holds: bool, says: str) -> 
     assert holds or (paths.RUNBOOKS / f"{verdict.runbook}.md").is_file()
 
 
+UNKNOWN = "Unknown vLLM environment variable detected: "
+
+
+@pytest.mark.parametrize(
+    ("variables", "passes"),
+    [(["VLLM_RPC_TIMEOUT"], True), (["VLLM_ATTENTION_BACKEND"], False), ([], True), (None, False)],
+)
+def test_only_variables_of_the_launch_are_judged(variables: list[str] | None, passes: bool) -> None:
+    """The image of v0.22.0 sets four variables that it does not know itself."""
+    log = [f"{UNKNOWN}{name}" for name in ("VLLM_BUILD_COMMIT", "VLLM_IMAGE_TAG", "VLLM_ATTENTION_BACKEND")]
+    verdict = log_gate.judge_entry(LOG_GATES["no-unknown-variable"], log, variables=variables)
+    assert verdict.ok is passes
+    if variables:
+        assert ("VLLM_ATTENTION_BACKEND" in str(verdict)) is not passes
+
+
+def test_the_request_has_the_names_of_the_launch_s_variables(resolve: Callable[..., Spec]) -> None:
+    spec = dataclasses.replace(resolve(), secrets=("VLLM_API_KEY",))
+    assert runner.gate_request(spec, "").variables == sorted({*spec.recipe.get("env", {}), "VLLM_API_KEY"})
+
+
 def test_a_candidate_is_not_the_chosen_kernel() -> None:
     line = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
     verdict = log_gate.judge_entry(LOG_GATES["nvfp4-moe"], [line])
@@ -77,6 +98,10 @@ def chat_reply(text: str) -> dict[str, Any]:
     return reply(200, {"choices": [{"message": {"content": text}}]})
 
 
+# The response of the printed address, with what the action adds.
+OUTSIDE = {**reply(200, None), "url": "http://spark1:8000", "source": "from this machine"}
+
+
 @pytest.fixture
 def healthy(gate_request: GateRequest) -> dict[str, Any]:
     """Return the probe of a healthy server."""
@@ -96,13 +121,14 @@ def healthy(gate_request: GateRequest) -> dict[str, Any]:
             "unknown-model": reply(404, {"error": {}}),
             "answer-0": chat_reply("Paris"),
             "answer-1": chat_reply("437\n"),
+            "reach": OUTSIDE,
         },
     }
 
 
 def test_a_healthy_server_passes_every_gate(gate_request: GateRequest, healthy: dict[str, Any], log: list[str]) -> None:
     verdicts = runner.judge(gate_request, healthy, log)
-    assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer"]
+    assert [verdict.gate for verdict in verdicts] == ["ready", "identity", "answer", "answer", "reach"]
     assert all(verdict.ok for verdict in verdicts)
 
 
@@ -207,7 +233,7 @@ def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
     labels = {"vllm-spark.launch": gate_request.launch}
     container = {"state": "running", "image": gate_request.image, "labels": labels}
     return dataclasses.replace(gate_request, rank=1), {
-        "responses": {},
+        "responses": {"reach": OUTSIDE},
         "container": container,
         "state": {"state": "serving"},
     }
@@ -215,9 +241,10 @@ def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
 
 def test_a_worker_is_judged_by_its_container_and_its_head(worker: tuple[GateRequest, dict[str, Any]]) -> None:
     rank, probe = worker
-    assert ready.is_ready(probe)
+    assert ready.is_ready({**probe, "responses": {}})
     assert [verdict.line() for verdict in runner.judge(rank, probe, [])] == [
-        "✓ ready rank: rank 1 runs and its head serves"
+        "✓ ready rank: rank 1 runs and its head serves",
+        "✓ reach address: http://spark1:8000 answers from this machine",
     ]
 
 
@@ -234,7 +261,7 @@ def test_a_worker_that_does_not_serve_fails(
     change: dict[str, Any], says: str, worker: tuple[GateRequest, dict[str, Any]]
 ) -> None:
     rank, probe = worker
-    changed = {**probe, **change}
+    changed = {**probe, "responses": {}, **change}
     assert not ready.is_ready(changed)
     verdicts = runner.judge(rank, changed, [])
     assert says in "\n".join(str(verdict) for verdict in verdicts)

@@ -118,7 +118,10 @@ def test_holdings_of_a_host(root: Path) -> None:
     assert not held["pull_was_cut_off"]
 
 
-@pytest.mark.parametrize("path", ["etc/hosts", "var/lib/vllm-spark/pull/daemon.json.before"])
+JOURNALS = [f"var/lib/vllm-spark/pull/{name}.before" for name in ("daemon.json", "hosts.toml")]
+
+
+@pytest.mark.parametrize("path", ["etc/hosts", *JOURNALS])
 def test_a_pull_that_was_cut_off_is_seen(root: Path, path: str) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text("127.0.0.1 nvcr.io # vllm-spark: for one pull\n")
@@ -150,9 +153,10 @@ def test_sizes_are_disk_usage_without_repeated_hard_links(tmp_path: Path) -> Non
 
 def test_shared_layers_of_an_image_are_counted_once() -> None:
     inspected = {"Id": "i", "RepoTags": ["<none>:<none>"], "RepoDigests": ["a@d"], "Labels": {"x": "1"}, "Size": 10}
-    assert HOLDINGS.image({**inspected, "SharedSize": 4})["own"] == 6
-    assert HOLDINGS.image(inspected) == {
+    assert HOLDINGS.image({**inspected, "SharedSize": 4}, None)["own"] == 6
+    assert HOLDINGS.image(inspected, None) == {
         "id": "i",
+        "identity": "",
         "tags": [],
         "digests": ["a@d"],
         "labels": {},

@@ -17,7 +17,7 @@ GOOD = f"sha256:{'5' * 64}"
 BROKEN = {
     "": "has no digest",
     f'images: {{"{IMAGE}": {{digest: "sha256:55"}}}}': "has the digest sha256:55",
-    f'images: {{"{IMAGE}": {{digest: 12}}}}': "has the digest 12",
+    f'images: {{"{IMAGE}": {{digest: 12}}}}': "digest: 12 — expected: a text in quotes",
     f'images: {{"{IMAGE}": "{GOOD}"}}': "lock.yml",
     "images: [a, b]": "lock.yml",
     "just text": "lock.yml",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +124,11 @@ def test_half_a_pair_is_refused() -> None:
 HOSTS: list[tuple[Change, Change, list[str]]] = [
     ({}, {"netplan": ""}, ["spark1 has no netplan"]),
     ({"netdevs": [netdev(ONE)]}, {}, [f"{TWO} is not on spark1, which has {ONE}", "ibdev2netdev"]),
+    (
+        {"netdevs": [netdev("enP7s7", "10.0.0.5/24")], "hcas": [], "hotplug": True},
+        {},
+        [f"{ONE} and {TWO} are not on spark1: no cable, and without one DGX OS powers the NIC down", "wait 10 s"],
+    ),
     ({"netdevs": [], "error": "ip: not found"}, {}, ["which has no netdev (ip: not found)"]),
     ({"netdevs": [netdev(ONE, wireless=True), netdev(TWO)]}, {}, [f"{ONE} is a WiFi card on spark1"]),
     ({"default_route": ONE}, {}, [f"{ONE} of spark1 has the default route"]),
@@ -154,7 +160,10 @@ def test_a_host_that_cannot_take_the_link_is_refused(fabric: Change, changes: Ch
 # Files that must not be moved: the rest of their configuration would be lost.
 KEEP: list[tuple[dict[str, Any], str]] = [
     (file("00-all", ONE, "enP7s7"), "and also enP7s7"),
-    (file("00-all", ONE, more=["renderer"]), "and also renderer"),
+    (
+        file("90-NM-1", ONE, "enP7s7", profiles=["1-2-3"]),
+        "Fix: ssh -t spark1 'sudo nmcli connection delete 1-2-3'.",
+    ),
     (file("00-all", ONE, more=["bonds"]), "and also bonds"),
     (file("x", ONE) | {"path": "/usr/lib/netplan/00-x.yaml"}, "take enp1s0f1np1 out of /usr/lib/netplan/00-x.yaml"),
 ]
@@ -272,7 +281,9 @@ PRESENT = {
     "enP7s7": {"mac": "aa:00:00:00:00:07", "driver": "r8127"},
 }
 DEFINITIONS = [
-    ("{network: {version: 2, renderer: NetworkManager}}", [], ["renderer"]),
+    ("{network: {version: 2, renderer: NetworkManager}}", [], []),
+    # As NVIDIA/dgx-spark-playbooks' 40-cx7.yaml is often copied, with a renderer.
+    ("{network: {version: 2, renderer: networkd, ethernets: {enp1s0f1np1: {dhcp4: false}}}}", ["enp1s0f1np1"], []),
     (
         "{network: {version: 2, ethernets: {enp1s0f1np1: {link-local: [ipv4]}, gone0: {}}}}",
         ["enp1s0f1np1", "gone0"],
@@ -296,3 +307,43 @@ DEFINITIONS = [
 def test_the_netdevs_of_a_netplan_file(text: str, netdevs: list[str], more: list[str]) -> None:
     present = copy.deepcopy(PRESENT)
     assert spark_netplan.definitions(yaml.safe_load(text), present) == (netdevs, more)
+
+
+# As NetworkManager 1.46 writes the profile "Wired connection 1" of an Ubuntu 24.04 (iiab/iiab#4347), and the same after
+# `nmcli connection modify … connection.interface-name enP7s7`.
+PROFILE = """
+network:
+  version: 2
+  ethernets:
+    NM-626dd384-8b3d-3690-9511-192b2c79b3fd:
+      renderer: NetworkManager
+      match: {MATCH}
+      dhcp4: true
+      dhcp6: true
+      ipv6-address-generation: "stable-privacy"
+      wakeonlan: true
+      networkmanager:
+        uuid: "626dd384-8b3d-3690-9511-192b2c79b3fd"
+        name: "Wired connection 1"
+        passthrough:
+          connection.autoconnect-priority: "-999"
+          ethernet._: ""
+          proxy._: ""
+"""
+UUID = "626dd384-8b3d-3690-9511-192b2c79b3fd"
+
+
+@pytest.mark.parametrize(("match", "netdevs", "unbound"), [("{}", [], [UUID]), ("{name: enP7s7}", ["enP7s7"], [])])
+def test_a_profile_of_networkmanager_configures_the_netdev_that_it_names(
+    match: str, netdevs: list[str], unbound: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / f"90-NM-{UUID}.yaml"
+    path.write_text(PROFILE.replace("{MATCH}", match))
+    configured = spark_netplan.configured(str(path), copy.deepcopy(PRESENT))
+    assert configured == {"netdevs": netdevs, "more": [], "profiles": [UUID], "unbound": unbound, "error": ""}
+
+
+def test_a_profile_without_a_netdev_is_a_note_with_the_command_that_binds_it() -> None:
+    plan = planned(changes={"files": [file("90-NM-1", profiles=[UUID], unbound=[UUID])]})
+    assert plan.move == ()
+    assert f"sudo nmcli connection modify {UUID} connection.interface-name NETDEV" in plan.notes[0]

@@ -136,24 +136,31 @@ def test_an_interrupted_rollback_is_completed_by_the_next_run(
     assert (marks(tmp_path), marks(tmp_path / "failed")) == ({"old"}, {"new"})
 
 
+# A deploy that takes the place of no other deployment.
+ALONE = {"go_back": False, "settle": False}
+NOTHING = {"replaces": False, "may_return": False, "settle": []}
+
+
 @pytest.mark.parametrize(
-    ("settled", "results", "enabled", "decision"),
+    ("settled", "proven", "results", "enabled", "decision"),
     [
-        (False, [HOLDS], True, {"record": True, "restore": False, "missed": False}),
-        (True, [HOLDS], True, {"record": False, "restore": False, "missed": False}),
-        (True, [MISSED], True, {"record": True, "restore": True, "missed": True}),
-        (False, [MISSED], False, {"record": True, "restore": False, "missed": True}),
+        (False, True, [HOLDS], True, {"record": True, "restore": False, "missed": False, **ALONE}),
+        (True, True, [HOLDS], True, {"record": False, "restore": False, "missed": False, **ALONE}),
+        # The run that started it was interrupted before it judged the gates.
+        (True, False, [HOLDS], True, {"record": True, "restore": False, "missed": False, **ALONE}),
+        (True, True, [MISSED], True, {"record": True, "restore": True, "missed": True, **ALONE}),
+        (False, True, [MISSED], False, {"record": True, "restore": False, "missed": True, **ALONE}),
         # The other rank failed: this one is rolled back with it and does not fail.
-        (False, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False}),
-        (False, [SKIPPED], True, {"record": False, "restore": False, "missed": False}),
+        (False, True, [HOLDS, MISSED], True, {"record": True, "restore": True, "missed": False, **ALONE}),
+        (False, True, [SKIPPED], True, {"record": False, "restore": False, "missed": False, **ALONE}),
     ],
 )
 def test_decision_after_a_deploy(
-    settled: bool, results: list[dict[str, bool]], enabled: bool, decision: dict[str, bool]
+    settled: bool, proven: bool, results: list[dict[str, bool]], enabled: bool, decision: dict[str, bool]
 ) -> None:
-    plan = {"settled": settled, "undoable": True}
+    plan = {"settled": settled, "undoable": True, "proven": proven}
     plans = [plan] * len(results)
-    assert rollback.decide(plan, results[0], plans, results, enabled=enabled).to_json() == decision
+    assert rollback.decide(plan, results[0], plans, results, enabled=enabled, replacement=NOTHING).to_json() == decision
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,20 @@ def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: A
     return holdings({"demo": deployment(**(launches or GOOD))}, images, **{"units": UP, **more})
 
 
-def pair(peer: str, mark: str = "a", **more: Any) -> dict[str, Any]:
+def pair(peer: str, mark: str = "a", derived: bool = False, **more: Any) -> dict[str, Any]:
     needs = {"pair": True, "peer": peer}
-    return {"current": launch("c", needs=needs), "previous": launch(mark, needs=needs), **more}
+    return {"current": launch("c", needs=needs), "previous": launch(mark, derived, needs=needs), **more}
 
 
 SOLO = {"spark1": held()}
 PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
+# The same images in two stores of Docker, which give them different ids.
+CONTAINERD = [{**pulled("a"), "id": "sha256:manifest"}, {**derived("a"), "id": "sha256:manifest-derived"}]
+TWO_STORES = {"spark1": PAIR["spark1"], "spark2": held(pair("spark1"), CONTAINERD)}
+TWO_STORES_DERIVED = {
+    "spark1": held(pair("spark2", derived=True), [derived("a")]),
+    "spark2": held(pair("spark1", derived=True), CONTAINERD),
+}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +47,8 @@ PAIR = {"spark1": held(pair("spark2")), "spark2": held(pair("spark1"))}
         (SOLO, "demo", {"spark1": ("a", "c", False)}),
         ({**SOLO, "spark2": holdings()}, "", {"spark1": ("a", "c", False)}),
         (PAIR, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
+        (TWO_STORES, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
+        (TWO_STORES_DERIVED, "demo", {"spark1": ("a", "c", False), "spark2": ("a", "c", False)}),
         # Interrupted on the head, before or after its files were placed, and not started on the worker.
         (
             {"spark1": held(pair("spark2", swapping=launch("a"))), "spark2": PAIR["spark2"]},
@@ -80,6 +89,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["rollback-files-gone"],
     ),
     ("no gates", {"spark1": held({**GOOD, "previous": launch("a", gates=False)})}, "", ["rollback-no-gates"]),
+    ("never judged", {"spark1": held(history={"demo": []})}, "", ["rollback-never-held"]),
+    (
+        "missed its gates",
+        {"spark1": held(history={"demo": [{"launch": "a" * 64, "holds": False, "gates": {"missed": ["ready"]}}]})},
+        "",
+        ["rollback-never-held"],
+    ),
     ("no docker", {"spark1": held() | {"docker": {"error": "gone"}}}, "", ["rollback-no-docker"]),
     ("another runs", {"spark1": held(units={"vllm@other.service": "active"})}, "demo", ["rollback-another-runs"]),
     (
@@ -97,7 +113,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "two images of one name",
-        {"spark1": PAIR["spark1"], "spark2": held(pair("spark1"), [{**pulled("a"), "id": "sha256:other"}])},
+        {
+            "spark1": held(pair("spark2", derived=True), [derived("a")]),
+            "spark2": held(pair("spark1", derived=True), [{**derived("a"), "identity": "content sha256:other"}]),
+        },
         "",
         ["rollback-two-images"],
     ),

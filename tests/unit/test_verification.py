@@ -85,3 +85,31 @@ def test_a_start_that_fails_or_takes_too_long_ends(resolve: Callable[..., Spec],
     host = Host(resolve, probe(), last)
     with pytest.raises(startup.NotServingError, match=text):
         host.verification.run(wait=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "shown", "fix"),
+    [
+        (401, "status 401: Unauthorized", "vllm_secrets.VLLM_API_KEY"),
+        (404, "status 404: The model x does not exist", "journalctl"),
+        (400, "status 400: bad request", "journalctl"),
+    ],
+)
+def test_a_definite_answer_ends_the_wait_and_is_quoted(
+    resolve: Callable[..., Spec], status: int, shown: str, fix: str
+) -> None:
+    error = {"error": {"message": shown.partition(": ")[2]}}
+    host = Host(resolve, probe(), probe(responses={"ready": {"status": status, "json": error, "seconds": 0.1}}))
+    verdicts, _ = host.verification.run(wait=True)
+    assert host.sleeps == [POLL_INTERVAL_S]
+    assert (verdicts[0].gate, verdicts[0].ok) == ("ready", False)
+    assert shown.partition(":")[0] in str(verdicts[0])
+    assert shown.partition(": ")[2] in str(verdicts[0])
+    assert fix in str(verdicts[0])
+
+
+def test_an_overloaded_server_is_waited_for(resolve: Callable[..., Spec]) -> None:
+    busy = {"ready": {"status": 503, "json": None, "text": "busy", "seconds": 0.1}}
+    host = Host(resolve, probe(responses=busy), probe(responses=TOKEN))
+    verdicts, _ = host.verification.run(wait=True)
+    assert verdicts[0].ok

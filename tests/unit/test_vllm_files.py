@@ -86,3 +86,11 @@ def test_previous_is_kept_only_on_request(place: Run, tmp_path: Path) -> None:
     assert (kept / "launch").read_text() == "#!/bin/sh\nexec false\n"
     assert (kept / "env").stat().st_mode & 0o777 == 0o600
     assert not [path.name for path in (tmp_path / "demo").iterdir() if path.name.startswith(".")]
+
+
+def test_a_launch_that_never_passed_its_gates_does_not_become_the_previous_one(place: Run, tmp_path: Path) -> None:
+    place()
+    place(launch="#!/bin/sh\nexec false\n", keep_previous=True)
+    place(launch="#!/bin/sh\nexec cat\n", keep_previous=True, keep_as="failed")
+    assert (tmp_path / "demo" / "previous" / "launch").read_text() == "#!/bin/sh\nexec true\n"
+    assert (tmp_path / "demo" / "failed" / "launch").read_text() == "#!/bin/sh\nexec false\n"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_spark.core import paths
+from vllm_spark.core import documents, paths
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.recipe import loader
@@ -15,6 +15,10 @@ from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import reference_spark
 
 WRONG_COUNT = register("wrong-count", runbook="recipe-refused")
+BAD_FACTS = register("bad-facts", runbook="recipe-refused")
+
+# The facts that a plan without a host reads in any case.
+NEEDED_FACTS = ("memory", "docker")
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
@@ -59,4 +63,21 @@ def read_facts(recipe: Recipe, files: Sequence[Path], rank: int = 0) -> list[Fac
                 )
             ]
         )
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [_facts(file) for file in files]
+
+
+def _facts(file: Path) -> Facts:
+    """Return the facts in a file. Raises RefusedError if it has none."""
+    try:
+        facts: Facts = documents.read_json(file)
+    except DocumentError as error:
+        raise _bad_facts(f"{file}: {error.fault.what}", error.fault.expected) from error
+    absent = [key for key in NEEDED_FACTS if not isinstance(facts, dict) or not isinstance(facts.get(key), dict)]
+    if absent:
+        raise _bad_facts(f"{file} has no {', '.join(absent)}", "the facts that the module spark_facts returns")
+    return facts
+
+
+def _bad_facts(what: str, expected: str) -> RefusedError:
+    fix = "leave out --facts, or write the file again: ansible HOST -m vllm_spark.toolkit.spark_facts."
+    return RefusedError([BAD_FACTS(what=what, expected=expected, fix=fix)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from vllm_spark.core.fault import Fault
 
@@ -18,24 +20,56 @@ from vllm_spark.core.fault import Fault
 MAX_VALUE_CHARACTERS = 80
 
 
+# The types of a schema, in the words of a message.
+TYPES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "null",
+    "number": "a number",
+    "object": "a map",
+    "string": "a text in quotes",
+}
+
+
+def _is_integer(_checker: Any, value: object) -> bool:
+    """Return True for an int. JSON Schema also counts 4.0, which the engine's parser refuses."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _pattern(_validator: Any, pattern: str, value: object, _schema: Any) -> Iterator[ValidationError]:
+    """Check a pattern. Python's `$` also matches before a line break at the end, a schema's does not."""
+    if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+StrictValidator: Any = extend(  # type: ignore[no-untyped-call]  # missing in the stubs
+    Draft202012Validator,
+    {"pattern": _pattern},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
+)
+
+
 @lru_cache
 def validator(schema: Path) -> Validator:
     """Return the validator of a schema file. The schema itself is checked against the metaschema."""
     document = json.loads(schema.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(document)
-    return Draft202012Validator(document)
+    strict: Validator = StrictValidator(document)
+    return strict
 
 
-def faults(document: Any, schema: Path) -> Iterator[Fault]:
-    """Yield every fault of a document, sorted by path."""
+def faults(document: Any, schema: Path, label: Callable[[Sequence[str | int]], str] | None = None) -> Iterator[Fault]:
+    """Yield every fault of a document, sorted by path. The document is plain data (core.plain_data). `label` names the
+    place of a fault from its path, `location` by default."""
     for error in sorted(validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path))):
-        yield Fault(f"{location(error)}: {_observed(error)}", _expected(error))
+        yield Fault(f"{(label or location)(error.absolute_path)}: {_observed(error)}", _expected(error))
 
 
-def location(error: ValidationError) -> str:
+def location(path: Sequence[str | int]) -> str:
     """Return the path of a fault in dotted form, e.g. `gates.log[0].pattern`."""
     text = ""
-    for part in error.absolute_path:
+    for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.lstrip(".") or "(top level)"
 
@@ -52,7 +86,12 @@ def _observed(error: ValidationError) -> str:
             missing = [key for key in rule if key not in instance]
             return f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         case _:
-            return format_value(instance)
+            return f"key {format_value(instance)}" if _of_key(error) else format_value(instance)
+
+
+def _of_key(error: ValidationError) -> bool:
+    """Return True if the fault is in the name of a key and not in a value."""
+    return "propertyNames" in error.absolute_schema_path
 
 
 # Rules with a number as their value -> the text of what they accept.
@@ -61,11 +100,11 @@ BOUNDS = {
     "maximum": "at most {}",
     "exclusiveMinimum": "more than {}",
     "exclusiveMaximum": "less than {}",
-    "minLength": "at least {} characters",
-    "maxLength": "at most {} characters",
-    "minItems": "at least {} entries",
-    "maxItems": "at most {} entries",
-    "minProperties": "at least {} keys",
+    "minLength": "at least {} character{}",
+    "maxLength": "at most {} character{}",
+    "minItems": "at least {} entr{}",
+    "maxItems": "at most {} entr{}",
+    "minProperties": "at least {} key{}",
 }
 
 
@@ -80,7 +119,7 @@ def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rul
         case "required":
             return f"{', '.join(rule)}"
         case "type":
-            return title or "a value of type " + (rule if isinstance(rule, str) else " or ".join(rule))
+            return title or " or ".join(TYPES[name] for name in ([rule] if isinstance(rule, str) else rule))
         case "pattern":
             return title or f"text like {rule}"
         case "enum":
@@ -90,9 +129,15 @@ def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rul
         case "uniqueItems":
             return "every entry once"
         case str() as name if name in BOUNDS:
-            return title or BOUNDS[name].format(rule)
+            return BOUNDS[name].format(rule, _ending(name, rule))
         case _:
-            return str(error.message)
+            return title or f"a value that fulfils the rule {error.validator} of the schema"
+
+
+def _ending(rule: str, count: float) -> str:
+    """Return the ending of the counted noun of a bound."""
+    singular, plural = ("y", "ies") if rule.endswith("Items") else ("", "s")
+    return singular if count == 1 else plural
 
 
 def _note(schema: Any) -> str:

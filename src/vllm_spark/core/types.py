@@ -56,15 +56,19 @@ class DiskFacts(TypedDict):
 
 
 class DockerFacts(TypedDict, total=False):
-    """The engine and the toolkit's containers. `version` is empty if the engine does not answer."""
+    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `store` is the image
+    store: overlay2, or "overlayfs (containerd)". `containerd_root` is set if containerd keeps the images."""
 
     version: str
     error: str
     missing_python: str
     containers: Mapping[str, ContainerFacts]
     root: str
+    store: str
     on_gpu: list[str]
     disk: DiskFacts | None
+    containerd_root: str | None
+    containerd_disk: DiskFacts | None
 
 
 class PortHolder(TypedDict):
@@ -100,9 +104,23 @@ class FirmwareFacts(TypedDict, total=False):
     reboot: list[str] | None
 
 
-class HostFacts(FirmwareFacts, total=False):
-    """Firmware, GPU processes and pending changes of a host."""
+class InputRules(TypedDict):
+    """The policy of the chain INPUT, empty if unknown, and the netdevs on which every connection is accepted."""
 
+    policy: str
+    open_netdevs: list[str]
+
+
+class FirewallFacts(InputRules):
+    """The firewall of a host. `ufw` is true if it is switched on."""
+
+    ufw: bool
+
+
+class HostFacts(FirmwareFacts, total=False):
+    """Firmware, GPU processes, firewall and pending changes of a host."""
+
+    firewall: FirewallFacts
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
@@ -152,7 +170,8 @@ class HcaFacts(TypedDict):
 
 
 class FabricFacts(TypedDict):
-    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev."""
+    """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev,
+    `hotplug` is true if DGX OS powers the ConnectX-7 down while it has no cable."""
 
     netdevs: list[NetdevFacts]
     hcas: list[HcaFacts]
@@ -161,16 +180,19 @@ class FabricFacts(TypedDict):
     ib_core: bool
     memlock_bytes: NotRequired[int | None]
     default_route: str | None
+    hotplug: NotRequired[bool]
     error: NotRequired[str]
 
 
 class NetplanFileFacts(TypedDict):
     """One netplan file. `netdevs` are the interfaces that it configures, `more` its other sections, `error` says why
-    netplan cannot read it."""
+    netplan cannot read it. `profiles` are UUIDs of NetworkManager's profiles, `unbound` those without a netdev."""
 
     path: str
     netdevs: list[str]
     more: list[str]
+    profiles: NotRequired[list[str]]
+    unbound: NotRequired[list[str]]
     error: str
 
 
@@ -219,11 +241,21 @@ class Record(TypedDict, total=False):
     engine: str
     model: str
     launch: str
+    launch_sha256: str
     port: int
     room: Mapping[str, Any]
     accepted_known_issues: list[str]
     toolkit: str
     previous: Record | None
+
+
+class JudgedFacts(TypedDict):
+    """The history of one deployment. `launch` and `holds` are those of its last entry, empty and False without one;
+    `held` has the fingerprints of all launches that once passed their gates."""
+
+    launch: str
+    holds: bool
+    held: list[str]
 
 
 class LockFacts(TypedDict, total=False):
@@ -253,17 +285,25 @@ class DeploymentStatus(TypedDict):
     counters: list[Mapping[str, float]]
 
 
+class EnvFacts(TypedDict):
+    """The env file of a deployment compared with the desired one: names of variables, never a value."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    same: bool
+
+
 class StatusFacts(TypedDict):
     """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
 
     deployments: Mapping[str, DeploymentStatus]
     files: Mapping[str, list[str]]
     lock: LockFacts | None
-    env: Mapping[str, Any] | None
 
 
 class Facts(TypedDict, total=False):
-    """The facts of one host."""
+    """The facts of one host. `images`: name -> identity (spark_docker.identity), None for an absent image."""
 
     hostname: str
     machine: str
@@ -281,7 +321,11 @@ class Facts(TypedDict, total=False):
     enabled_units: list[str]
     placed: list[str]
     records: Mapping[str, Record]
+    judged: Mapping[str, JudgedFacts]
+    # Path of a deployed.json that cannot be used -> why.
+    broken_records: NotRequired[Mapping[str, str]]
     env_mtimes: Mapping[str, float]
+    env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]

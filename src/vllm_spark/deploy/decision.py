@@ -21,7 +21,6 @@ class Decision:
     state: str  # restarted or started
     daemon_reload: bool
     start_timer: bool
-    stop_units: list[str]
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as an action returns it."""
@@ -45,7 +44,6 @@ def decide(plan: Mapping[str, Any], changed_paths: Collection[str], *, check_mod
         state=state,
         daemon_reload=units_changed and not check_mode,
         start_timer=bool(plan["timer"]) and not check_mode,
-        stop_units=list(plan["stop_units"]),
     )
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import plan
+from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.inventory.spec import Spec
@@ -27,11 +26,13 @@ DIFF_LINES = 40
 @dataclass(frozen=True, slots=True)
 class Drift:
     """Differences between a host and its plan. `differs` is None if unknown; the first of `reasons` has the cause.
-    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install."""
+    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install, and
+    `launch` is the fingerprint of that one, empty if it is unknown."""
 
     differs: bool | None
     reasons: tuple[str, ...] = ()
     launch_diff: tuple[str, ...] = ()
+    launch: str = field(default="", compare=False)
 
     def summary(self, most: int = 2) -> str:
         """Return `none`, or the first reasons."""
@@ -56,7 +57,7 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
     except RefusedError as error:
         return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
     reasons = tuple(_reasons(planned, facts[host]))
-    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])))
+    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
 
 
 def of_idle(facts: Facts) -> Drift:
@@ -73,7 +74,9 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
         yield f"image {_short(planned.image)} is fetched or built"
     changed = [file for file in planned.files if _differs(file, facts)]
     yield from _files(planned, changed)
-    yield from _env(facts["status"]["env"])
+    env = facts.get("env")
+    if env and not env["same"]:
+        yield f"env: {unit_state.env_change(env)}"
     if planned.reload:
         yield "systemd reloads its unit files"
     if not planned.settled:
@@ -97,12 +100,6 @@ def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
         yield f"units: {', '.join(units)}"
     if others:
         yield f"files: {', '.join(others)}"
-
-
-def _env(env: Mapping[str, Any] | None) -> Iterator[str]:
-    if env and not env["same"]:
-        parts = [f"{what} {', '.join(env[what])}" for what in ("added", "removed", "changed") if env[what]]
-        yield f"env: {'; '.join(parts) or 'its mode or its other lines'}"
 
 
 def _differs(file: File, facts: Facts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,13 +43,23 @@ def old_record(spec: Spec, facts: Facts) -> Record:
     return facts["records"].get(spec.deployment.name) or {}
 
 
-def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str) -> Record:
-    """Return the content of deployed.json. It names the toolkit that installed the launch until the launch changes."""
+def once_held(spec: Spec, facts: Facts, launch: str) -> bool:
+    """Return True if the history of the host has this launch with all gates passed."""
+    judged = facts.get("judged", {}).get(spec.deployment.name)
+    return judged is not None and launch in judged["held"]
+
+
+def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps_old: bool = True) -> Record:
+    """Return the content of deployed.json. It names the toolkit that installed the launch until the launch changes.
+
+    `keeps_old`: the old launch becomes the previous one. Otherwise the one before it stays the previous one."""
     same = old.get("launch") == fingerprint
     recipe = spec.recipe
     kept: Record = {**old}
     kept.pop("previous", None)
-    previous = old.get("previous") if same else kept
+    previous = old.get("previous") if same or not keeps_old else kept
+    if previous and previous.get("launch") == fingerprint:
+        previous = None
     record: Record = {
         "deployment": spec.deployment.name,
         "rank": spec.rank,
@@ -59,6 +70,8 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str) -> Recor
         "engine": recipe["engine"]["version"],
         "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
         "launch": fingerprint,
+        # The fingerprint leaves out comments; this identifies the file, so that an edit on the host is noticed.
+        "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),

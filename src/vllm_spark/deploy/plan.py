@@ -19,7 +19,7 @@ from vllm_spark.deploy.files import File
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import engine_arguments, known_issues
 from vllm_spark.verify import runner
 
 # The refusal of a worker whose head reports the reason.
@@ -42,8 +42,10 @@ class Plan:
     folders: Sequence[str] = ()
     files: Sequence[File] = ()
     env_path: str = ""
-    keep_previous: bool = False
-    undoable: bool = False  # this run changes the launch and the previous one is kept: it returns if a gate fails
+    keep_previous: bool = False  # the launch changes, so the files of the current one are kept
+    keep_as: str = "previous"  # the folder for them: a launch that never passed its gates goes to failed
+    undoable: bool = False  # this run changes the launch and a good one is kept: it returns if a gate fails
+    proven: bool = False  # the last entry of the history is of this launch, and all of its gates passed
     stop_units: Sequence[str] = ()
     state: str = "started"  # restarted or started; started changes nothing if the unit runs already
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
@@ -65,6 +67,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "units": [unit, *([] if spec.rank else [timer]), *(f"vllm@{name}.service" for name in spec.inactive)],
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
+        "env_path": f"{spec.config_dir}/env",
     }
 
 
@@ -126,7 +129,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     fingerprint = launch.fingerprint(spec)
     state, reason = unit_state.next_state(spec, facts, fingerprint)
     config = spec.config_dir
-    deployed = files.new_record(spec, record, fingerprint, toolkit)
+    good = files.once_held(spec, facts, record.get("launch", ""))
+    deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
     excluded = exclusion.excluded_units(spec, facts)
     gate_request = runner.gate_request(spec, fingerprint).to_json()
     changes = bool(record) and record.get("launch") != fingerprint
@@ -151,7 +155,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         files=files.files(spec, excluded, gate_request, deployed),
         env_path=f"{config}/env",
         keep_previous=changes,
-        undoable=changes or (reason == unit_state.LAUNCH_CHANGED and bool(record.get("previous"))),
+        keep_as="previous" if good else "failed",
+        undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
+        proven=_is_proven(spec, facts, fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
         state=state,
         settled=state == "started" and unit_state.settled(spec, facts),
@@ -161,6 +167,11 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     )
 
 
+def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:
+    judged = facts.get("judged", {}).get(spec.deployment.name)
+    return judged is not None and judged["holds"] and judged["launch"] == fingerprint
+
+
 def summary(spec: Spec, plan: Plan) -> list[str]:
     """Return the lines that an operator reads before anything changes: what happens here and why, and open issues."""
     action = "stays" if plan.settled else plan.state
@@ -168,10 +179,12 @@ def summary(spec: Spec, plan: Plan) -> list[str]:
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {plan.reason}"]
     lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec)
     lines += [f"{unit} stops: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if spec.rank == 0:
         lines += known_issues.notes(
             known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted
         )
+        lines += engine_arguments.notes(spec.recipe, spec.accepted)
     if spec.rank == 0 and spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
         lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines

@@ -45,11 +45,10 @@ class PreviewedDeploy:
         if host != head:
             return own
         others = [refusal for worker in workers for refusal in self._rank(worker).refusals]
-        refusals = [
-            *own.refusals,
-            *(refusal for refusal in others if refusal.id != plan.REFUSED_WITH_HEAD.id),
-            *foreseen.refusals,
-        ]
+        refused = [*own.refusals, *(refusal for refusal in others if refusal.id != plan.REFUSED_WITH_HEAD.id)]
+        # The checks of a host refuse for its memory too.
+        ids = {refusal.id for refusal in refused} & {forecast.NO_ROOM_FOR_THE_CACHE.id}
+        refusals = [*refused, *(refusal for refusal in foreseen.refusals if refusal.id not in ids)]
         lines = forecast_text.lines(replace(foreseen, refusals=refusals), recipe, load)
         return Preview([*own.lines, *lines], refusals)
 

@@ -34,12 +34,14 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
 
 
 def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:
-    """Return the lines about the fabric of a host that an operator should read and that refuse nothing."""
+    """Return the lines about the fabric and the image store of a host that refuse nothing."""
     if len(specs) == 1:
         return ()
     choice = fabric.choose({name: facts[name]["fabric"] for name in specs})[host]
     used = f"fabric: {choice.netdev} {choice.address}, {'+'.join(choice.hcas)}, MTU {choice.mtu}"
-    return (used, *choice.notes)
+    docker = facts[host]["docker"]
+    store = [f"Docker {docker['version']} keeps images in {docker['store']}"] if docker.get("store") else []
+    return (used, *choice.notes, *store)
 
 
 def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:
@@ -69,14 +71,16 @@ def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]
 
 
 def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[Refusal]:
-    """Yield a refusal if the image ids differ. One digest can name two images: an index has one per platform, and a
-    local build has no digest. A worker receives a derived image from the head (images.steps)."""
-    ids = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
+    """Yield a refusal if the hosts have different images under one name. One digest can name two images: an index has
+    one per platform, and a local build has no digest. Docker's own ids are not compared: they depend on the image
+    store. A worker receives a derived image from the head (images.steps)."""
+    images = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
     derived = any(spec.derived for spec in specs.values())
-    if not derived and len({image_id for image_id in ids.values() if image_id}) > 1:
-        observed = ", ".join(f"{host} has {image_id}" for host, image_id in ids.items())
+    if not derived and len({identity for identity in images.values() if identity}) > 1:
+        observed = ", ".join(f"{host} has {identity or 'none'}" for host, identity in images.items())
         yield IMAGES_DIFFER(
             what=f"{next(iter(specs.values())).image} is not the same image on both: {observed}",
-            expected="one image ID, because the ranks exchange pickled Python objects",
-            fix=f"{' and '.join(f'ssh {host} sudo docker image rm' for host in ids)} that image, then deploy again.",
+            expected="one image, because the ranks exchange pickled Python objects",
+            fix=f"{' and '.join(f'ssh -t {host} sudo docker image rm' for host in images)} that image, then deploy "
+            "again.",
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vllm_spark.core.types import ContainerFacts, Facts
+from collections.abc import Sequence
+
+from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.inventory.spec import Spec
 
 LAUNCH_CHANGED = "its launch changed"
@@ -20,9 +22,18 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
         return ("restarted", f"it is {state}") if state in {"waiting", "refused"} else ("started", "it is starting")
     if running["labels"].get("vllm-spark.launch") != fingerprint:
         return "restarted", LAUNCH_CHANGED
+    env = facts.get("env")
+    if env and not env["same"]:
+        return "restarted", f"its env file changes: {env_change(env)}"
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
     return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+
+
+def env_change(env: EnvFacts) -> str:
+    """Return what a deploy changes in an env file: names of variables, never a value."""
+    names = (("added", env["added"]), ("removed", env["removed"]), ("changed", env["changed"]))
+    return "; ".join(f"{what} {', '.join(of_kind)}" for what, of_kind in names if of_kind) or "its mode or other lines"
 
 
 def settled(spec: Spec, facts: Facts) -> bool:
@@ -35,6 +46,19 @@ def settled(spec: Spec, facts: Facts) -> bool:
 def units_to_stop(spec: Spec, facts: Facts) -> list[str]:
     """Return the units of inactive deployments that run on the host or would start with the next boot."""
     return [unit for name in spec.inactive if occupies(unit := f"vllm@{name}.service", facts)]
+
+
+def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
+    """Return a line for each deployment that stops here and has ranks on Sparks that this deployment does not have."""
+    lines = []
+    for name, hosts in spec.elsewhere.items():
+        if f"vllm@{name}.service" in stop_units:
+            where, limit = " and ".join(hosts), ",".join(hosts)
+            lines.append(
+                f"{name} ends on {where} as well: its rank there waits without this one, and serves nothing. "
+                f"ansible-playbook stop.yml -l {limit} ends that rank, deploy.yml -l {limit} replaces it"
+            )
+    return lines
 
 
 def _running_container(facts: Facts, name: str) -> ContainerFacts | None:

@@ -56,8 +56,9 @@ BEFORE = (
         "vllm-spark plan RECIPE", (), ("known-issue",),
     ),
     Line(
-        "The model fits into memory and on the disk, and the forecast speed is high enough. A dense model is slow.",
-        "ansible-playbook plan.yml -l HOST", ("no-room-for-the-cache", "too-little-disk"), ("plan-no-go", "slow"),
+        "The model fits into memory and on the disk, and the forecast is not below the speed that you need.",
+        "ansible-playbook plan.yml -l HOST -e vllm_plan_min_speed=TOK_S",
+        ("no-room-for-the-cache", "too-little-disk", "too-slow"), ("plan-no-go", "slow"),
     ),
     Line(
         "Model and drafter are on every Spark at the recipe's commit, and mounted files have their checksum.",
@@ -102,7 +103,7 @@ AFTER = (
     ),
     Line(
         "The log of the start has no finding.",
-        "ssh HOST sudo journalctl -u vllm@NAME -o cat -b | vllm-spark doctor -",
+        "ssh USER@ADDRESS journalctl -u vllm@NAME -o cat -b | vllm-spark doctor -",
     ),
 )  # fmt: skip
 

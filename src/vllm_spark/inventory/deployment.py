@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_spark.core import ports
 from vllm_spark.core.fault import Fault
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.plain_data import DocumentError, plain
+from vllm_spark.core.plain_data import Path as Path_
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import rules
 
 BAD_DEPLOYMENTS = register("bad-deployments", runbook="inventory-refused")
 TWO_ACTIVE = register("two-active", runbook="inventory-refused")
+
+# The longest name of a deployment (deployments.schema.json).
+MAX_NAME = 48
 
 SCHEMA = Path(__file__).with_name("deployments.schema.json")
 
@@ -68,15 +74,33 @@ def parse(raw: object) -> list[Deployment]:
     # Importing jsonschema takes a tenth of a second, and only this phase needs it.
     from vllm_spark.core import schema  # noqa: PLC0415
 
-    faults = [
-        Fault(f"vllm_deployments{'' if fault.what[0] == '[' else ': '}{fault.what}", fault.expected)
-        for fault in schema.faults(raw, SCHEMA)
-    ]
-    _refuse_if(faults)
-    assert isinstance(raw, Sequence)  # noqa: S101  guaranteed by the schema; for the type checker
-    deployments = [Deployment.from_json(entry) for entry in raw]
+    try:
+        document = plain(raw)
+    except DocumentError as error:
+        place = _place(raw, error.path)
+        _refuse_if([Fault(f"{place}: {error.fault.what}", error.fault.expected)])
+    _refuse_if(list(schema.faults(document, SCHEMA, lambda path: _place(document, tuple(path)))))
+    deployments = [Deployment.from_json(entry) for entry in document]
     _refuse_if(list(_cross_faults(deployments)))
     return deployments
+
+
+def _place(raw: object, path: Path_) -> str:
+    """Return the place of a fault: `deployment NAME: KEY`. An entry without a name has its number, counted from 1."""
+    from vllm_spark.core import schema  # noqa: PLC0415  as in parse
+
+    if not path or not isinstance(path[0], int):
+        return "vllm_deployments"
+    entry = raw[path[0]] if isinstance(raw, Sequence) else None
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    is_name = isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable() and path[1:] != ("name",)
+    start = f"deployment {name}" if is_name else f"vllm_deployments: entry {path[0] + 1}"
+    return start if not path[1:] else f"{start}: {schema.location(path[1:])}"
+
+
+def refuse_overrides(deployment: Deployment, faults: Iterable[Fault]) -> None:
+    """Raise RefusedError if the overrides of a deployment cause faults in its recipe."""
+    _refuse_if([Fault(f"deployment {deployment.name}: overrides.{fault.what}", fault.expected) for fault in faults])
 
 
 def _refuse_if(faults: Sequence[Fault]) -> None:
@@ -91,17 +115,27 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
     """Yield the faults that a schema cannot express."""
     names: set[str] = set()
     for deployment in deployments:
-        place = f"vllm_deployments: {deployment.name}"
+        place = f"deployment {deployment.name}"
         if deployment.name in names:
             yield Fault(f"vllm_deployments: two are named {deployment.name}", "every name once")
         names.add(deployment.name)
         if len(deployment.hosts) > 1 and deployment.port in ports.PORTS:
             yield Fault(
-                f"{place}.port: {deployment.port}",
+                f"{place}: port: {deployment.port}",
                 f"one outside {ports.PORTS.start} to {ports.PORTS.stop - 1}, which are reserved between the ranks",
             )
+        if (url := deployment.through.get("url")) and not _is_address(url):
+            yield Fault(f"{place}: through.url: {url}", "a host and a port of 1 to 65535")
         for fault in rules.override_faults(deployment.overrides):
-            yield Fault(f"{place}.overrides.{fault.what}", fault.expected)
+            yield Fault(f"{place}: overrides.{fault.what}", fault.expected)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def of_host(deployments: Sequence[Deployment], host: str) -> list[Deployment]:
@@ -110,17 +144,19 @@ def of_host(deployments: Sequence[Deployment], host: str) -> list[Deployment]:
 
 
 def active_of_host(deployments: Sequence[Deployment], host: str) -> Deployment | None:
-    """Return the active deployment of a host, or None. Raises RefusedError if the inventory names two."""
-    active = [deployment for deployment in of_host(deployments, host) if deployment.active]
-    if len(active) > 1:
-        names = " and ".join(deployment.name for deployment in active)
-        raise RefusedError(
-            [
-                TWO_ACTIVE(
-                    what=f"{host} has {len(active)} active deployments: {names}",
-                    expected="one, because a Spark's memory holds one model",
-                    fix=f"set `active: false` on all but one of {names}.",
-                )
-            ]
-        )
-    return active[0] if active else None
+    """Return the active deployment of a host, or None. `two_active_refusals` has checked that it is the only one."""
+    return next((deployment for deployment in of_host(deployments, host) if deployment.active), None)
+
+
+def two_active_refusals(deployments: Sequence[Deployment], hosts: Iterable[str]) -> Iterator[Refusal]:
+    """Yield a refusal per host with two active deployments. `hosts` are those of the run, and each of them reports the
+    faults of all: the ranks of a pair need one another."""
+    for host in hosts:
+        active = [deployment for deployment in of_host(deployments, host) if deployment.active]
+        if len(active) > 1:
+            names = " and ".join(deployment.name for deployment in active)
+            yield TWO_ACTIVE(
+                what=f"{host} has {len(active)} active deployments: {names}",
+                expected="one, because a Spark's memory holds one model",
+                fix=f"set `active: false` on all but one of {names}.",
+            )

@@ -18,17 +18,20 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.network.pair import Pair
-from vllm_spark.recipe import derived_image, hub_cache, known_issues, loader, lockfile
+from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, known_issues, loader, lockfile
 from vllm_spark.recipe.derived_image import DerivedImage
 
 
 @dataclass(frozen=True, slots=True)
 class SiteSettings:
-    """Settings of the inventory for all its Sparks: folders of large data on the host, and the index of pip."""
+    """Settings of the inventory for its Sparks: folders of large data on the host, the index of pip, and what every
+    start does first: drop the page cache, switch swap off."""
 
     hub_dir: str = "/var/lib/vllm-spark/hub"
     cache_dir: str = "/var/lib/vllm-spark/cache"
     pip_index: str = ""
+    drop_caches: bool = False
+    swap_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Spec:
     - `digest`: the digest of the image that the recipe names
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
+    - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
     - `secrets`: names of the secrets in the inventory
     - `accepted`: ids of accepted known issues
     """
@@ -50,6 +54,7 @@ class Spec:
     digest: str
     files: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
+    elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
@@ -139,21 +144,30 @@ class Inventory:
 def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
-    refusals = list(placement.host_refusals(deployments, inventory.sparks, inventory.limit))
+    refusals = [
+        *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
+        *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+    ]
     if refusals:
         raise RefusedError(refusals)
     active = deployment.active_of_host(deployments, host)
     if active is None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
+    refusals = list(placement.drafter_refusals(active, loaded.document))
+    if refusals:
+        raise RefusedError(refusals)
     lock = lockfile.read(inventory.lock_file)
-    recipe = lockfile.pinned(loader.merged(loaded, active.overrides), lock)
+    overridden = loader.merged(loaded, active.overrides)
+    deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
+    recipe = lockfile.pinned(overridden, lock)
     accepted = sorted({*active.accept_known_issues, *inventory.accepted})
     refusals = [
         *placement.rank_refusals(active, recipe, inventory.limit),
         *lockfile.refusals(recipe, lock),
         *placement.executor_refusals(recipe),
         *known_issues.refusals(known_issues.Subject(recipe, tuple(inventory.secrets), active.bind), accepted),
+        *engine_arguments.refusals(recipe, accepted),
         *placement.secret_refusals(recipe, inventory.secrets),
         *derived_image.index_refusals(inventory.site.pip_index),
     ]
@@ -168,6 +182,11 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         digest=recipe["image"]["digest"],
         files=loaded.files,
         inactive=tuple(d.name for d in deployment.of_host(deployments, host) if not d.active),
+        elsewhere={
+            other.name: further
+            for other in deployment.of_host(deployments, host)
+            if not other.active and (further := [name for name in other.hosts if name not in active.hosts])
+        },
         secrets=tuple(sorted(inventory.secrets)),
         accepted=tuple(accepted),
         site=inventory.site,

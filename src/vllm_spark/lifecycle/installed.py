@@ -18,9 +18,11 @@ Launch = Mapping[str, Any]
 
 
 class InstalledImage(TypedDict):
-    """An image in Docker. `own` is the bytes that no other image shares."""
+    """An image in Docker. `own` is the bytes that no other image shares. `identity` is that of a derived image
+    (spark_docker.identity), else empty."""
 
     id: str
+    identity: str
     tags: list[str]
     digests: list[str]
     labels: dict[str, str]

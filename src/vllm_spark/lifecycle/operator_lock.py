@@ -62,10 +62,11 @@ class LockHolder:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LockHolder:
-        """Build from the result of the module spark_lock. Keys that a damaged lock does not have become unknown."""
+        """Build from the result of the module spark_lock, which has checked the types. Keys that a damaged lock does
+        not have become unknown."""
         return cls(
             run=str(document.get("run", "")),
-            user=str(document.get("user", "somebody")),
+            user=str(document.get("user", "an unknown user")),
             controller=str(document.get("controller", "an unknown machine")),
             machine=str(document.get("machine", "")),
             pid=int(document.get("pid", 0)),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.lifecycle.rollback_target import launch_label
 
+LEFT_STOPPED = register("left-stopped", runbook="rolled-back")
 ROLLED_BACK = register("rolled-back", runbook="rolled-back")
+
+# A launch script on the host is not the one that was deployed under its fingerprint.
+EDITED = "Its launch was edited by hand after its deploy, and it runs as edited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class RollbackDecision:
 
     record: bool  # write the judged gates to the history
     restore: bool  # another launch takes its place again
+    go_back: bool  # the deployment whose place it took returns instead
+    settle: bool  # a boot starts this deployment and no longer the one whose place it took
     missed: bool  # a gate of this launch failed. An action that returns the key `failed` fails itself
 
     def to_json(self) -> dict[str, bool]:
@@ -26,21 +32,29 @@ class RollbackDecision:
         return asdict(self)
 
 
-def decide(
+def decide(  # noqa: PLR0913  the state of one host, and that of its deployment
     plan: Mapping[str, Any],
     result: Mapping[str, Any],
     plans: Collection[Mapping[str, Any]],
     results: Collection[Mapping[str, Any]],
     *,
     enabled: bool,
+    replacement: Mapping[str, Any],
 ) -> RollbackDecision:
     """Decide after a deploy. `plan` and `result` (of vllm_verify, without `holds` if it was skipped) are those of the
-    host, `plans` and `results` those of all hosts of the deployment. A run that changed nothing and whose gates hold
-    leaves no entry in the history."""
+    host, `plans` and `results` those of all hosts of the deployment, `replacement` a Replacement as JSON. A run that
+    changed nothing and whose gates hold leaves no entry in the history, unless its last entry is another one: the run
+    before was interrupted, or failed."""
     failed = result.get("holds") is False
+    any_failed = any(one.get("holds") is False for one in results)
+    # What served before this run comes before an earlier launch of this deployment.
+    go_back = enabled and any_failed and replacement["replaces"] and replacement["may_return"]
+    restore = enabled and not go_back and should_roll_back(plans, results)
     return RollbackDecision(
-        record="holds" in result and (failed or not plan["settled"]),
-        restore=enabled and should_roll_back(plans, results),
+        record="holds" in result and (failed or not plan["settled"] or not plan["proven"]),
+        restore=restore,
+        go_back=go_back,
+        settle=bool(replacement["settle"]) and (restore or not any_failed),
         missed=failed,
     )
 
@@ -49,7 +63,7 @@ def decide_by_hand(results: Collection[Mapping[str, Any]]) -> RollbackDecision:
     """Decide at the end of a manual rollback: the launch that it replaced returns on all hosts if a gate of the
     restored one failed on any."""
     failed = any(result.get("holds") is False for result in results)
-    return RollbackDecision(record=False, restore=failed, missed=failed)
+    return RollbackDecision(record=False, restore=failed, go_back=False, settle=False, missed=failed)
 
 
 def should_roll_back(plans: Collection[Mapping[str, Any]], results: Collection[Mapping[str, Any]]) -> bool:
@@ -60,16 +74,21 @@ def should_roll_back(plans: Collection[Mapping[str, Any]], results: Collection[M
 
 
 def failure_report(
-    missed: str, failed: Mapping[str, Any], restored: Mapping[str, Any], judged: Mapping[str, Any]
+    missed: str,
+    failed: Mapping[str, Any],
+    restored: Mapping[str, Any],
+    judged: Mapping[str, Any],
+    stopped: Sequence[str] = (),
 ) -> str:
     """Return the message after a failed deploy: what failed, what was restored and whether it serves, what to read.
 
     `missed` names the failed gates. `failed` is the result of vllm_verify on the new launch, `restored` that of
-    vllm_restore, `judged` that of vllm_verify on the restored launch, without `holds` if it has no gates.
+    vllm_restore, `judged` that of vllm_verify on the restored launch, without `holds` if it has no gates. `stopped` are
+    the deployments whose place the new launch took, and which stay stopped.
     """
     record = restored["restored"]
     if not record:
-        return missed
+        return "\n".join([missed, *(str(_left_stopped(name)) for name in stopped)])
     name = record.get("deployment", "")
     back = f"{record.get('recipe')} with {record.get('image')} of toolkit {record.get('toolkit')}"
     report = f"{failed['report']} and " if failed.get("report") else ""
@@ -80,9 +99,18 @@ def failure_report(
         end = "serves again, and its gates hold"
     else:
         end = f"came back too, and misses its gates: {judged.get('missed')}"
-    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}"
+    by_hand = f". {EDITED}" if restored.get("edited") else ""
+    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}{by_hand}"
     fix = f"{read}; then correct the recipe or the inventory, and deploy."
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"
+
+
+def _left_stopped(name: str) -> Refusal:
+    return LEFT_STOPPED(
+        what=f"{name} was stopped by this deploy and stays stopped",
+        expected="a server that passes its gates",
+        fix=f"ansible-playbook switch.yml -e to={name} brings it back.",
+    )
 
 
 def ended(target: Mapping[str, Any], results: Collection[Mapping[str, Any]], again: Mapping[str, Any]) -> str:
@@ -91,7 +119,8 @@ def ended(target: Mapping[str, Any], results: Collection[Mapping[str, Any]], aga
     name = target["deployment"]
     if all(result.get("holds", True) for result in results):
         return (
-            f"{name} runs {launch_label(target['record'])} again, and its gates hold. If the inventory still describes "
+            f"{name} runs {launch_label(target['record'])} again, and its gates hold. "
+            f"{EDITED + '. ' if target.get('edited') else ''}If the inventory still describes "
             "the other launch, the next `deploy` restores that one: correct the inventory "
             "(docs/operations/roll-back.md). "
             "A second rollback also returns to it."

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
+from vllm_spark.lifecycle import launch_difference
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
 
 ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
 ROLLBACK_FILES_GONE = register("rollback-files-gone", runbook="rollback-refused")
 ROLLBACK_HALF_A_PAIR = register("rollback-half-a-pair", runbook="rollback-refused")
 ROLLBACK_IMAGE_GONE = register("rollback-image-gone", runbook="rollback-refused")
+ROLLBACK_NEVER_HELD = register("rollback-never-held", runbook="rollback-refused")
 ROLLBACK_NOTHING_BEFORE = register("rollback-nothing-before", runbook="rollback-refused")
 ROLLBACK_NO_DOCKER = register("rollback-no-docker", runbook="rollback-refused")
 ROLLBACK_NO_GATES = register("rollback-no-gates", runbook="rollback-refused")
@@ -30,7 +32,7 @@ RUNS = ("active", "activating", "reloading")
 class RollbackTarget:
     """The launch that one host returns to. `to` and `back` are fingerprints: of the launch that is restored, and of the
     one that returns if it fails a gate. `record` and `current` are their records. `finishing`: an interrupted rollback
-    is completed."""
+    is completed. `edited`: the script of the launch was edited by hand. `difference` is the change of the command."""
 
     deployment: str
     folder: str
@@ -41,6 +43,8 @@ class RollbackTarget:
     record: Mapping[str, Any]
     current: Mapping[str, Any]
     finishing: bool
+    edited: bool = False
+    difference: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,8 +52,10 @@ class RollbackTarget:
     def line(self) -> str:
         """Return the line that an operator reads before anything changes."""
         verb = "goes on to" if self.finishing else "goes back to"
-        launches = f"{launch_label(self.record)}; {launch_label(self.current)} becomes the previous launch"
-        return f"{self.deployment} {verb} {launches}"
+        current = str(self.current.get("launch", ""))[:12]
+        lines = f"{self.deployment} {verb} {launch_label(self.record)}: {self.difference}"
+        edited = ". Its launch was edited by hand after its deploy, and will run as edited" if self.edited else ""
+        return f"{lines}; launch {current} becomes the previous launch{edited}"
 
 
 def launch_label(record: Mapping[str, Any]) -> str:
@@ -136,7 +142,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             ROLLBACK_NO_DOCKER,
             f"Docker does not answer on {host}: {state['docker']['error']}",
             "a running Docker, because a rollback needs its image",
-            f"ssh {host} sudo systemctl start docker.",
+            f"ssh -t {host} sudo systemctl start docker.",
         )
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:
@@ -155,6 +161,14 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             "the image on the Spark, because a rollback downloads nothing",
             "deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
         )
+    # An interrupted rollback ends in its own direction.
+    if SWAPPING not in kept and (why := _never_held(state["history"].get(name, ()), launch["record"]["launch"])):
+        yield _refusal(
+            ROLLBACK_NEVER_HELD,
+            f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
+            "a launch that once passed its gates",
+            f"correct the recipe or the inventory, then ansible-playbook deploy.yml -l {host}.",
+        )
     for why in launch["path_faults"]:
         yield _refusal(
             ROLLBACK_FILES_GONE,
@@ -169,6 +183,17 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             "gates.json, because nothing counts as serving until its gates hold",
             "deploy the inventory of that day: docs/operations/roll-back.md.",
         )
+
+
+def _never_held(history: Sequence[Mapping[str, Any]], launch: str) -> str:
+    """Return what the history of the host says of a launch that never passed its gates; empty for any other."""
+    entries = [entry for entry in history if entry.get("launch") == launch]
+    if any(entry.get("holds") for entry in entries):
+        return ""
+    if not entries:
+        return "was never judged"
+    missed = ", ".join((entries[-1].get("gates") or {}).get("missed", [])) or "a gate"
+    return f"never passed its gates: ✗ {missed} at {entries[-1].get('time', 'an unknown time')}"
 
 
 def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTarget:
@@ -189,6 +214,10 @@ def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTa
         record=before,
         current=current,
         finishing=bool(fingerprint),
+        edited=bool(_launch(kept, to)["edited"]),
+        difference=launch_difference.summary(
+            _launch(kept, str(current.get("launch", "")))["command"], _launch(kept, to)["command"]
+        ),
     )
 
 
@@ -218,11 +247,12 @@ def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarg
         )
         return
     images = {host: find(hosts[host], image_of(target.record)) for host, target in chosen.items()}
-    if len({image["id"] for image in images.values() if image}) > 1:
+    # An image that was pulled is found by its digest. A derived one has the same name everywhere.
+    if len({image["identity"] for image in images.values() if image and image["identity"]}) > 1:
         yield _refusal(
             ROLLBACK_TWO_IMAGES,
             f"{image_of(next(iter(chosen.values())).record)} is not the same image on {names}",
-            "one image ID, because the ranks exchange pickled Python objects",
+            "one image, because the ranks exchange pickled Python objects",
             "deploy the inventory of that day, which gives the worker the head's.",
         )
 

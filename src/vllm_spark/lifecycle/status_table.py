@@ -18,6 +18,8 @@ COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/
 TABLE_WIDTH = 120
 SHORT_DIGITS = 12
 NOTHING = "—"
+# What host_access calls a Spark that cannot be reached.
+NO_CONNECTION = "no SSH connection"
 
 
 def table(document: Mapping[str, Any]) -> str:
@@ -57,8 +59,14 @@ def _name(entry: Mapping[str, Any]) -> str:
 def _state(entry: Mapping[str, Any] | None, host: Mapping[str, Any]) -> str:
     """Return the state in a word. The notes below the table have the problem of a host as a whole."""
     if host["problem"]:
-        return "no Docker" if host["answers"] else "no answer"
+        no_facts = "no access" if _is_explained(host) and NO_CONNECTION not in host["problem"] else "no answer"
+        return "no Docker" if host["answers"] else no_facts
     return str(entry["state"]) if entry else "idle"
+
+
+def _is_explained(host: Mapping[str, Any]) -> bool:
+    """Return True if the problem is a message of host_access, which names its host itself."""
+    return str(host["problem"]).startswith(f"{host['host']}: ")
 
 
 def _up(unit: Mapping[str, Any] | None) -> str:
@@ -107,7 +115,8 @@ def _speed(tokens: Mapping[str, Any] | None) -> str:
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     for host in document["hosts"]:
         if host["problem"]:
-            yield f"{host['host']}  {'' if host['answers'] else 'does not answer: '}{host['problem']}"
+            why = "" if host["answers"] else "does not answer: "
+            yield host["problem"] if _is_explained(host) else f"{host['host']}  {why}{host['problem']}"
         if lock := host["lock"]:
             holder = LockHolder.from_json(lock)
             yield f"{host['host']}  is held by {holder.label()}; {operator_lock.holder_life(holder, lock['alive'])}"

@@ -84,17 +84,20 @@ def format_durations(to: str, runs: Sequence[Mapping[str, Any]]) -> str:
 def failure_report(to: str, missed: str, restored: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
     """Return what failed, and what runs now. `restored` is the output of vllm-switch for the start of `name`, the old
     deployment, empty if none returned. `judged` is the result of vllm_verify on it, empty if it has no gates."""
-    name = restored.get("name", "")
-    if not name:
-        end = "nothing came back in its place"
-    elif not restored.get("ok", True):
-        end = f"{name} did not come back either: {restored['said']}"
-    elif not judged:
-        end = f"{name} is started again; it was placed by a toolkit that left no gates, so they are not judged"
-    elif judged.get("holds"):
-        end = f"{name} serves again, and its gates hold"
-    else:
-        end = f"{name} came back and misses its gates: {judged.get('missed')}"
-    what = f"the switch to {to} failed; {end}"
+    what = f"the switch to {to} failed; {returned(restored, judged)}"
     fix = f"read the reason above it; then correct {to} in the inventory, and switch again."
     return f"{missed}\n{SWITCH_FAILED(what=what, expected=f'{to} to hold its gates', fix=fix)!s}"
+
+
+def returned(restored: Mapping[str, Any], judged: Mapping[str, Any]) -> str:
+    """Return what became of the old deployment, from the same arguments as `failure_report`."""
+    name = restored.get("name", "")
+    if not name:
+        return "nothing came back in its place"
+    if not restored.get("ok", True):
+        return f"{name} did not come back either: {restored['said']}"
+    if not judged:
+        return f"{name} is started again; it was placed by a toolkit that left no gates, so they are not judged"
+    if judged.get("holds"):
+        return f"{name} serves again, and its gates hold"
+    return f"{name} came back and misses its gates: {judged.get('missed')}"

@@ -99,10 +99,15 @@ def commands(
     return SwitchSteps(
         drain=argv("drain", f"--drain-s={drain_s}", order["running"][0]) if order["running"] else [],
         change=argv("change", f"--how={how}", memory, *stops, *starts) if transition else [],
-        settle=argv("settle", *stops, *starts) if transition else [],
+        settle=settle_command(order["stop"], to if order["starts"] else "") if transition else [],
         back=argv("change", "--anyway", memory, *([f"--stop={to}"] if starts else []), *old),
         report=transition and decision["report"],
     )
+
+
+def settle_command(disable: Sequence[str], enable: str) -> list[str]:
+    """Return the argv that changes what a boot starts. `enable` may be empty."""
+    return [SWITCH_PROGRAM, "--step=settle", *(f"--stop={name}" for name in disable), *([enable] if enable else [])]
 
 
 def missed(runs: Sequence[HostRun], hosts: Collection[str]) -> str:

@@ -8,6 +8,7 @@ from ipaddress import IPv4Network
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.network.links import FabricLink, Hca, HostFabric, Rail, hca_count
 
+FABRIC_NO_CABLE = register("fabric-no-cable", runbook="fabric-no-cable")
 FABRIC_IB_CORE = register("fabric-ib-core", runbook="fabric-no-devices")
 FABRIC_NO_DEVICES = register("fabric-no-devices", runbook="fabric-no-devices")
 FABRIC_NO_ADDRESS = register("fabric-no-address", runbook="fabric-no-address")
@@ -16,6 +17,11 @@ FABRIC_MTU = register("fabric-mtu", runbook="fabric-mtu")
 FABRIC_SAME_ADDRESS = register("fabric-same-address", runbook="fabric-same-address")
 FABRIC_NO_GID = register("fabric-no-gid", runbook="fabric-no-gid")
 FABRIC_NONE = register("fabric-none", runbook="fabric-none")
+
+# Of a host on which DGX OS has powered the ConnectX-7 down.
+NO_CABLE = "no cable, and without one DGX OS powers the NIC down (/etc/nvidia/cx7-hotplug-enabled)"
+CABLE = "the QSFP cable in both Sparks, after which two netdevs and two HCAs appear"
+PLUG_IN = "plug the cable in on both ends, wait 10 s, and check with ibdev2netdev."
 
 
 def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequence[IPv4Network]) -> Iterator[Refusal]:
@@ -36,18 +42,21 @@ def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequ
 def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
     """Yield what prevents a fabric on one host, whatever the other host has."""
     for fabric in fabrics:
-        if not fabric.hcas and not fabric.ib_core:
+        if fabric.powered_down:
+            yield FABRIC_NO_CABLE(what=f"{fabric.host} has no ConnectX-7: {NO_CABLE}", expected=CABLE, fix=PLUG_IN)
+        elif not fabric.hcas and not fabric.ib_core:
             yield FABRIC_IB_CORE(
                 what=f"{fabric.host} has no RDMA device and the module ib_core is not loaded",
                 expected="ib_core and mlx5_ib, which DGX OS loads for the ConnectX-7",
-                fix=f"ssh {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
+                fix="plug the cable in on both ends and wait 10 s. If it was in: "
+                f"ssh -t {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
             )
         elif fabric.hcas and not any("/uverbs" in device for device in fabric.devices):
             yield FABRIC_NO_DEVICES(
                 what=f"{fabric.host} has {_names(fabric.hcas)} and in /dev/infiniband "
                 f"{', '.join(fabric.devices) or 'nothing'}",
                 expected="/dev/infiniband/uverbs0, without which NCCL uses TCP and reports nothing",
-                fix=f"ssh {fabric.host} sudo modprobe -a ib_uverbs rdma_cm.",
+                fix=f"ssh -t {fabric.host} sudo modprobe -a ib_uverbs rdma_cm.",
             )
         if fabric.up and not fabric.links:
             cables = ", ".join(f"{hca.name}/{netdev.name}" for hca, netdev in fabric.up)
@@ -114,8 +123,8 @@ def _no_gid(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Re
             yield FABRIC_NO_GID(
                 what=f"{fabric.host} has no RoCE v2 GID of its fabric address: {tables}",
                 expected="one of type RoCE v2 with the netdev's IPv4 address",
-                fix=f"ssh {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after which "
-                "the kernel fills the table again.",
+                fix=f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after "
+                "which the kernel fills the table again.",
             )
 
 

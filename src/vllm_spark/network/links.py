@@ -102,6 +102,7 @@ class HostFabric:
     devices: tuple[str, ...]
     ib_core: bool
     default_route: str | None
+    hotplug: bool
     error: str
 
     @classmethod
@@ -115,8 +116,15 @@ class HostFabric:
             devices=tuple(facts["devices"]),
             ib_core=facts["ib_core"],
             default_route=facts["default_route"],
+            hotplug=facts.get("hotplug", False),
             error=facts.get("error", ""),
         )
+
+    @property
+    def powered_down(self) -> bool:
+        """Return True if DGX OS has taken the ConnectX-7 off the bus, as it does without a cable. The module ib_core
+        is absent then too, because mlx5 loads it."""
+        return self.hotplug and not self.hcas
 
     @property
     def up(self) -> tuple[tuple[Hca, Netdev], ...]:

@@ -52,7 +52,7 @@ class PingResult(Ping):
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
     """The steps of the role on one host. `move` are the files to put aside, `live` is true if the netdevs already
-    have what the file configures, `known_as` are the names of the peer in known_hosts."""
+    have what the file configures, `known_as` are the names of the peer in known_hosts, `notes` are for the operator."""
 
     host: str
     peer: str
@@ -64,6 +64,7 @@ class LinkPlan:
     live: bool
     known_as: str
     pings: tuple[Ping, ...]
+    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -117,6 +118,7 @@ def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace:
             for twin, end in ends.rails
             for size in (own.mtu - HEADERS, SMALL_PING)
         ),
+        notes=tuple(netplan_refusals.notes(own, netplan)),
     )
 
 
@@ -168,7 +170,7 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
         what=f"{host} does not answer over a new connection since netplan was applied ({reason})",
         expected=f"an answer; without one the host restores its old files by itself, {guard_s} s after they were "
         "changed",
-        fix=f"wait for that, then ssh {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
+        fix=f"wait for that, then ssh -t {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
         "generate.",
     )
 

@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import FabricFacts, NetplanFacts, NetplanFileFacts
+from vllm_spark.network.fabric_refusals import CABLE, FABRIC_NO_CABLE, NO_CABLE, PLUG_IN
 from vllm_spark.network.link_config import LinkConfig, plan_refusal
 
 FABRIC_NETPLAN_MISSING = register("fabric-netplan-missing", runbook="fabric-netplan")
@@ -27,8 +28,8 @@ def refusals(config: LinkConfig, fabric: FabricFacts, netplan: NetplanFacts, *, 
         yield FABRIC_NETPLAN_MISSING(
             what=f"{config.host} has no netplan",
             expected="netplan, with which DGX OS configures its network",
-            fix=f"ssh {config.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the link "
-            "with the host's own network manager.",
+            fix=f"ssh -t {config.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the "
+            "link with the host's own network manager.",
         )
         return
     yield from _missing_netdevs(config, fabric)
@@ -44,12 +45,30 @@ def conflicts(config: LinkConfig, netplan: NetplanFacts) -> list[NetplanFileFact
     return [file for file in netplan["files"] if file["path"] != FILE and own & set(file["netdevs"])]
 
 
+def notes(config: LinkConfig, netplan: NetplanFacts) -> list[str]:
+    """Return a line for each profile of NetworkManager that names no netdev, so that it may take one of the link."""
+    return [
+        f"{file['path']} has the NetworkManager profile {uuid}, which names no netdev. fabric.yml leaves it alone. If "
+        f"it takes {' or '.join(twin.netdev for twin in config.twins)}, give it the netdev of your network: ssh "
+        f"{config.host} sudo nmcli connection modify {uuid} connection.interface-name NETDEV"
+        for file in netplan["files"]
+        for uuid in file.get("unbound", [])
+    ]
+
+
 def _netdevs(config: LinkConfig) -> set[str]:
     return {twin.netdev for twin in config.twins}
 
 
 def _missing_netdevs(config: LinkConfig, fabric: FabricFacts) -> Iterator[Refusal]:
     known = {entry["name"]: entry for entry in fabric["netdevs"]}
+    if fabric.get("hotplug") and not fabric["hcas"]:
+        missing = [twin.netdev for twin in config.twins if twin.netdev not in known]
+        if missing:
+            yield FABRIC_NO_CABLE(
+                what=f"{' and '.join(missing)} are not on {config.host}: {NO_CABLE}", expected=CABLE, fix=PLUG_IN
+            )
+            return
     for twin in config.twins:
         netdev = known.get(twin.netdev)
         if netdev is None or netdev["wireless"]:
@@ -58,7 +77,8 @@ def _missing_netdevs(config: LinkConfig, fabric: FabricFacts) -> Iterator[Refusa
             yield FABRIC_NETDEV(
                 what=f"{twin.netdev} {state}, which has {', '.join(known) or 'no netdev'}{error}",
                 expected="the two netdevs of the socket with the cable",
-                fix=f"ssh {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses.",
+                fix=f"ssh -t {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses."
+                " If it prints nothing: plug the cable in on both ends and wait 10 s.",
             )
 
 
@@ -71,8 +91,8 @@ def _management_netdevs(config: LinkConfig, fabric: FabricFacts, netplan: Netpla
             yield FABRIC_MANAGEMENT(
                 what=f"{twin.netdev} of {config.host} {' and '.join(uses)}",
                 expected="netdevs that only the pair uses",
-                fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh {config.host} ibdev2netdev), and reach "
-                "the Spark over another network.",
+                fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh -t {config.host} ibdev2netdev), and "
+                "reach the Spark over another network.",
             )
 
 
@@ -98,7 +118,7 @@ def _unreadable_files(config: LinkConfig, netplan: NetplanFacts) -> Iterator[Ref
             yield FABRIC_NETPLAN_UNREADABLE(
                 what=f"{file['path']} on {config.host}: {file['error']}",
                 expected="files that netplan can read, or it applies none",
-                fix=f"ssh {config.host} sudo netplan generate shows the line.",
+                fix=f"ssh -t {config.host} sudo netplan generate shows the line.",
             )
 
 
@@ -115,6 +135,10 @@ def _conflicting_files(
         shared = ", ".join(sorted(own & set(file["netdevs"])))
         if movable:
             fix = "vllm_fabric_replace: true moves the file into the journal; vllm_fabric_state=absent restores it."
+        elif file.get("profiles"):
+            # NetworkManager writes such a file again from its profile.
+            delete = " && ".join(f"sudo nmcli connection delete {uuid}" for uuid in file["profiles"])
+            fix = f"ssh -t {config.host} '{delete}'."
         else:
             fix = f"take {shared} out of {file['path']} by hand, then sudo netplan apply."
         yield FABRIC_NETPLAN_CONFLICT(

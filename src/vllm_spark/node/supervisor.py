@@ -6,7 +6,7 @@ Therefore the two supervisors keep one TCP connection over the fabric, from the 
 the connection stands and both containers run. If the connection breaks or falls silent, or if either container ends,
 both containers are removed and both supervisors end; systemd starts them again. After five starts in an hour the head
 gives up and reports that to the worker, so that both units stay down. A rank without its peer waits without a time
-limit. It has no container meanwhile and uses no memory.
+limit. It has no container meanwhile and uses no memory. A start that has served for five minutes resets the count.
 
     supervise --name N --rank 0 --launch H --image I --address OWN --peer OTHER … -- docker run …
 
@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import secrets
@@ -42,12 +43,21 @@ STOP_TIMEOUT_S = 30
 # The start limit of the unit, which a solo server has. The head counts it for both ranks.
 MAX_STARTS = 5
 WITHIN_S = 3600
+# A pair that ends within its first requests has a fault, and that counts. A later end does not (liveness.GOOD_S).
+GOOD_S = 300.0
 # Exit statuses that the unit knows: an orderly end (SuccessExitStatus), and one after which it does not restart
 # (RestartPreventExitStatus).
 STOPPED = 143
 GAVE_UP = 78
 # A worker that was lost when its head gave up reconnects within this time and receives the report.
 REPORT_TIMEOUT_S = 120
+
+# What a container of an image depends on, for `docker image inspect`. Docker's id of the image is not in it: it depends
+# on the image store. An absent and an empty field print the same.
+IMAGE_CONTENT = "{{.Os}}/{{.Architecture}} {{json .RootFS.Layers}}" + "".join(
+    f" {{{{with .Config.{field}}}}}{{{{json .}}}}{{{{end}}}}"
+    for field in ("Cmd", "Entrypoint", "Env", "User", "Volumes", "WorkingDir")
+)
 
 Message = dict[str, Any]
 Result = TypeVar("Result")
@@ -107,7 +117,7 @@ def read(path: Path) -> Message:
     """Return the object in a JSON file. An absent or broken file is empty, because it must not keep a rank down."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -196,6 +206,12 @@ async def is_last_attempt(rank: Rank) -> bool:
     return len(starts["times"]) >= MAX_STARTS
 
 
+async def reset_starts(rank: Rank) -> None:
+    """Forget the starts so far: in lives.json, and in systemd, which has the same limit."""
+    (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 0, "times": []}), encoding="utf-8")
+    await run_quietly("systemctl", "reset-failed", f"vllm@{rank.name}")
+
+
 # --- The connection of two supervisors
 
 
@@ -214,8 +230,17 @@ class StoppedError(LostError):
 async def hello(rank: Rank) -> Message:
     """Return the first message of a supervisor. It contains no secret."""
     record = read(CONFIG_DIR / rank.name / "deployed.json")
-    image = await output_of("docker", "image", "inspect", "--format", "{{.Id}}", rank.image)
-    return {"launch": rank.launch, "image": image, "toolkit": record.get("toolkit")}
+    content = await output_of("docker", "image", "inspect", "--format", IMAGE_CONTENT, rank.image)
+    return {"launch": rank.launch, "image": image_identity(rank.image, content), "toolkit": record.get("toolkit")}
+
+
+def image_identity(name: str, content: str) -> str:
+    """Return a text that is equal on both hosts if they have the same image, in whichever store Docker keeps it.
+    `content` is the output of IMAGE_CONTENT, empty for an absent image. A name with a digest identifies its image."""
+    platform, digest = content.partition(" ")[0], name.partition("@")[2]
+    if content and digest:
+        return f"{digest} for {platform}"
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}" if content else ""
 
 
 def differences(own: Message, peer: Message) -> list[str]:
@@ -320,6 +345,7 @@ class Supervisor:
         self._hello: Message = {}
         self._last_log = ("", 0.0)
         self._last_attempt = False
+        self._becoming_good: asyncio.Future[None] | None = None
         self._reported = asyncio.Event()
 
     async def run(self) -> int:
@@ -462,8 +488,8 @@ class Supervisor:
         child = await asyncio.create_subprocess_exec(*rank.command, start_new_session=True)
         leading = asyncio.ensure_future(self._lead(link, token)) if rank.rank == 0 else None
         reason, status, lost = await self._wait_for_end(link, child)
-        if leading:
-            leading.cancel()
+        for task in filter(None, (leading, self._becoming_good)):
+            task.cancel()
         stopped = self._stop.is_set()
         gave_up = self._last_attempt and not stopped
         self._state.ended(reason)
@@ -489,7 +515,7 @@ class Supervisor:
         await link.send({"start": token})
         await wait_for_port(self._rank.api, "/health")
         log("the API answers")
-        self._state.write("serving")
+        self._serve()
         await link.send({"serving": 1})
 
     async def _wait_for_end(self, link: Link, child: asyncio.subprocess.Process) -> tuple[str, int, LostError | None]:
@@ -518,9 +544,19 @@ class Supervisor:
             while True:
                 await link.expect("serving")
                 log(f"{self._rank.peer_host} serves")
-                self._state.write("serving")
+                self._serve()
         except LostError as lost:
             return lost
+
+    def _serve(self) -> None:
+        """Note that the pair serves, and reset the count of starts when it has served for GOOD_S."""
+        self._state.write("serving")
+        self._becoming_good = asyncio.ensure_future(self._become_good())
+
+    async def _become_good(self) -> None:
+        await asyncio.sleep(GOOD_S)
+        await reset_starts(self._rank)
+        self._last_attempt = False
 
     def _give_up(self, reason: str) -> int:
         self._state.ended(f"{reason}; gave up after {MAX_STARTS} starts in an hour")

@@ -44,6 +44,10 @@ LOG_INTERVAL_S = 15.0
 PEER_S = 600.0
 # Timeout of a start without a deadline, as of an older toolkit.
 READY_S = 900.0
+# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
+DEFINITE = (400, 401, 403, 404, 422)
+# The part of such an answer that is shown, in characters.
+SHOWN = 200
 # An engine that has ended twice will not start by itself.
 ENDS = 2
 
@@ -61,7 +65,7 @@ def read(path: Path) -> Document:
     """Return the object in a JSON file; empty if the file is missing or damaged."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -170,7 +174,9 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     if not name:
         return done
     started_at = time.monotonic()
-    if not step("memory_s", await_memory(name, within_s), started_at) and not anyway:
+    # A server that runs already, as after an interrupted run, holds its memory itself.
+    short = "" if states([name])[name]["ActiveState"] in RUNS else await_memory(name, within_s)
+    if not step("memory_s", short, started_at) and not anyway:
         return done
     started_at = time.monotonic()
     # Exit status 1: systemd has not loaded this unit yet, so there is nothing to reset.
@@ -198,8 +204,14 @@ def ready(name: str) -> str:
         state, pair = states([name])[name], read(RUN_DIR / name / "state.json")
         if state["ActiveState"] not in RUNS or int(state["NRestarts"] or 0) >= ENDS:
             return f"{unit(name)} ended ({state['Result']}). Log: journalctl -u {unit(name)} -e"
-        if answers(name, api) if api else pair.get("state") == "serving":
+        if not api and pair.get("state") == "serving":
             return ""
+        if api:
+            status, text = token(name, api)
+            if status == http.client.OK and '"choices"' in text:
+                return ""
+            if status in DEFINITE:
+                return f"its API answers status {status}: {' '.join(text.split())[:SHOWN]}"
         now = time.monotonic()
         apart = pair.get("state") in {"waiting", "refused"}
         why = f"{pair['state']} {pair.get('why', '')}".strip() if apart else "starting"
@@ -213,11 +225,10 @@ def ready(name: str) -> str:
         time.sleep(POLL_INTERVAL_S)
 
 
-def answers(name: str, api: Mapping[str, Any]) -> bool:
-    """Return True if the server returns a token of this model."""
+def token(name: str, api: Mapping[str, Any]) -> tuple[int, str]:
+    """Request one token of this model. Returns (status, text); status 0 if nothing answers."""
     request = {"model": api["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
-    status, text = ask(api, "POST", "/v1/completions", json.dumps(request), api_key(name))
-    return status == http.client.OK and '"choices"' in text
+    return ask(api, "POST", "/v1/completions", json.dumps(request), api_key(name))
 
 
 def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:

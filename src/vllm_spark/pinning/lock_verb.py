@@ -1,12 +1,18 @@
-"""The verb `lock`: the recipes of a run, the resolution of their references, and the report."""
+"""The verb `lock`: the recipes of a run, the resolution of their references, and the report.
+
+python -m vllm_spark.pinning.lock_verb    own_process: the arguments of the action plugin, and a LockOutcome
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from vllm_spark.core import paths
+from vllm_spark.core import own_process, paths
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
@@ -44,7 +50,7 @@ class LockRequest:
 
     - `deployments`: `vllm_deployments` as it is, not yet checked
     - `limit`: the hosts of the run
-    - `recipes`: names of recipes; if empty, those of every deployment within the limit
+    - `recipes`: names of recipes; if empty, those of every active deployment within the limit
     - `accepted`: keys of the lock file whose entries may move, or `all`
     - `verify`: True to check digests that the recipes pin themselves
     """
@@ -90,7 +96,8 @@ def run(
     before = file.read_text(encoding="utf-8") if file.is_file() else ""
     # With the same entries the file stays as it is, also if it has another format or comments.
     after = before if new == old else lockfile.text(new)
-    return LockOutcome(before, after, tuple(_lines(documents, changes, request.verify)))
+    lines = [*_lines(documents, changes, request.verify), *_inactive_lines(request, new)]
+    return LockOutcome(before, after, tuple(lines))
 
 
 def digest_check(registry: Registry) -> Callable[[Document], None]:
@@ -105,10 +112,10 @@ def digest_check(registry: Registry) -> Callable[[Document], None]:
 
 
 def _documents(request: LockRequest) -> list[Document]:
-    """Return the recipes that the request names, else those of every deployment within the limit, active or not."""
-    names = request.recipes or sorted(
-        {placed.recipe for placed in deployment.parse(request.deployments) if set(placed.hosts) & set(request.limit)}
-    )
+    """Return the recipes that the request names, else those of every active deployment within the limit. If no
+    deployment there is active, those of the inactive ones."""
+    placed = _placed(request)
+    names = request.recipes or sorted({one.recipe for one in [one for one in placed if one.active] or placed})
     if not names:
         raise RefusedError([_nothing_to_lock(request.limit)])
     refusals: list[Refusal] = []
@@ -121,6 +128,28 @@ def _documents(request: LockRequest) -> list[Document]:
     if refusals:
         raise RefusedError(refusals)
     return documents
+
+
+def _placed(request: LockRequest) -> list[deployment.Deployment]:
+    """Return the deployments within the limit."""
+    return [one for one in deployment.parse(request.deployments) if set(one.hosts) & set(request.limit)]
+
+
+def _inactive_lines(request: LockRequest, lock: lockfile.Lock) -> Iterator[str]:
+    """Yield a line for each inactive deployment whose recipe has a reference that the lock file does not have. Their
+    registries are not asked: what does not run must not stop what runs."""
+    active = {one.recipe for one in _placed(request) if one.active}
+    for one in _placed(request) if active and not request.recipes else ():
+        if one.recipe in active:
+            continue
+        try:
+            document = loader.load(one.recipe, request.recipe_folders).document
+        except RefusedError as error:
+            yield f"inactive deployment {one.name}: {error}"
+            continue
+        if lockfile.missing_pins(document, lock):
+            command = f"ansible-playbook lock.yml -e vllm_lock_recipes={one.recipe}"
+            yield f"inactive deployment {one.name}: recipe {one.recipe} is not locked; before a switch: {command}"
 
 
 def _lines(documents: Iterable[Document], changes: Iterable[PinChange], verify: bool) -> Iterator[str]:
@@ -137,3 +166,23 @@ def _nothing_to_lock(limit: Collection[str]) -> Refusal:
         expected="a recipe to lock",
         fix="add a deployment to vllm_deployments, or name recipes: -e vllm_lock_recipes=NAME[,NAME].",
     )
+
+
+def work(args: Mapping[str, Any], _log: own_process.Log) -> dict[str, Any]:
+    """Run the verb with the arguments of the action plugin: those of LockRequest, lock_file, registries (host -> URL)
+    and token (of the hub). Returns a LockOutcome. Raises RefusedError."""
+    registry = Registry(args["registries"])
+    request = LockRequest(
+        deployments=args["deployments"],
+        limit=tuple(args["limit"]),
+        recipes=tuple(args["recipes"]),
+        recipe_folders=tuple(Path(folder) for folder in args["recipe_folders"]),
+        accepted=tuple(args["accepted"]),
+        verify=args["verify"],
+    )
+    sources = RemoteSources(registry, Hub(token=args["token"]))
+    return asdict(run(request, Path(args["lock_file"]), sources, digest_check(registry), time.strftime("%Y-%m-%d")))
+
+
+if __name__ == "__main__":
+    sys.exit(own_process.serve(work))

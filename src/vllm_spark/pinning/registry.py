@@ -150,7 +150,7 @@ class Registry:
         response = self._fetch(values["realm"], {}, params=params, auth=password)
         if response.status != http.HTTPStatus.OK:
             raise _refusal_of(name, response)
-        answer = json.loads(response.body)
+        answer = _parsed(name, response)
         return f"Bearer {answer.get('token') or answer.get('access_token')}"
 
 
@@ -170,7 +170,7 @@ def _platform(document: Document) -> str:
 def _parsed(name: ImageName, response: _Response) -> Document:
     try:
         parsed = json.loads(response.body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refused(REGISTRY_ANSWER, f"{name} answered {response.body[:80]!r}", "JSON") from error
     if not isinstance(parsed, Mapping):
         raise _refused(REGISTRY_ANSWER, f"{name} answered {response.body[:80]!r}", "an index or a manifest")

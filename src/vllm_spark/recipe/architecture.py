@@ -7,14 +7,12 @@ router, embedding and vision, which stay BF16.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from vllm_spark.core import paths, schema
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 
@@ -144,8 +142,8 @@ def load(name: str) -> Architecture:
     """Read an architecture by name. Raises RefusedError with every fault of it."""
     known = names()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        fix = f"name {close[0]!r}." if close else "correct model.architecture of the recipe."
+        close = text.close_names(name, known)
+        fix = text.choice(close) if close else "correct model.architecture of the recipe."
         raise RefusedError(
             [BAD_ARCHITECTURE(what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix)]
         )
@@ -155,9 +153,9 @@ def load(name: str) -> Architecture:
 def read(file: Path) -> Architecture:
     """Read and check one file. Raises RefusedError with every fault of it."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise RefusedError([_refusal(file, Fault(" ".join(str(error).split()), "YAML"))]) from error
+        document = documents.read_yaml(file)
+    except DocumentError as error:
+        raise RefusedError([_refusal(file, error.fault)]) from error
     faults = list(schema.faults(document, FOLDER / "schema.json"))
     if not faults and document["name"] != file.stem:
         faults = [Fault(f"name: {document['name']}", f"{file.stem}, the file's stem")]

@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vllm_spark.core import paths
+from vllm_spark.core import documents, paths
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import engine_arguments
 from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
@@ -54,8 +54,11 @@ def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
     """Read and check the file. Raises RefusedError with every fault of it."""
     from vllm_spark.core import schema  # noqa: PLC0415  importing jsonschema takes a tenth of a second
 
-    document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
+    try:
+        document = documents.read_yaml(file)
+        faults = list(schema.faults(document, paths.RECIPES / "compatibility.schema.json"))
+    except DocumentError as error:
+        faults = [error.fault]
     if faults:
         raise RefusedError(
             BAD_COMPATIBILITY(what=f"{file.name}: {fault.what}", expected=fault.expected, fix=f"correct {file.name}.")
@@ -91,7 +94,7 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
                 expected="a combination without a known issue",
                 fix=f"{issue.instead}. To deploy it anyway: -e accept_known_issue={issue.id}.",
             )
-    known = [issue.id for issue in load()]
+    known = [*(issue.id for issue in load()), engine_arguments.ENGINE_ARGUMENTS.id]
     for unknown in sorted(set(accepted) - set(known)):
         yield UNKNOWN_KNOWN_ISSUE(
             what=f"accept_known_issue names {unknown}",
@@ -143,6 +146,12 @@ def _pip_matches(value: str, subject: Subject) -> bool:
     return any(re.search(value, pin) for pin in pins)
 
 
+def _utilization_matches(value: float, subject: Subject) -> bool:
+    """Return True if the engine reserves this share of the memory or more. With kv_cache_bytes it ignores the share."""
+    memory = subject.recipe.get("memory", {})
+    return "kv_cache_bytes" not in memory and memory.get("utilization", 0) >= value
+
+
 CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "engine": _engine_matches,
     "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
@@ -156,5 +165,6 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "secret": lambda value, subject: value in subject.secrets,
     "pip": _pip_matches,
     "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),
+    "utilization_from": _utilization_matches,
     "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
 }

@@ -7,24 +7,26 @@ relies on that shape.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vllm_spark.core import paths, schema
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import rules, shared_gates
+from vllm_spark.recipe import flag_names, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
+
+SCHEMA = paths.RECIPES / "schema.json"
+# A template or a patch beside a recipe.
+MAX_FILE_BYTES = 1 << 20
 
 # Stems of files in a recipe folder that are not recipes.
 NOT_RECIPES = {"compatibility", "gates"}
@@ -64,32 +66,42 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     """Read a recipe by name. Raises RefusedError with every fault of it."""
     known = names(folders)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = text.close_names(name, known)
+        searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise RefusedError(
             [
                 UNKNOWN_RECIPE(
-                    what=f"unknown recipe {name}",
-                    expected=f"one of {', '.join(known)}" if known else "a recipe folder with recipes in it",
-                    fix=f"name {close[0]!r}." if close else "correct `recipe:` in vllm_deployments.",
+                    what=f"unknown recipe {name} (searched: {searched})",
+                    expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+                    fix=_fix_of_name(close, known),
                 )
             ]
         )
     return read(known[name])
 
 
+def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+    if close:
+        return text.choice(close)
+    if known:
+        return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
+    return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
+
+
 def read(file: Path) -> Recipe:
     """Read and check one recipe file. Raises RefusedError with every fault of it."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        fault = Fault(f"not YAML: {' '.join(str(error).split())}", "a recipe as recipes/schema.json describes it")
-        raise RefusedError([_refusal(file, fault)]) from error
-    faults = list(schema.faults(document, paths.RECIPES / "schema.json"))
+        document = documents.read_yaml(file)
+    except DocumentError as error:
+        raise RefusedError([_refusal(file, error.fault)]) from error
+    faults = list(schema.faults(document, SCHEMA))
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
     faults += shared_gates.faults(document)
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
+    document = with_flag_names(document, document["engine"]["version"])
+    faults += rules.value_faults(document)
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
     if faults:
@@ -110,11 +122,24 @@ def _toolkit_files(document: Document, folder: Path) -> tuple[dict[str, str], li
         elif not source.is_file():
             faults.append(Fault(f"{place} is not a file beside the recipe", f"{source}"))
         else:
-            files[entry["path"]] = content = source.read_text(encoding="utf-8")
+            try:
+                files[entry["path"]] = content = documents.read_text(source, MAX_FILE_BYTES)
+            except DocumentError as error:
+                faults.append(Fault(f"{place}: {error.fault.what}", error.fault.expected))
+                continue
             digest = hashlib.sha256(content.encode()).hexdigest()
             if digest != entry["sha256"]:
                 faults.append(Fault(f"{place} has sha256 {digest}", entry["sha256"]))
     return files, faults
+
+
+def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:
+    """Yield the faults that a deployment's overrides cause in a recipe. `document` is the result of `merged`."""
+    if overrides:
+        yield from schema.faults(document, SCHEMA)
+        # Once more, because the recipe names the engine that decides what an abbreviation means.
+        yield from rules.override_faults(document)
+        yield from rules.value_faults(document)
 
 
 def _refusal(file: Path, fault: Fault) -> Refusal:
@@ -122,10 +147,22 @@ def _refusal(file: Path, fault: Fault) -> Refusal:
     return BAD_RECIPE(what=f"{name}: {fault.what}", expected=fault.expected, fix=f"correct {name}.")
 
 
+def with_flag_names(document: Document, version: str) -> Document:
+    """Return a recipe, or the overrides of one, with the flags of `args` in the spelling of the engine."""
+    if "args" not in document:
+        return document
+    return {**document, "args": flag_names.canonical(document["args"], flag_names.engine_of(version))}
+
+
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
     """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
     document = copy.deepcopy(dict(recipe.document))
-    for block, changes in overrides.items():
+    if "drafter" in overrides:
+        # An acceptance was measured with the recipe's own number of tokens.
+        drafter = document["drafter"]
+        for entry in drafter.get("acceptance", []):
+            entry.setdefault("tokens", drafter["speculative_tokens"])
+    for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():
             if value is None:

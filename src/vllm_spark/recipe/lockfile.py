@@ -20,9 +20,13 @@ from typing import Any, TypedDict, cast
 
 import yaml
 
+from vllm_spark.core import documents
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+
+SCHEMA = Path(__file__).with_name("lockfile.schema.json")
 
 BAD_LOCK = register("bad-lock", runbook="lock-file")
 NOT_LOCKED = {
@@ -194,30 +198,27 @@ def read(file: Path | None) -> Lock:
 
     Raises RefusedError if the file is malformed, because a rewrite would lose its entries.
     """
-    if file is None or not file.is_file():
+    if file is None or not (file.exists() or file.is_symlink()):
         return Lock()
+    from vllm_spark.core import schema  # noqa: PLC0415  importing jsonschema takes a tenth of a second
+
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        images = {str(key): cast("LockedImage", dict(row)) for key, row in (document.get("images") or {}).items()}
-        models = {str(key): _locked_model(row) for key, row in (document.get("models") or {}).items()}
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError, UnicodeDecodeError) as error:
+        document = documents.read_yaml(file) or {}
+        faults = list(schema.faults(document, SCHEMA))
+    except DocumentError as error:
+        faults = [error.fault]
+    if faults:
         raise RefusedError(
-            [
-                BAD_LOCK(
-                    what=f"{file}: {' '.join(str(error).split())}",
-                    expected='images: {"REPOSITORY:TAG": {digest: "sha256:…"}}',
-                    fix=f"correct {file}.",
-                )
-            ]
-        ) from error
+            BAD_LOCK(what=f"{file}: {fault.what}", expected=fault.expected, fix=f"correct {file}.") for fault in faults
+        )
+    images = {key: cast("LockedImage", row) for key, row in (document.get("images") or {}).items()}
+    models = {key: _locked_model(row) for key, row in (document.get("models") or {}).items()}
     return Lock(images, models)
 
 
 def _locked_model(row: Document) -> LockedModel:
-    """Return an entry of `models` without an empty `files`. Raises TypeError or ValueError if it is malformed."""
-    model = dict(row)
-    files = dict(model.pop("files", None) or {})
-    return cast("LockedModel", {**model, "files": files} if files else model)
+    """Return an entry of `models` without an empty `files`."""
+    return cast("LockedModel", {key: value for key, value in row.items() if key != "files" or value})
 
 
 def text(lock: Lock) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import engine_flags, flag_names, flag_ranges
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.
@@ -27,7 +28,14 @@ PLANNED_FLAGS = {
     "headless": "the order of the deployment's hosts",
     "gpu-memory-utilization": "memory.utilization",
     "kv-cache-memory-bytes": "memory.kv_cache_bytes",
+    "config": "args themselves, because the checks read no file of the container",
 }
+
+# Flags whose value is a secret -> the variable of the env file that replaces them.
+SECRET_FLAGS = {"hf-token": "HF_TOKEN"}
+
+# The name of a flag in args, with the keys of --FLAG.KEY. recipes/schema.json has the same pattern.
+FLAG_NAME = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_+-]+)*")
 
 RAY_PIN = re.compile(r"ray(\[[a-z,]+\])?==")
 
@@ -42,20 +50,52 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
     yield from override_faults(document)
     yield from _topology_faults(document)
     yield from _ray_faults(document)
-    if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
-        yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
     yield from _log_gates_faults(document)
 
 
+def value_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of memory and flags, of a recipe or of a recipe with a deployment's overrides. The flags have
+    the spelling of the engine."""
+    if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
+        yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
+    engine = flag_names.engine_of(document["engine"]["version"])
+    yield from flag_ranges.faults(flag_names.canonical(document["args"], engine))
+
+
 def override_faults(document: Document) -> Iterator[Fault]:
-    """Yield the faults of `args` and `env`: of a recipe, or of a deployment's overrides."""
-    for flag in sorted(PLANNED_FLAGS.keys() & document.get("args", {}).keys()):
-        yield Fault(f"args.{flag}: set", f"to come from {PLANNED_FLAGS[flag]}")
+    """Yield the faults of `args` and `env`: of a recipe, or of a deployment's overrides. The names of flags may be
+    spelled in any way that vLLM takes."""
+    args = document.get("args", {})
+    # A recipe names its engine. The overrides do not, and the newest engine decides what an abbreviation means.
+    version = document.get("engine", {}).get("version", engine_flags.versions()[-1])
+    engine = flag_names.engine_of(version)
+    yield from flag_names.repeated(args, engine)
+    for name in sorted(args):
+        if not FLAG_NAME.fullmatch(name):
+            yield Fault(
+                f"args.{name.partition('=')[0]}: not the name of a flag",
+                "letters, digits, dashes and underscores; the value apart",
+            )
+        if hidden := [word for word in _words(args[name]) if word.startswith("--")]:
+            yield Fault(
+                f"args.{name}: {hidden[0].partition('=')[0]}", "a value, because each flag is a line of its own"
+            )
+        flag = flag_names.canonical_item(name, None, engine)[0].partition(".")[0]
+        spelling = "set" if flag == name else f"set, which is --{flag}"
+        if flag in PLANNED_FLAGS:
+            yield Fault(f"args.{name}: {spelling}", f"to come from {PLANNED_FLAGS[flag]}")
+        elif flag in SECRET_FLAGS and isinstance(args[name], str):
+            yield Fault(f"args.{name}: a secret", f"{SECRET_FLAGS[flag]} in vllm_secrets of the inventory")
     for variable in sorted(document.get("env", {})):
         if SECRET_NAME.search(variable):
             yield Fault(f"env.{variable}: a secret", "in vllm_secrets of the inventory")
         elif "\n" in (document["env"][variable] or ""):
             yield Fault(f"env.{variable}: a line break", "one line, because an env file has one line per variable")
+
+
+def _words(value: object) -> list[str]:
+    """Return the words of a flag's value that the engine could take for flags."""
+    return [str(word) for word in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _topology_faults(document: Document) -> Iterator[Fault]:

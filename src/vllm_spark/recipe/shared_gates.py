@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import yaml
-
-from vllm_spark.core import paths
+from vllm_spark.core import documents, paths
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 
@@ -19,7 +17,7 @@ FILE = paths.RECIPES / "gates.yml"
 @lru_cache
 def load(file: Path = FILE) -> Mapping[str, Document]:
     """Return the shared gates: name -> {pattern, why, expect, lines}."""
-    gates: Mapping[str, Document] = yaml.safe_load(file.read_text(encoding="utf-8"))["gates"]
+    gates: Mapping[str, Document] = documents.read_yaml(file)["gates"]
     return gates
 
 

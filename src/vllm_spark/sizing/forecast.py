@@ -14,9 +14,9 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB, gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import architecture, known_issues, loader
+from vllm_spark.recipe import architecture, flag_names, known_issues, loader
 from vllm_spark.recipe.hub_cache import snapshot
-from vllm_spark.sizing import checkpoint_layout, memory, roofline
+from vllm_spark.sizing import checkpoint_layout, memory, roofline, speed_floor
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.roofline import Constants, Drafter, Load, Prediction
 
@@ -34,16 +34,21 @@ FASTER, MUCH_FASTER = 1.2, 2.0
 
 ONE_STREAM = "one stream"
 
+# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
+LARGEST_SHARE = 0.80
+
 
 @dataclass(frozen=True, slots=True)
 class ForecastRequest:
     """The load to plan for: tokens of context of each sequence, and concurrent sequences.
 
-    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT.
+    Without a context, memory is planned for the recipe's longest request and speed for USUAL_CONTEXT. `min_speed` is
+    the least speed in tok/s of a sequence; 0 accepts every speed.
     """
 
     context: int | None = None
     streams: int = 1
+    min_speed: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +91,18 @@ def forecast(
     if model and not unreadable:
         model, layout_notes = _as_filed(recipe, model, facts, context.hub_dir)
         notes += layout_notes
-    tokens = request.context or recipe["args"].get("max-model-len") or (model.architecture.positions if model else 1)
+    tokens = request.context or longest_request(recipe, model)
     fits = {host: memory.fit(recipe, model, known["memory"], tokens) for host, known in facts.items()} if model else {}
     downloads = {host: _download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
     prediction = predicted(recipe, request, context.constants, model)
     if model and prediction is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
+    better = better_recipes(recipe, prediction, facts, request, context) if prediction else []
     refusals = [
         *unreadable,
-        *(refusal for host, fit in fits.items() for refusal in _too_small(name, host, fit, request)),
+        *(refusal for host, fit in fits.items() for refusal in too_small(name, host, recipe, fit, request)),
         *(refusal for host, size in downloads.items() for refusal in _disk(host, size, facts[host], context.hub_dir)),
+        *speed_floor.too_slow(name, prediction, request.min_speed, better),
     ]
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model))
     return Forecast(
@@ -107,8 +114,14 @@ def forecast(
         download_bytes=max(downloads.values(), default=0),
         refusals=refusals,
         notes=notes,
-        better=better_recipes(recipe, prediction, facts, request, context) if prediction else [],
+        better=better,
     )
+
+
+def longest_request(recipe: Document, model: MemoryModel | None) -> int:
+    """Return the tokens of the longest request that the engine accepts: of the recipe, or else of the model."""
+    longest = flag_names.positive_number(recipe["args"], "max-model-len")
+    return longest or (model.architecture.positions if model else 1)
 
 
 def predicted(
@@ -129,8 +142,14 @@ def predicted(
         kv_width=model.kv_width,
         drafter=Drafter(model.drafter, drafter["speculative_tokens"], 0.0) if drafter and model.drafter else None,
     )
-    measured = [entry["rate"] for entry in drafter.get("acceptance", [])] if drafter else []
+    measured = measured_acceptance(drafter) if drafter else []
     return roofline.predict(model.architecture, model.layout, load, constants, measured)
+
+
+def measured_acceptance(drafter: Document) -> list[float]:
+    """Return the acceptances that were measured with this drafter's number of tokens."""
+    tokens = drafter["speculative_tokens"]
+    return [entry["rate"] for entry in drafter.get("acceptance", []) if entry.get("tokens", tokens) == tokens]
 
 
 def better_recipes(
@@ -167,7 +186,7 @@ def _fits(recipe: Document, facts: Facts, request: ForecastRequest) -> bool:
     model = memory.model_of(recipe)
     if model is None or any(memory.too_little_refusal("", "", recipe, facts["memory"])):
         return False
-    context = request.context or recipe["args"].get("max-model-len", USUAL_CONTEXT)
+    context = request.context or flag_names.positive_number(recipe["args"], "max-model-len") or USUAL_CONTEXT
     return memory.fit(recipe, model, facts["memory"], context).requests >= _required_requests(request)
 
 
@@ -240,19 +259,33 @@ def _size(recipe: Document, source: Document) -> int:
     return int(sum(architecture.load(source["architecture"]).stored_weights().values()) * roofline.UNQUANTISED)
 
 
-def _too_small(name: str, host: str, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+def too_small(name: str, host: str, recipe: Document, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+    """Refuse a start whose cache does not hold the requests of the load."""
     required = _required_requests(request)
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
-        cache = gib(required * fit.request)
+        cache, budget = gib(required * fit.request), memory.budget_key(recipe)
         yield NO_ROOM_FOR_THE_CACHE(
             what=f"{name} on {host}: weights take {gib(fit.weights)} and the workspace {gib(fit.workspace)} of the "
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",
-            fix="raise overrides.memory.utilization, or lower overrides.args.max-model-len"
+            fix=_fix_of_room(fit)
+            if fit.room < 0
+            else f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if request.context else ''}.",
         )
+
+
+def _fix_of_room(fit: Fit) -> str:
+    """Return the fix if the weights alone are too large: a share that is large enough, or another recipe."""
+    share = (fit.weights + fit.workspace + fit.request) / fit.total
+    if share < LARGEST_SHARE and (share * fit.total) + fit.floor <= fit.available:
+        return f"overrides.memory.utilization: {share + 0.005:.2f} or more."
+    return (
+        f"a recipe with smaller weights, or one for two Sparks (vllm-spark recipes): {gib(fit.total)} of memory do not "
+        "hold this one beside the host."
+    )
 
 
 def _disk(host: str, size: int, facts: Facts, hub_dir: str) -> Iterator[Refusal]:

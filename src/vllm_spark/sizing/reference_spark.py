@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from vllm_spark.core.types import FabricFacts, MemoryFacts
+from vllm_spark.core.units import GIB
 
 HOSTS = ("spark1", "spark2")
 
 # The total that CUDA reports on a Spark (121.7 GiB), and the part that is available without a desktop.
 MEMORY: MemoryFacts = {"total": 130663706624, "available": 120259084288}
+
+# What the firmware and an idle host without a desktop keep of a Spark of 128 GB: 5 % and 9.7 GiB. There is no public
+# record of a Spark of 64 GB, so its figures are estimated by the same share and the same amount.
+USABLE_SHARE = MEMORY["total"] / (128 * GIB)
+HOST_BYTES = MEMORY["total"] - MEMORY["available"]
+# Sizes of Sparks in GB (build.nvidia.com/spark/vllm-cluster: "two 64GB Sparks or two 128GB").
+SIZES_GB = (64, 128)
+
+
+def memory(size_gb: int) -> MemoryFacts:
+    """Return the memory of an idle Spark of this size, estimated but for 128 GB."""
+    total = int(size_gb * GIB * USABLE_SHARE)
+    return {"total": total, "available": total - HOST_BYTES}
+
 
 # The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
 LANES = (

@@ -145,11 +145,11 @@ def _not_in_bundle(spec: Spec) -> Refusal:
 def differing(site: PullSite, head: str) -> Iterator[Refusal]:
     """Yield a refusal for each deployment of this head whose hosts do not have the same image after the pull."""
     for spec in (spec for spec in site.specs[head] if spec.rank == 0):
-        ids = {host: site.facts[host]["images"].get(spec.image) for host in spec.deployment.hosts}
-        if None in ids.values() or len(set(ids.values())) > 1:
-            observed = ", ".join(f"{host} has {id_ or 'none'}" for host, id_ in ids.items())
+        images_of = {host: site.facts[host]["images"].get(spec.image) for host in spec.deployment.hosts}
+        if None in images_of.values() or len(set(images_of.values())) > 1:
+            observed = ", ".join(f"{host} has {identity or 'none'}" for host, identity in images_of.items())
             yield IMAGES_DIFFER(
                 what=f"{spec.image} of {spec.deployment.name} is not the same image everywhere: {observed}",
-                expected="one image ID, because the ranks exchange pickled Python objects",
+                expected="one image, because the ranks exchange pickled Python objects",
                 fix="docker image rm of it on each, then ansible-playbook pull.yml again.",
             )

@@ -16,6 +16,15 @@ Requests = Callable[[GateRequest], Iterable[HttpRequest]]
 Judge = Callable[[GateRequest, Probe, Sequence[str]], Iterator[Verdict]]
 
 
+# Returns True if the gate is judged for this deployment.
+Applies = Callable[[GateRequest], bool]
+
+
+def always(request: GateRequest) -> bool:
+    """Return True: the gate is judged for every deployment."""
+    return True
+
+
 def no_requests(request: GateRequest) -> Iterable[HttpRequest]:
     """Return nothing: the gate reads the log or the container."""
     return ()
@@ -47,7 +56,7 @@ class Gate:
     An `optional` gate is judged only if the recipe names it, or if the deployment has a router and `for_router` is set.
     A `cheap` gate shares the first round; every other gate has a round of its own. `condition` is the checklist's text
     for where the gate is judged. A catalogue recipe without a gate that `needs_reason_to_omit` has a comment with the
-    reason. `judge_worker` judges a worker, which has no API.
+    reason. `judge_worker` judges a worker, which has no API. `applies` tells for which deployments the gate is judged.
     """
 
     name: str
@@ -57,6 +66,7 @@ class Gate:
     requests: Requests
     judge: Judge
     judge_worker: Judge | None = None
+    applies: Applies = always
     more_fields: Mapping[str, Document] = field(default_factory=dict)
     optional: bool = True
     for_router: bool = False

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from vllm_spark.core.ports import ALL_INTERFACES
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Document
+
+BROKEN_GATES = register("broken-gates", runbook="broken-record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +21,8 @@ class GateRequest:
     `launch` is the fingerprint of the launch. `fabric` is the NCCL network of the recipe. `gates` maps each optional
     gate of this deployment to its options. `through` is the router of the deployment, empty without one: `url`; `key`,
     the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
+    `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
+    that does not have them.
     """
 
     deadline_s: int
@@ -34,16 +40,35 @@ class GateRequest:
     max_model_len: int | None
     engine_version: str
     log: Sequence[Document] = ()
+    variables: Sequence[str] | None = None
     fabric: str | None = None
     answers: Sequence[Document] = ()
     gates: Mapping[str, Document] = field(default_factory=dict)
     through: Mapping[str, str] = field(default_factory=dict)
+    bind: str = ""  # the address on which the server listens; empty in a request of an older toolkit
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
-        """Return the request that `to_json` wrote. Keys of another toolkit version are ignored."""
+        """Return the request that `to_json` wrote. Keys of another toolkit version are ignored. Raises RefusedError if
+        one is missing."""
         names = {each.name for each in fields(cls)}
+        required = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+        if absent := [name for name in required if name not in document]:
+            raise RefusedError(
+                [
+                    BROKEN_GATES(
+                        what=f"gates.json of this launch has no {', '.join(absent)}",
+                        expected="the parameters of its gates, as its deploy has written them",
+                        fix="ansible-playbook deploy.yml: it writes the file again.",
+                    )
+                ]
+            )
         return cls(**{key: value for key, value in document.items() if key in names})
+
+    def client_url(self, host: str) -> str:
+        """Return the URL for clients. `host` is the address of the Spark in the inventory."""
+        address = host if self.bind in ("", ALL_INTERFACES) else self.bind
+        return f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of gates.json."""

@@ -10,6 +10,7 @@ class HttpRequest(TypedDict):
     """One request to the API. `timeout_s` bounds the whole response.
 
     `base` is the URL of another server than the engine; `key_env` names the variable of the env file with its key.
+    `anonymous`: send no key.
     `prefix`: return only the lines of a text response that begin with it.
     """
 
@@ -20,6 +21,7 @@ class HttpRequest(TypedDict):
     body: NotRequired[Mapping[str, Any]]
     base: NotRequired[str]
     key_env: NotRequired[str]
+    anonymous: NotRequired[bool]
     prefix: NotRequired[str]
 
 
@@ -27,7 +29,8 @@ class HttpResponse(TypedDict, total=False):
     """One response. `error` replaces the rest if the exchange failed.
 
     A stream has `events` (its parsed chunks), `done` (it ended with [DONE]) and `bad` (a chunk that is not JSON).
-    The types inside `json` and `events` are whatever the server sent.
+    The types inside `json` and `events` are whatever the server sent. The gate `reach` adds the `url` and the `source`
+    of its request, or the reason why it was `unasked`.
     """
 
     error: str
@@ -38,6 +41,9 @@ class HttpResponse(TypedDict, total=False):
     done: bool
     bad: str
     seconds: float
+    url: str
+    source: str
+    unasked: str
 
 
 class ContainerProbe(TypedDict, total=False):

@@ -63,7 +63,7 @@ def closing(request: GateRequest, verdicts: Iterable[Verdict], address: str, inv
     if request.rank:
         return ""
     answered = next((verdict.observed for verdict in verdicts if verdict.gate == answer.NAME and verdict.ok), "")
-    base = f"http://{address}:{request.port}/v1"
+    base = f"{request.client_url(address)}/v1"
     body = json.dumps({"model": request.served_name, "messages": [{"role": "user", "content": "Hello"}]})
     greeting = [f"{request.served_name} answered: {answered}"] if answered else []
     key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if request.api_key else ""

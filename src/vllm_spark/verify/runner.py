@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from vllm_spark.core import host_layout
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.recipe import hub_cache
+from vllm_spark.recipe import flag_names, hub_cache
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark.verify.gates import answer
+from vllm_spark.verify.gates import answer, reach
 from vllm_spark.verify.probe_types import HttpRequest, Probe
 from vllm_spark.verify.registry import GATES, OPTIONAL
 from vllm_spark.verify.verdict import Verdict, any_failed
@@ -55,13 +55,15 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         served_name=recipe["model"]["served_name"],
         api_key="VLLM_API_KEY" in spec.secrets,
         model_root=hub_cache.snapshot(hub_cache.HUB_IN_CONTAINER, recipe["model"]),
-        max_model_len=recipe["args"].get("max-model-len"),
+        max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
         log=recipe["gates"].get("log", []),
+        variables=sorted({*recipe.get("env", {}), *spec.secrets}),
         fabric=recipe["gates"].get("fabric", {}).get("network"),
         answers=recipe["gates"].get("answer", answer.DEFAULT_ANSWERS),
         gates=_optional_gates(spec),
         through=dict(spec.deployment.through),
+        bind=spec.deployment.bind,
     )
 
 
@@ -77,11 +79,13 @@ def _optional_gates(spec: Spec) -> dict[str, Document]:
 
 
 def rounds(request: GateRequest) -> list[Round]:
-    """Return the rounds of one rank in their order. A worker has one, without requests: its head serves the API."""
+    """Return the rounds of one rank in their order. A worker judges itself without requests, because its head serves
+    the API, and then asks that head as a client does."""
     if request.rank:
         workers = [(gate.name, gate.judge_worker) for gate in GATES if gate.judge_worker]
-        return [Round(workers[0][0], (), [judge_worker for _, judge_worker in workers])]
-    used = [gate for gate in GATES if not gate.optional or gate.name in request.gates]
+        asks = [Round(reach.NAME, (), [reach.judge])] if reach.applies(request) else []
+        return [Round(workers[0][0], (), [judge_worker for _, judge_worker in workers]), *asks]
+    used = [gate for gate in GATES if (not gate.optional or gate.name in request.gates) and gate.applies(request)]
     cheap = [gate for gate in used if gate.cheap]
     # A request without a response ends the probe, so the requests have the order of the gates.
     first = Round(cheap[0].name, [one for gate in cheap for one in gate.requests(request)], [g.judge for g in cheap])

@@ -43,7 +43,7 @@ class StartupWatch:
     elapsed_s: float = 0.0
 
     def add(self, probe: Probe) -> str:
-        """Add one probe. Returns `ready`, `failed` or `waiting`."""
+        """Add one probe. Returns `ready`, `refused` (the API serves and gives no token), `failed` or `waiting`."""
         unit = probe["unit"]
         restarts = int(unit.get("NRestarts") or 0)
         if self.restarts_before is None:
@@ -55,6 +55,8 @@ class StartupWatch:
         if ready.is_ready(probe):
             self.progress = StartupProgress(Phase.SERVING)
             return "ready"
+        if ready.is_definite(probe):
+            return "refused"
         if unit.get("ActiveState") in {"failed", "inactive"} or died >= ATTEMPTS:
             return "failed"
         if died and self.known_cause():
@@ -85,7 +87,7 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
         name = unit.partition("@")[2].removesuffix(".service")
-        fix = f"ssh {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
+        fix = f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
         explained = str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} ended without naming a cause",
@@ -107,4 +109,4 @@ def overdue(watch: StartupWatch, unit: str, host: str) -> str:
 
 def log_place(unit: str, host: str) -> str:
     """Return the command that shows the log."""
-    return f"Log: ssh {host} sudo journalctl -u {unit} -e"
+    return f"Log: ssh -t {host} sudo journalctl -u {unit} -e"

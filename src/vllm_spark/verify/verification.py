@@ -52,7 +52,8 @@ class Verification:
         for round_ in others:
             if any_failed(verdicts):
                 break
-            self.say(f"… {round_.name}: {len(round_.requests)} requests")
+            if round_.requests:
+                self.say(f"… {round_.name}: {len(round_.requests)} requests")
             probe = self.probe(round_, probe["cursor"]) if wait or probe["cursor"] else self._read(round_)
             verdicts += self._judge(round_, probe)
         return verdicts, run
@@ -75,7 +76,8 @@ class Verification:
             probe = self.probe(first, cursor)
             cursor = probe["cursor"]
             state = self.watch.add(probe)
-            if state == "ready":
+            # After a definite refusal the gate `ready` quotes it.
+            if state in {"ready", "refused"}:
                 return probe
             if state == "failed":
                 raise startup.NotServingError(startup.failure(self.watch, self.request.unit, self.host))

@@ -7,15 +7,17 @@ connection that the first key authenticates. The private key never leaves this m
 from __future__ import annotations
 
 import argparse
+import getpass
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_spark.cli.contact import messages, ssh
+from vllm_spark.cli.contact import messages, ssh, ssh_config
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_keys, read_public_key
 from vllm_spark.cli.contact.ssh import Target
+from vllm_spark.cli.contact.ssh_config import Destination
 from vllm_spark.core.refusal import Refusal, RefusedError
 
 if TYPE_CHECKING:
@@ -40,12 +42,16 @@ fi
 """
 
 
+# -k ignores a password that sudo accepted shortly before.
+SUDO = "if sudo -k -n true 2>/dev/null; then echo free; else echo asks; fi\n"
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("contact", help="first contact by password: host keys, public key, proof")
-    parser.add_argument("hosts", nargs="+", metavar="HOST")
-    parser.add_argument("--user", required=True)
-    parser.add_argument("--port", type=int, default=ssh.SSH_PORT)
+    parser.add_argument("hosts", nargs="+", metavar="HOST", help="a name, an address, or an alias of ~/.ssh/config")
+    parser.add_argument("--user", help="the user of the Spark's first start; default: that of ~/.ssh/config")
+    parser.add_argument("--port", type=int, help="default: that of ~/.ssh/config, or 22")
     parser.add_argument("--key", type=Path, default=Path("~/.ssh/id_ed25519.pub"), help="the public key to install")
     parser.add_argument("--known-hosts", type=Path, default=Path("~/.ssh/known_hosts"))
     parser.add_argument(
@@ -70,13 +76,22 @@ def run(args: argparse.Namespace) -> int:
     refusals: list[Refusal] = []
     for host, fingerprint in zip(args.hosts, args.fingerprint or [""] * len(args.hosts), strict=True):
         try:
-            for line in contact(Target(host, args.port, args.user, key_file, known_hosts, fingerprint), key):
+            address, user, port = _destination(host, args.user, args.port)
+            if address != host:
+                print(f"{host}  is {user}@{address} port {port} in the configuration of ssh", flush=True)
+            for line in contact(Target(address, port, user, key_file, known_hosts, fingerprint), key):
                 print(f"{host}  ✓ {line}", flush=True)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:
         raise RefusedError(refusals)
     return 0
+
+
+def _destination(name: str, user: str | None, port: int | None) -> Destination:
+    """Return where a name leads. An option of the command wins over the configuration of ssh."""
+    known = ssh_config.resolve(name) or Destination(name, getpass.getuser(), ssh.SSH_PORT)
+    return Destination(known.host, user or known.user, port or known.port)
 
 
 def contact(target: Target, key: Key) -> Iterator[str]:
@@ -90,6 +105,7 @@ def contact(target: Target, key: Key) -> Iterator[str]:
         if ssh.accepts_key(transport, target, signer):
             yield from _other_host_keys(transport, target)
             yield f"{target.host} accepts {key} for {target.user}, as before"
+            yield _sudo(transport, target)
             return
         ssh.log_in(transport, target)
         yield from _other_host_keys(transport, target)
@@ -100,7 +116,8 @@ def contact(target: Target, key: Key) -> Iterator[str]:
     with ssh.connected_to(target, host_key) as transport:
         if not ssh.accepts_key(transport, target, signer):
             raise messages.KEY_REJECTED.error(host=target.host, user=target.user, fingerprint=key.fingerprint)
-    yield f"{target.host} accepts the key for {target.user}, without a password"
+        yield f"{target.host} accepts the key for {target.user}, without a password"
+        yield _sudo(transport, target)
 
 
 def _trusted_host_key(target: Target) -> Key:
@@ -149,6 +166,15 @@ def _confirm(target: Target, presented: Key) -> None:
     )
     if input("Are they equal? (yes/no) ").strip() != "yes":
         raise refused
+
+
+def _sudo(transport: Transport, target: Target) -> str:
+    """Return whether sudo of this user asks for a password, which the user of a Spark's first start has."""
+    if ssh.run_script(transport, target, SUDO).strip() == "free":
+        return f"sudo of {target.user} needs no password"
+    return (
+        f"sudo of {target.user} asks for a password: add -K to every ansible-playbook (docs/runbooks/sudo-password.md)"
+    )
 
 
 def _other_host_keys(transport: Transport, target: Target) -> Iterator[str]:

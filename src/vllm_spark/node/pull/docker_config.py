@@ -1,8 +1,11 @@
 """Redirect a registry name of this host's Docker to the loopback device for one pull, and restore it. Runs on the host.
 
-docker.io is redirected by a mirror in daemon.json, which Docker applies on a reload that stops no container. Docker
-uses mirrors only for docker.io, so another registry is redirected by a line in /etc/hosts. Both files are restored byte
-for byte, after a killed run by the next run.
+The means depends on Docker's image store:
+- The containerd store of Docker 28 and later reads /etc/docker/certs.d/HOST/hosts.toml with each pull (moby
+  daemon/hosts.go). It connects to other registries by HTTPS alone, so the other means do not work there.
+- With overlay2, docker.io is redirected by a mirror in daemon.json, which Docker applies on a reload that stops no
+  container. Docker uses mirrors only for docker.io, so another registry is redirected by a line in /etc/hosts.
+Every file is restored byte for byte, after a killed run by the next run.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,27 +24,86 @@ from urllib.parse import urlsplit
 
 from vllm_spark.node.pull.job import JobError, JobProgress
 
+CERTS = Path("/etc/docker/certs.d")
 HOSTS = Path("/etc/hosts")
 DAEMON = Path("/etc/docker/daemon.json")
 # While a mirror is configured: {"before": text of daemon.json, or null if there was none}.
 JOURNAL = Path("/var/lib/vllm-spark/pull/daemon.json.before")
+# While a hosts.toml is ours: {"path", "before": its text, or null if there was none, "folders": those made for it}.
+TOML_JOURNAL = JOURNAL.with_name("hosts.toml.before")
 MARK = "# vllm-spark: for one pull"
 DOCKER_HUB = "docker.io"
+HTTP_PORT = 80
+CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+FIRST_WITH_HOSTS_TOML = 28
 RELOAD_TIMEOUT_S = 15.0
 POLL_INTERVAL_S = 0.5
 
 
-@contextmanager
-def redirect_registry(host: str, port: int) -> Iterator[None]:
-    """Redirect a registry to a port of the loopback device while the context is open. Raises JobError."""
-    if host == DOCKER_HUB:
-        add_mirror(port)
+@dataclass(frozen=True)
+class Redirection:
+    """The redirection of a registry to a port of the loopback device. `host` is the registry as images name it."""
+
+    host: str
+    port: int
+    by_toml: bool
+
+    @classmethod
+    def of(cls, host: str, free_port: int) -> Redirection:
+        """Return the redirection that this host's Docker follows. A line in /etc/hosts cannot name another port."""
+        by_toml = reads_hosts_toml()
+        named_port = int(host.partition(":")[2] or HTTP_PORT)
+        return cls(host, free_port if by_toml or host == DOCKER_HUB else named_port, by_toml)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Redirect the registry while the context is open. Raises JobError."""
+        if self.by_toml:
+            add_hosts_toml(self.host, self.port)
+        elif self.host == DOCKER_HUB:
+            add_mirror(self.port)
+        else:
+            add_hosts_entry(self.host.partition(":")[0])
+        try:
+            yield
+        finally:
+            restore()
+
+
+def reads_hosts_toml() -> bool:
+    """Return True if this host's Docker reads hosts.toml with each pull."""
+    info = _docker_info("{{json .}}") or {}
+    types = [value for _, value in info.get("DriverStatus") or []]
+    major = str(info.get("ServerVersion", "")).partition(".")[0]
+    return CONTAINERD_STORE in types and major.isdigit() and int(major) >= FIRST_WITH_HOSTS_TOML
+
+
+def add_hosts_toml(host: str, port: int) -> None:
+    """Name the loopback device as the only server of a registry. Without `server` Docker also asks the registry."""
+    file, url = CERTS / host / "hosts.toml", f"http://127.0.0.1:{port}"
+    before = file.read_text(encoding="utf-8") if file.exists() else None
+    TOML_JOURNAL.parent.mkdir(parents=True, exist_ok=True)
+    folders = [str(folder) for folder in (file.parent, CERTS) if not folder.exists()]
+    TOML_JOURNAL.write_text(json.dumps({"path": str(file), "before": before, "folders": folders}), encoding="utf-8")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    server = f'server = "{url}"\n\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
+    file.write_text(f"{MARK}\n{server}", encoding="utf-8")
+
+
+def _restore_hosts_toml() -> None:
+    """Restore the hosts.toml that the journal names."""
+    if not TOML_JOURNAL.exists():
+        return
+    journal = json.loads(TOML_JOURNAL.read_text(encoding="utf-8"))
+    file = Path(journal["path"])
+    if journal["before"] is None:
+        file.unlink(missing_ok=True)
+        for folder in journal["folders"]:
+            with suppress(OSError):  # another program has written a file there in the meantime
+                Path(folder).rmdir()
     else:
-        add_hosts_entry(host)
-    try:
-        yield
-    finally:
-        restore()
+        file.write_text(journal["before"], encoding="utf-8")
+    TOML_JOURNAL.unlink()
 
 
 def add_hosts_entry(host: str) -> None:
@@ -69,6 +132,7 @@ def add_mirror(port: int) -> None:
 
 def restore() -> None:
     """Undo the redirection of this run, or of one that was killed. Raises JobError."""
+    _restore_hosts_toml()
     if HOSTS.exists() and MARK in (text := HOSTS.read_text(encoding="utf-8")):
         lines = [line for line in text.splitlines(keepends=True) if MARK not in line]
         HOSTS.write_text("".join(lines), encoding="utf-8")

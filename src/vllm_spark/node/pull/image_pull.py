@@ -15,14 +15,13 @@ from typing import NotRequired, TypedDict
 
 from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
-from vllm_spark.node.pull.docker_config import DOCKER_HUB, freeze_dns, redirect_registry, registry_url, restore
+from vllm_spark.node.pull.docker_config import Redirection, freeze_dns, registry_url, restore
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
 PULLED = Path("/var/lib/vllm-spark/pulled")
-HTTP_PORT = 80
 POLL_INTERVAL_S = 0.5
 # A server that runs this long was left behind by a run that was killed.
 MAX_SERVE_S = 7200.0
@@ -38,7 +37,7 @@ class UpstreamRequest(TypedDict):
 class ImageSource(TypedDict):
     """An image and the blob cache for it. `folder` is the cache, `keep` stores blobs of `upstream` there.
 
-    `port` is that of the loopback device for docker.io, or that of a server on the fabric.
+    `port` is that of the loopback device for a pull, or that of a server on the fabric.
     """
 
     image: str
@@ -65,16 +64,12 @@ class ImageServerRequest(ImageSource):
     address: str
 
 
-class ImageInspection(TypedDict):
-    """Id and repository digests of an image in Docker."""
+class ImageResult(TypedDict):
+    """Result of a pull: the digest, the names by digest under which Docker has it, bytes sent to Docker, and bytes
+    fetched from upstream."""
 
-    id: str
+    digest: str
     digests: list[str]
-
-
-class ImageResult(ImageInspection):
-    """Result of a pull: bytes sent to Docker, and bytes fetched from upstream."""
-
     pulled: bool
     sent: int
     fetched: int
@@ -87,8 +82,9 @@ class ServedBytes(TypedDict):
 def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> ImageResult:
     """Pull an image unless Docker has it. Raises JobError."""
     restore()
-    if state := inspect(request["image"]):
-        return {"pulled": False, "sent": 0, "fetched": 0, "id": state["id"], "digests": state["digests"]}
+    digest = request["digest"]
+    if digests := repo_digests(request["image"]):
+        return {"pulled": False, "sent": 0, "fetched": 0, "digest": digest, "digests": digests}
     cache = blob_cache_of(request)
     cache.create()
     try:
@@ -97,27 +93,27 @@ def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> Ima
         total = _compressed_bytes(cache, request)
     except (BlobError, ValueError, KeyError) as error:
         raise JobError("image", f"{request['image']}: {error}") from error
-    host, _, port = request["host"].partition(":")
-    local_port = request["port"] if host == DOCKER_HUB else int(port or HTTP_PORT)
+    redirection = Redirection.of(request["host"], request["port"])
+    local_port = redirection.port
     try:
         server = BlobServer(("127.0.0.1", local_port), cache)
     except OSError as error:
         raise JobError("image-port", f"127.0.0.1:{local_port}: {error}") from error
     record_pulled(request["image"])
-    with server, redirect_registry(host, local_port):
+    with server, redirection.active():
         Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
         progress.enter("pulling", total)
         output = _docker_pull(request, progress, server, stop)
         server.shutdown()
-    state = inspect(request["image"])
-    if not state:
+    digests = repo_digests(request["image"])
+    if not digests:
         raise JobError("image", f"docker pull {request['image']}: {output}")
     return {
         "pulled": True,
         "sent": server.sent,
         "fetched": cache.fetched,
-        "id": state["id"],
-        "digests": state["digests"],
+        "digest": digest,
+        "digests": digests,
     }
 
 
@@ -185,10 +181,7 @@ def _docker_pull(request: ImageRequest, progress: JobProgress, server: BlobServe
     return " ".join(output.split())[-400:]
 
 
-def inspect(image: str) -> ImageInspection | None:
-    """Return id and digests of an image, or None if Docker does not have it under this name."""
+def repo_digests(image: str) -> list[str]:
+    """Return the names by digest of an image. Empty if Docker does not have it under this name."""
     done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return None
-    document = json.loads(done.stdout)[0]
-    return {"id": document["Id"], "digests": document.get("RepoDigests", [])}
+    return [] if done.returncode else list(json.loads(done.stdout)[0].get("RepoDigests") or [])

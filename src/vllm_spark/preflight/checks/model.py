@@ -28,8 +28,8 @@ def checksummed_files(spec: Spec) -> list[str]:
     needs=("paths",),
     what="{folder} does not exist or is empty",
     expected="the model's files at its pinned commit",
-    fix="ansible-playbook pull.yml -l {hosts}, or sudo hf download {source} --cache-dir {hub_dir} on {host}, or set "
-    "vllm_hub_dir to the folder that has them.",
+    fix="ansible-playbook pull.yml -l {hosts}. Or on {host}: sudo docker run --rm --network host --entrypoint hf "
+    "-v {hub_dir}:/hub {image} download {source} --cache-dir /hub. Or set vllm_hub_dir to the folder that has them.",
 )
 def no_model(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
@@ -41,6 +41,7 @@ def no_model(context: HostContext) -> Iterator[Observation]:
                     "hosts": ",".join(spec.deployment.hosts),
                     "source": f"{source['repository']} --revision {source['revision']}",
                     "hub_dir": spec.site.hub_dir,
+                    "image": spec.base,
                 }
             )
 

@@ -4,7 +4,7 @@ candidates."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from vllm_spark.core.types import Document
 from vllm_spark.verify.gate import Gate, no_requests
@@ -21,16 +21,26 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     """Yield one verdict per log gate of the recipe."""
     if log_has_start(request, lines):
         for entry in request.log:
-            yield judge_entry(entry, lines, request.unit)
+            yield judge_entry(entry, lines, request.unit, request.variables)
     elif request.log:
         observed = "the journal no longer holds the start of this engine; a restart would write it again"
         yield Verdict(NAME, "start", None, observed)
 
 
-def judge_entry(entry: Document, lines: Sequence[str], unit: str = "vllm@NAME") -> Verdict:
-    """Return the verdict on one entry of `gates.log`. Public because tests apply it to logs of the real engine."""
+def judge_entry(
+    entry: Document, lines: Sequence[str], unit: str = "vllm@NAME", variables: Collection[str] | None = None
+) -> Verdict:
+    """Return the verdict on one entry of `gates.log`. Public because tests apply it to logs of the real engine.
+
+    A line with a group named variable counts only if the variable is one of `variables`, those that the launch sets. An
+    image may set others for itself, and the engine warns of these on every healthy start. None: every line counts.
+    """
     id_, pattern = entry["id"], re.compile(entry["pattern"])
-    match = next((match for line in lines if (match := pattern.search(line))), None)
+    matches = (match for line in lines if (match := pattern.search(line)))
+    match = next(
+        (match for match in matches if variables is None or match.groupdict().get("variable") in {None, *variables}),
+        None,
+    )
     fix = f"{entry['why']} journalctl -u {unit}"
     if entry.get("expect", "present") == "absent":
         if match is None:
@@ -74,7 +84,7 @@ GATE = Gate(
                     "minLength": 4,
                     "format": "regex",
                     "description": "Python regex over the engine's log since its start. equals and at_least judge "
-                    "the group named value.",
+                    "the group named value. With a group named variable, only variables of the launch count.",
                 },
                 "expect": {"enum": ["present", "absent"], "default": "present"},
                 "equals": {"type": "string"},

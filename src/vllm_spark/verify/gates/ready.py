@@ -6,15 +6,29 @@ A 200 of /health is not enough, because it does not ask the workers (vLLM v1/eng
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark.verify.probe_types import HttpRequest, Probe
+from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.responses import read, status
 from vllm_spark.verify.verdict import Verdict, failure
 
 NAME = "ready"
+
+# Statuses that a serving API gives again to the same request, so that more time does not help.
+DEFINITE = {
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+KEY_FIX = (
+    "set the server's key as vllm_secrets.VLLM_API_KEY, and remove api-key from args and VLLM_API_KEY from env; "
+    "then deploy."
+)
 
 
 def is_ready(probe: Probe) -> bool:
@@ -23,6 +37,11 @@ def is_ready(probe: Probe) -> bool:
         running = (probe.get("container") or {}).get("state") == "running"
         return running and probe.get("state", {}).get("state") == "serving"
     return not read(probe["responses"].get("ready", {})).fault
+
+
+def is_definite(probe: Probe) -> bool:
+    """Return True if the API serves and refuses the request for a token, so that a wait ends without one."""
+    return probe["responses"].get(NAME, {}).get("status") in DEFINITE
 
 
 def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
@@ -39,8 +58,14 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     else:
         yield failure(
             NAME, "token", f"no token from {request.served_name}: {read(response).fault or status(response)}",
-            "a completion of one token", f"journalctl -u {request.unit} -e", runbook="engine-failed-to-start",
+            "a completion of one token", _fix(request, response), runbook="engine-failed-to-start",
         )  # fmt: skip
+
+
+def _fix(request: GateRequest, response: HttpResponse) -> str:
+    if response.get("status") in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return KEY_FIX
+    return f"journalctl -u {request.unit} -e"
 
 
 def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:

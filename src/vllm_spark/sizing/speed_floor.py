@@ -1,0 +1,26 @@
+"""The least speed that an operator accepts, compared with the forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.sizing.roofline import Prediction
+
+TOO_SLOW = register("too-slow", runbook="slow")
+
+
+def too_slow(name: str, prediction: Prediction | None, floor: float, better: Sequence[str]) -> Iterator[Refusal]:
+    """Yield a refusal if the forecast of one stream is below `floor` tok/s, or if there is no forecast.
+
+    A floor of 0 accepts every speed. The forecast counts with the lowest acceptance of the drafter, because only the
+    operator knows the texts. `better` are the recommended recipes, each as a line.
+    """
+    if not floor or (prediction and prediction.slow.tokens_per_s >= floor):
+        return
+    others = f"use {better[0].partition(':')[0]}, or " if better else ""
+    yield TOO_SLOW(
+        what=f"{name} is predicted at {prediction}" if prediction else f"the speed of {name} is unknown",
+        expected=f"at least {floor:g} tok/s for one stream",
+        fix=f"{others}lower the minimum speed.",
+    )
