@@ -129,7 +129,8 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with on
 	python tests/bench/copying.py
 
 .PHONY: bench-doctor
-bench-doctor: setup ## Measure speed and memory use of the doctor
+bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
+	python tests/bench/doctor_logs.py
 	python tests/bench/doctor.py
 
 .PHONY: lock
