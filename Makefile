@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SANDBOX := -i inventories/sandbox
+FACTORY := -i inventories/factory
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Molecule's default state folder is in the home directory and depends only on the name of this folder: two clones with
 # the same name would share their state.
@@ -99,15 +100,15 @@ define scenarios
 endef
 SAID := .cache/molecule.log
 
-# These take an hour and a half, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bundle fabric faults images operators pairs recovery refusals remove rollback
+# These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
+LONG := bundle fabric factory faults images operators pairs recovery refusals remove rollback
 
 .PHONY: molecule
 molecule: setup ## Run the scenarios except the long ones; half an hour
 	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
 
 .PHONY: molecule-long
-molecule-long: setup ## Run the long scenarios; an hour and a half
+molecule-long: setup ## Run the long scenarios; two hours
 	$(call scenarios,$(addprefix --scenario-name=,$(LONG)))
 
 .PHONY: molecule-%
@@ -139,5 +140,6 @@ lock: setup ## Update requirements.lock from pyproject.toml
 
 .PHONY: clean
 clean: ## Remove the sandbox, the virtual environment and every cache
-	if [ -e $(READY) ]; then ansible-playbook $(SANDBOX) sandbox/down.yml -e sandbox_purge=true; fi
-	rm -rf $(VENV) .sandbox .cache reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	if [ -e $(READY) ]; then \
+	  for flavour in "$(FACTORY)" "$(SANDBOX)"; do ansible-playbook $$flavour sandbox/down.yml -e sandbox_purge=true; done; fi
+	rm -rf $(VENV) .sandbox .sandbox-factory .cache reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
