@@ -68,6 +68,10 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 unit: setup ## Run the tests of pure logic; one minute
 	pytest tests/unit
 
+.PHONY: fuzz
+fuzz: setup ## Read 20,000 damaged recipes, inventories, lock files, records and replies; half an hour
+	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
+
 .PHONY: integration
 integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
 	pytest tests/integration

@@ -24,6 +24,7 @@ Types = Mapping[str, Any]
 # deployed.json (core.types.Record). `previous` is a record, too.
 RECORD: Types = {
     **dict.fromkeys(("deployment", "recipe", "recipe_sha256", "image", "digest", "engine", "model", "launch"), str),
+    "launch_sha256": str,
     "toolkit": str,
     "rank": int,
     "port": int,
@@ -41,7 +42,7 @@ JUDGED: Types = {
     "ready_s": NUMBER,
 }
 ADDRESS: Types = {"address": str, "port": int, "model": str, "deadline_s": NUMBER}
-LIVENESS: Types = {"ready": bool, "misses": int, "invocation": str, "progress": NUMBER}
+LIVENESS: Types = {"ready": bool, "misses": int, "works": bool, "invocation": str, "progress": str}
 STATE: Types = dict.fromkeys(("state", "why", "last_end"), str)
 HOLDER: Types = {
     **dict.fromkeys(("run", "user", "controller", "machine", "started", "verb"), str),
@@ -52,7 +53,7 @@ HOLDER: Types = {
 # gates.json (verify.gate_request).
 GATES: Types = {
     **dict.fromkeys(("state_path", "unit", "container", "image", "launch", "address", "served_name"), str),
-    **dict.fromkeys(("model_root", "engine_version"), str),
+    **dict.fromkeys(("model_root", "engine_version", "bind"), str),
     **dict.fromkeys(("deadline_s", "rank", "port"), int),
     "api_key": bool,
 }

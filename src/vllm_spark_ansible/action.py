@@ -99,12 +99,12 @@ class SparkAction(ActionBase):
     def say(self, *lines: str) -> None:
         """Print lines that start with the name of the host."""
         for line in lines:
-            display.display(f"{self.host}  {line}")
+            display.display(self.with_logins(f"{self.host}  {line}"))
 
     def show(self, *texts: str) -> None:
         """Print texts that concern the whole run."""
         for text in texts:
-            display.display(text)
+            display.display(self.with_logins(text))
 
     def execute(self, module: str, args: Mapping[str, Any], key: str = "") -> dict[str, Any]:
         """Run a module on the host and return its result. A name without a dot is a module of this collection.
@@ -140,7 +140,16 @@ class SparkAction(ActionBase):
 
     def fail(self, text: str) -> NoReturn:
         """Fail the task with a message."""
-        raise AnsibleActionFail(text) from None
+        raise AnsibleActionFail(self.with_logins(text)) from None
+
+    def with_logins(self, text: str) -> str:
+        """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run."""
+        if "ssh -t " not in text:
+            return text
+        from vllm_spark.core import ssh_command  # noqa: PLC0415  most texts have no command
+
+        known = {host: self.hostvars[host] for host in ssh_command.names(text) if host in self.hostvars}
+        return ssh_command.with_logins(text, known)
 
 
 def _failed_before(host: str, failed: str, hosts: str) -> Refusal:

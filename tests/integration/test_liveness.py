@@ -14,7 +14,15 @@ from vllm_spark.node import liveness
 
 READY = {"ready": True, "misses": 0}
 MISSED = {"ready": True, "misses": 1, "progress": "7", "works": False}
-MISS = {"answered": False, "progress": "7", "moves": False, "running_s": 50.0, "deadline_s": 300, "detail": "timed out"}
+MISS = {
+    "answered": False,
+    "progress": "7",
+    "moves": False,
+    "refused": False,
+    "running_s": 50.0,
+    "deadline_s": 300,
+    "detail": "timed out",
+}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +43,8 @@ MISS = {"answered": False, "progress": "7", "moves": False, "running_s": 50.0, "
             "",
         ),  # the API itself ended; systemd notices
         ({**MISSED, "progress": ""}, {"progress": ""}, {**MISSED, "misses": 2, "progress": ""}, "2 requests"),
+        (MISSED, {"refused": True}, READY, ""),  # a wrong key is not a hang
+        ({}, {"refused": True, "running_s": 301.0}, {"ready": False, "misses": 0}, ""),
         (READY, {"running_s": 1e6}, MISSED, ""),  # the deadline applies only to a start
     ],
 )
@@ -80,6 +90,8 @@ class Engine(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if self.mode == "good":
             self.reply(200, '{"choices": [{"text": "a"}]}')
+        elif self.mode == "key":
+            self.reply(401, "Unauthorized")
         elif self.mode == "dead":
             self.reply(500, "EngineDeadError")
         elif self.mode == "empty":
@@ -124,6 +136,12 @@ def test_the_responses_of_a_server(
     probe = liveness.probe_token("no-such-deployment", server, 1.0)
     assert (probe["answered"], probe["progress"]) == (answered, progress)
     assert probe["detail"]
+
+
+def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:
+    Engine.mode = "key"
+    probe = liveness.probe_token("no-such-deployment", server, 1.0)
+    assert (probe["answered"], probe["refused"], probe["detail"]) == (False, True, "status 401")
 
 
 def test_a_missing_server_does_not_answer() -> None:

@@ -7,10 +7,13 @@ import threading
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleActionFail
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_link_rate
 
+from fakes.fake_ansible import FakeRun
 from fakes.recorded_hosts import HOSTS, record, recorded
 from vllm_spark.network import link_rate
+from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import jobs
 
 ENDS = link_rate.RailEnds(netdev="enp1s0f1np1", subnet="192.168.177.0/24", own="192.168.177.11", peer="192.168.177.12")
@@ -94,3 +97,46 @@ def test_an_address_that_the_host_does_not_have_is_reported() -> None:
 def test_a_slow_copy_of_a_large_model_names_the_link(moved: float, seconds: float, warned: bool) -> None:
     summary = jobs.JOBS["fetch-peer"].summary({"moved": int(moved), "seconds": seconds, "files": 3})
     assert ("fabric-slow" in summary) is warned
+
+
+def fabric_plan() -> dict[str, Any]:
+    """Return the plan of fabric.yml on spark1, as far as a measurement reads it."""
+    ends = {"netdev": ENDS["netdev"], "subnet": ENDS["subnet"], "peer": ENDS["peer"]}
+    pings = [ends | {"size": size} for size in (8972, 56)]
+    return {
+        "host": "spark1",
+        "peer": "spark2",
+        "addresses": {ENDS["netdev"]: f"{ENDS['own']}/24"},
+        "pings": pings,
+    }
+
+
+def test_the_action_measures_the_link_of_fabric_yml() -> None:
+    run = FakeRun(modules={"spark_link_rate": {"received": [received(92.57)]}})
+    run.act("vllm_link_rate", plan=fabric_plan(), least_gbps="40")
+    assert run.calls == [("spark_link_rate", {"rails": [ENDS], "first": True})]
+    assert run.lines == ["spark1  ✓ 192.168.177.0/24 enp1s0f1np1 ← 192.168.177.12: 92.6 Gb/s"]
+
+
+def test_the_action_measures_the_fabric_of_a_pair_from_its_facts() -> None:
+    facts = {host: {"spark_precheck_box": {"facts": {"fabric": reference_spark.fabric(host)}}} for host in HOSTS}
+    slow = [{**received(13.2), "netdev": netdev} for netdev, *_ in reference_spark.LANES]
+    run = FakeRun(host="spark2", hostvars=facts, modules={"spark_link_rate": {"received": slow}})
+    run.act("vllm_link_rate", hosts=list(HOSTS), least_gbps=40)
+    [(_, args)] = run.calls
+    assert args["first"] is False
+    assert [rail["peer"] for rail in args["rails"]] == ["192.168.177.10", "192.168.178.10"]
+    assert len(run.lines) == 2
+    assert all(line.startswith("spark2  warning fabric-slow: spark2: ") for line in run.lines)
+
+
+def test_the_action_measures_nothing_for_one_host() -> None:
+    run = FakeRun()
+    run.act("vllm_link_rate", hosts=["spark1"], least_gbps=40)
+    assert run.calls == []
+
+
+def test_the_action_fails_where_no_tcp_arrives() -> None:
+    closed = {"received": [received(0, error="no connection came to 192.168.177.11 port 5201")]}
+    with pytest.raises(AnsibleActionFail, match="no TCP over this subnet"):
+        FakeRun(modules={"spark_link_rate": closed}).act("vllm_link_rate", plan=fabric_plan(), least_gbps=40)

@@ -241,6 +241,7 @@ class Record(TypedDict, total=False):
     engine: str
     model: str
     launch: str
+    launch_sha256: str
     port: int
     room: Mapping[str, Any]
     accepted_known_issues: list[str]

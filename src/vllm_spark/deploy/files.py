@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         "engine": recipe["engine"]["version"],
         "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
         "launch": fingerprint,
+        # The fingerprint leaves out comments; this identifies the file, so that an edit on the host is noticed.
+        "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),

@@ -22,6 +22,11 @@ from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hu
 ENGINE_READY_TIMEOUT_S = 600
 
 
+# torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On
+# a Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
+EXPANDABLE_SEGMENTS = "expandable_segments:True"
+
+
 # Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
 STOP_TIMEOUT_S = 30
 
@@ -48,12 +53,20 @@ def environment(spec: Spec) -> dict[str, str]:
         "VLLM_LOGGING_COLOR": "0",
         "VLLM_NO_USAGE_STATS": "1",
     }
+    if _may_expand_segments(spec.recipe):
+        env["PYTORCH_CUDA_ALLOC_CONF"] = EXPANDABLE_SEGMENTS
     deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
     if deadline_s > ENGINE_READY_TIMEOUT_S:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
     if spec.pair:
         env |= pair.environment(spec.pair)
     return {**env, **spec.recipe.get("env", {})}
+
+
+def _may_expand_segments(recipe: Document) -> bool:
+    """Return False if the recipe configures torch's allocator by its newer name, which torch reads first, or uses sleep
+    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py)."""
+    return "PYTORCH_ALLOC_CONF" not in recipe.get("env", {}) and not recipe["args"].get("enable-sleep-mode")
 
 
 def served_names(recipe: Document) -> str | list[str]:

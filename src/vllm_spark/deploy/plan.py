@@ -179,6 +179,7 @@ def summary(spec: Spec, plan: Plan) -> list[str]:
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {plan.reason}"]
     lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec)
     lines += [f"{unit} stops: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if spec.rank == 0:
         lines += known_issues.notes(
             known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted

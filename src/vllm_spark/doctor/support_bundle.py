@@ -25,7 +25,9 @@ from typing import TypedDict
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.doctor import command
 from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX
-from vllm_spark.doctor.diagnosis import Judgement, Log, judge
+from vllm_spark.doctor.diagnosis import judge
+from vllm_spark.doctor.findings import Judgement
+from vllm_spark.doctor.log import Log
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 

@@ -61,7 +61,7 @@ def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Ite
             yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows the containers and images",
-                fix=f"ssh {host} sudo systemctl start docker.",
+                fix=f"ssh -t {host} sudo systemctl start docker.",
             )
     here = {name for state in hosts.values() for name in (*state["deployments"], *state["history"])}
     if request.deployment and request.deployment not in here:

@@ -25,6 +25,8 @@ RUN_DIR = Path("/run/vllm-spark")
 
 # For one token, with a queue before it.
 TIMEOUT_S = 20
+# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
+DEFINITE = (400, 401, 403, 404, 422)
 # One miss may be a short disturbance.
 MISSES = 2
 # Between two readings of the counters after a miss. A working engine moves them with every step.
@@ -53,9 +55,10 @@ class Server(TypedDict):
 
 class TokenProbe(TypedDict):
     """One probe. `progress` is the text of the engine's counters, read only after a miss; `moves` is True if it changed
-    within MOVE_S. `detail` is the response."""
+    within MOVE_S. `refused`: the API serves and refuses the request. `detail` is the response."""
 
     answered: bool
+    refused: bool
     progress: str
     moves: bool
     running_s: float
@@ -81,6 +84,9 @@ def judge(past: Memory, probe: TokenProbe) -> tuple[Memory, str]:
     """Return (what to store, why the engine hangs or an empty text). `past` is empty for a new start of the unit."""
     if probe["answered"]:
         return {"ready": True, "misses": 0}, ""
+    if probe["refused"]:
+        # A wrong key or model name is not a hang, and a restart does not change it.
+        return {"ready": past.get("ready", False), "misses": 0}, ""
     if not past.get("ready"):
         late = probe["running_s"] > probe["deadline_s"]
         why = f"no token within {probe['deadline_s']} s of its start ({probe['detail']})" if late else ""
@@ -156,12 +162,14 @@ def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
     status, text = send(server, "POST", "/v1/completions", body, key)
     answered = status == http.client.OK and '"choices"' in text
-    before = "" if answered else progress(server)
+    refused = status in DEFINITE
+    before = "" if answered or refused else progress(server)
     if before:
         time.sleep(MOVE_S)
     after = progress(server) if before else ""
     return {
         "answered": answered,
+        "refused": refused,
         "progress": after or before,
         "moves": bool(after) and after != before,
         "running_s": running,

@@ -137,6 +137,8 @@ def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:
     """Yield the faults that a deployment's overrides cause in a recipe. `document` is the result of `merged`."""
     if overrides:
         yield from schema.faults(document, SCHEMA)
+        # Once more, because the recipe names the engine that decides what an abbreviation means.
+        yield from rules.override_faults(document)
         yield from rules.value_faults(document)
 
 

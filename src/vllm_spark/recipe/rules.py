@@ -58,7 +58,8 @@ def value_faults(document: Document) -> Iterator[Fault]:
     the spelling of the engine."""
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
         yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
-    yield from flag_ranges.faults(document["args"])
+    engine = flag_names.engine_of(document["engine"]["version"])
+    yield from flag_ranges.faults(flag_names.canonical(document["args"], engine))
 
 
 def override_faults(document: Document) -> Iterator[Fault]:

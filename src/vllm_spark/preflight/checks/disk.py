@@ -23,7 +23,7 @@ REST_BYTES = 5 << 30
     severity="warning",
     needs=("disks", "docker", "images", "paths"),
     what="{path} of {host} has {free} free, and {what} takes {needed}",
-    fix='`ssh {host} "df -h {path}; sudo docker system df"`, then delete images and models that nothing serves.',
+    fix='`ssh -t {host} "df -h {path}; sudo docker system df"`, then delete images and models that nothing serves.',
     source="size of the image: vllm#40991 (18.5 GB) and docs/runbooks/disk-full.md; of the model: the recipe",
 )
 def disk_nearly_full(context: HostContext) -> Iterator[Observation]:

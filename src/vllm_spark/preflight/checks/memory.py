@@ -49,8 +49,8 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     needs=("memory", "running_units"),
     what="{cache} of the memory of {host} is page cache, which counts as available; the start takes {needed} and "
     "{free} are free, and CUDA does not always get the rest in time",
-    fix="`ssh {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a server "
-    "starts.",
+    fix="`ssh -t {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a "
+    "server starts.",
     source="vllm#48140, NVIDIA/xr-ai#440; NVIDIA's Spark playbooks drop caches before a start",
 )
 def page_cache(context: HostContext) -> Iterator[Observation]:
@@ -73,7 +73,7 @@ def page_cache(context: HostContext) -> Iterator[Observation]:
     needs=("memory", "host"),
     what="{used} of the {total} of swap are in use on {host} (vm.swappiness {swappiness}): a swapped-out page comes "
     "back at the speed of a disk, and a rank that waits for it looks hung",
-    fix='`ssh {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
+    fix='`ssh -t {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
     "vm.swappiness=1`, or leave swap off.",
     source="eugr/spark-vllm-docker#321 (a head swapped out: RPC call to sample_tokens timed out)",
 )
@@ -99,7 +99,8 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
     needs=("memory", "running_units"),
     what="{host} has {total} of swap, and {name} reserves {share} of the memory: where memory runs out, the Spark "
     "swaps and stops answering until its power button is held, and without swap the kernel ends a process instead",
-    fix="`ssh -t {host} sudo swapoff --all` before the deploy, or leave it on and keep the utilisation low.",
+    fix="`ssh -t {host} sudo swapoff --all`, or vllm_swap_off: true, which does it at every start. With "
+    "swap on, leave more memory: lower overrides.memory.utilization.",
     source='kelnei\'s docker-compose.spark.yml for 0.78 ("disable swap strongly recommended"); '
     "NVIDIA/dgx-spark-playbooks#102 (a node froze and needed its power button)",
 )
