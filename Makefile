@@ -34,7 +34,8 @@ setup: $(READY) ## Create .venv from requirements.lock
 
 .PHONY: sandbox-up
 sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
-	ansible-playbook $(SANDBOX) sandbox/up.yml
+	# The sandbox has no lines of its own, so its tasks show the progress.
+	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
 
 .PHONY: sandbox-down
 sandbox-down: setup ## Remove the sandbox; images and caches are kept
@@ -128,7 +129,8 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with on
 	python tests/bench/copying.py
 
 .PHONY: bench-doctor
-bench-doctor: setup ## Measure speed and memory use of the doctor
+bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
+	python tests/bench/doctor_logs.py
 	python tests/bench/doctor.py
 
 .PHONY: lock

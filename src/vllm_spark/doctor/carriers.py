@@ -1,7 +1,7 @@
 """Carriers: what journald, Docker, Kubernetes, syslog, JSON loggers and mail put before the engine's own line.
 
-Known forms are removed by pattern. Any other form is learnt from a log: the text before the engine's own prefix that most
-lines share, digits aside.
+Known forms are removed by pattern. Any other form is learnt from a log: the text before the engine's own prefix that
+most lines share, digits aside.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _OWN = (
 )
 _KNOWN = re.compile(
     rf"""(?:
-      [A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?        # syslog, journalctl
-    | {_DATE}T{_TIME}{_ZONE}[ ](?:(?:stdout|stderr)[ ][FP][ ]|\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?    # -o short-iso, -t, CRI
+      [A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?  # syslog, journalctl
+    | {_DATE}T{_TIME}{_ZONE}[ ](?:(?:stdout|stderr)[ ][FP][ ]|\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?  # ISO dates, CRI
     | {_DATE}[ ]{_TIME}[ ]\S+[ ][^\s:\[]+\[\d+\]:[ ]?                                              # syslog with a year
     | \[{_DATE}[ T]{_TIME}{_ZONE}?\][ ]
     | (?:\[{_TIME}\]|{_TIME}|{_DATE}[ ]{_TIME})[ ](?={_OWN})
@@ -46,6 +46,7 @@ _SHARE = 0.6  # of the lines that are not empty
 
 # Docker's json-file, journalctl -o json, and JSON loggers.
 _MESSAGES = ("log", "MESSAGE", "message", "msg", "text", "event")
+_BYTES = range(256)
 _LEVEL_KEYS = ("level", "levelname", "severity")
 
 
@@ -63,7 +64,7 @@ def learn(lines: Iterable[str]) -> re.Pattern[str] | None:
     sample = [strip(line) for line, _ in zip((line for line in lines if line.strip()), range(_SAMPLE), strict=False)]
     shapes: Counter[str] = Counter()
     for line in sample:
-        if match := _ANCHOR.search(line, 0, _SEARCHED):
+        if not line.startswith("{") and (match := _ANCHOR.search(line, 0, _SEARCHED)):
             shapes[_DIGITS.sub("0", line[: match.start()])] += 1
     shapes.pop("", None)
     if not shapes:
@@ -93,6 +94,6 @@ def from_json(text: str) -> tuple[str, str] | None:
 
 def _string(value: Any) -> str | None:
     """Return a message. journald writes one with control characters as a list of bytes."""
-    if isinstance(value, list) and all(type(byte) is int and 0 <= byte < 256 for byte in value):
+    if isinstance(value, list) and all(type(byte) is int and byte in _BYTES for byte in value):
         return bytes(value).decode("utf-8", "replace")
     return value if isinstance(value, str) else None

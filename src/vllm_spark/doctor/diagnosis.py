@@ -1,8 +1,8 @@
 """Diagnosis of logs: the root cause of a failed start, and every finding of whole logs.
 
 The last line of a failed start is nearly always "Engine core initialization failed. See root cause above". So known
-causes are searched first (signatures.py, in order of priority), then the families of causes (families.py). The root cause of
-an unknown failure is the innermost exception of the first traceback that is not such a wrapper.
+causes are searched first (signatures.py, in order of priority), then the families of causes (families.py). The root
+cause of an unknown failure is the innermost exception of the first traceback that is not such a wrapper.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def root_cause(lines: Sequence[str]) -> Finding | None:
 def judge(logs: Iterable[Log]) -> Judgement:
     """Return the findings of several logs, root cause first, with one entry per log that shows it."""
     logs = list(logs)
-    order = {entry.id: place for place, entry in enumerate([*signatures(), *families()])}
+    ids = [*(signature.id for signature in signatures()), *(family.id for family in families())]
+    order = {finding_id: place for place, finding_id in enumerate(ids)}
     findings = sorted(
         (finding for log in logs for finding in log.findings()),
         key=lambda finding: (SEVERITIES.index(finding.severity), order[finding.signature], finding.number),

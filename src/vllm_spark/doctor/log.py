@@ -1,7 +1,7 @@
 """One log, diagnosed block by block.
 
-A block without any fixed text of the signatures and without anything that looks like an error is not parsed; that is nearly
-every block of a large log. Everything here is pure, except that the packaged data files are read once.
+A block without any fixed text of the signatures and without anything that looks like an error is not parsed; that is
+nearly every block of a large log. Everything here is pure, except that the packaged data files are read once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |n
 _HINT = re.compile(r"(?i)\bfail|error")
 # Lines that only say that a process ended. Status 130 and 143 are an orderly stop.
 _ENDED = re.compile(
-    r"Engine core initialization failed|Engine process failed to start|EngineCore (?:failed to start|encountered a fatal)"
-    r"|EngineDeadError|WorkerProc (?:initialization failed|failed to start)|Failed core proc|Got fatal signal from worker"
+    r"Engine core initialization failed|Engine process failed to start|EngineDeadError|Failed core proc"
+    r"|EngineCore (?:failed to start|encountered a fatal)|WorkerProc (?:initialization failed|failed to start)"
+    r"|Got fatal signal from worker"
     r"|Main process exited, code=(?:exited, status=(?!130|143)[1-9]|killed|dumped)|Failed with result '(?!success)"
-    r"|(?:[Ee]xited with code|[Ee]xit(?:ed with)? (?:status|code):?|exitcode:?|returned non-zero exit status) (?!130|143)-?[1-9]"
-    r"|Exited \((?!130|143)[1-9]|\(core dumped\)|Segmentation fault|Fatal Python error|terminate called (?:after|without)"
-    r"|died unexpectedly|Bus error"
+    r"|(?:[Ee]xited with code|[Ee]xit(?:ed with)? (?:status|code):?|exitcode:?|returned non-zero exit status)"
+    r" (?!130|143)-?[1-9]|Exited \((?!130|143)[1-9]|\(core dumped\)|Segmentation fault|Fatal Python error"
+    r"|terminate called (?:after|without)|died unexpectedly|Bus error"
 )
 _ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
 # Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
@@ -74,7 +75,7 @@ _MARKS = (
         "terminate",
         "OutOf",
     ),
-    *("usage: ", "Segmentation"),
+    *("usage: ", "Segmentation", '"MESSAGE":[', '"MESSAGE": ['),
 )
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
 _LESSONS = 3  # blocks from which a carrier is learnt
@@ -125,7 +126,7 @@ class Log:
         self._overlap = [*self._overlap, *(line[:LINE_CHARACTERS] for line in last)][-_OVERLAP:]
 
     def findings(self) -> list[Finding]:
-        """Return the findings of signatures and families, root cause first: a signature is more precise than a family."""
+        """Return the findings of signatures and families, root cause first. A signature is more precise."""
         known = list(self._signed())
         causes = [finding for finding in known if finding.severity == "cause"]
         return [*causes, *self._families(), *(finding for finding in known if finding.severity != "cause")]
@@ -148,8 +149,8 @@ class Log:
         return self._unrecognised(_ENDED_CAUSE, *self._ended) if self._ended else None
 
     def unrecognised(self) -> list[Finding]:
-        """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log that
-        ends in a failure without any of them has one finding that says so."""
+        """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
+        that ends in a failure without any of them has one finding that says so."""
         found = [
             *(finding for finding in self._exceptions(UNRECOGNISED) if not _is_harmless(finding.line)),
             *self._logged_errors(UNRECOGNISED),
@@ -198,7 +199,7 @@ class Log:
                 yield replace(error, count=self._counts[kind])
 
     def _of_chain(self, chain: Chain) -> Finding:
-        """Return the finding of a chain: the family of its innermost exception that has one, or the exception itself."""
+        """Return the finding of a chain: the family of an exception, innermost first, or the exception itself."""
         for raised in chain.raised:
             if not WRAPPER.search(raised.line) and (known := families.classify(raised.line, raised.frames)):
                 return self._familiar(known, raised.line, raised.number)

@@ -1,4 +1,4 @@
-"""Opening of a log: gzip by its magic number, UTF-16 by its byte order mark, CR alone as line end, binary files refused."""
+"""Opening of a log: gzip by magic number, UTF-16 by byte order mark, CR alone as line end, binary files refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import gzip
 import io
 import zlib
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from vllm_spark.doctor.log_lines import ByteStream
 
@@ -71,7 +71,8 @@ class _Unzipped:
     """The content of a gzip stream. Raises NotTextError where the stream is cut or damaged."""
 
     def __init__(self, first: bytes, stream: BinaryIO) -> None:
-        self._stream = gzip.GzipFile(fileobj=io.BufferedReader(_Raw(_Prefixed(first, stream))))
+        raw = cast(io.RawIOBase, _Raw(_Prefixed(first, stream)))
+        self._stream = gzip.GzipFile(fileobj=io.BufferedReader(raw))
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes."""

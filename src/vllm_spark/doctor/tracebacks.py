@@ -188,7 +188,7 @@ def alike(line: str) -> str:
 
 
 def _complete(stream: _Stream, text: str) -> None:
-    """Add the next line to an unfinished message, and the detail lines to a pydantic error, which counts errors first."""
+    """Add the next line to an unfinished message, and the detail lines to a pydantic error."""
     stream.tail -= 1
     detail, bracket, _ = text.strip().partition(" [type=")
     if detail.startswith("For further information") or stream.chain is None:

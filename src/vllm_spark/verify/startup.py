@@ -20,8 +20,8 @@ NOT_READY_IN_TIME = register("not-ready-in-time", runbook="not-ready-in-time")
 # peak than the next. A restart does not remove a known cause.
 ATTEMPTS = 2
 
-# Findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log decides), and families
-# of causes that a second start can survive.
+# Findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log decides), and
+# families of causes that a second start can survive.
 UNDECIDED = (UNRECOGNISED, "peer-ended", *(family.id for family in families() if family.transient))
 
 # More than any start-up log has. It bounds the memory of a watch.
