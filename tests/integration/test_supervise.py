@@ -341,5 +341,5 @@ def test_the_template_of_the_supervisor_prints_an_image() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     platform, layers = done.stdout.split(" ")[:2]
     assert platform.startswith("linux/")
-    assert json.loads(layers)[0].startswith("sha256:")
+    assert json.loads(layers)["Layers"][0].startswith("sha256:")
     assert "null" not in done.stdout.split(" ")[2:]

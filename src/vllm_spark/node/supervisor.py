@@ -54,10 +54,12 @@ REPORT_TIMEOUT_S = 120
 
 # What a container of an image depends on, for `docker image inspect`. Docker's id of the image is not in it: it depends
 # on the image store. An absent and an empty field print the same.
-IMAGE_CONTENT = "{{.Os}}/{{.Architecture}} {{json .RootFS.Layers}}" + "".join(
-    f" {{{{with .Config.{field}}}}}{{{{json .}}}}{{{{end}}}}"
+IMAGE_FIELDS = "".join(
+    f" {{{{with .{field}}}}}{{{{json .}}}}{{{{end}}}}"
     for field in ("Cmd", "Entrypoint", "Env", "User", "Volumes", "WorkingDir")
 )
+# An image whose packed layers are not all in the containerd store has no Config.
+IMAGE_CONTENT = f"{{{{.Os}}}}/{{{{.Architecture}}}} {{{{json .RootFS}}}}{{{{with .Config}}}}{IMAGE_FIELDS}{{{{end}}}}"
 
 Message = dict[str, Any]
 Result = TypeVar("Result")
