@@ -34,7 +34,8 @@ setup: $(READY) ## Create .venv from requirements.lock
 
 .PHONY: sandbox-up
 sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
-	ansible-playbook $(SANDBOX) sandbox/up.yml
+	# The sandbox has no lines of its own, so its tasks show the progress.
+	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
 
 .PHONY: sandbox-down
 sandbox-down: setup ## Remove the sandbox; images and caches are kept

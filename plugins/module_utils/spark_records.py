@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vllm_spark.core.types import Record
 
 NUMBER = (int, float)
+# vllm_history removes the oldest line of a history that has so many.
+MAX_LINES = 500
 # Types of the values by key. A mapping is the type of an object with these keys, TEXTS that of an object of texts,
 # LIST that of a list of texts.
 TEXTS, LIST = "texts", "list"
@@ -111,6 +113,12 @@ def record_of(folder: str) -> dict[str, Any]:
     """Return the record of the launch in a folder; empty if it has none or a broken one."""
     record: Any = read_record(os.path.join(folder, "deployed.json"))[0]
     return dict(record or {})
+
+
+def history_entries(path: str) -> list[dict[str, Any]]:
+    """Return the entries of a history, the oldest first: those of its last MAX_LINES lines that are whole."""
+    lines = (read_text(path) or "").splitlines()[-MAX_LINES:]
+    return [entry for line in lines if (entry := typed(parse_object(line), JUDGED))]
 
 
 def gates_of(folder: str) -> dict[str, Any]:

@@ -140,11 +140,12 @@ def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any],
     found: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()
-        facts["version"] = docker.get("/version")["Version"]
+        version = docker.get("/version")
+        facts["version"], engine_platform = version["Version"], f"{version.get('Os')}/{version.get('Arch')}"
         facts["containers"] = docker.containers("vllm-spark.deployment")
         for image in found:
             document = docker.get(f"/images/{image}/json", missing_ok=True)
-            found[image] = identity(image, document) if document else None
+            found[image] = identity(image, document, engine_platform) if document else None
         if host_too:
             facts |= docker_host(docker)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None

@@ -65,6 +65,11 @@ class SparkAction(ActionBase):
         return bool(self._task.check_mode)
 
     @property
+    def acts(self) -> bool:
+        """Whether this run may change its hosts: a verb under the lock, outside of check mode."""
+        return not self.check_mode and "spark_lock_verb" in self.task_vars
+
+    @property
     def host(self) -> str:
         """The name of this task's host in the inventory."""
         return str(self.task_vars["inventory_hostname"])

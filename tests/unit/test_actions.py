@@ -188,8 +188,8 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     idle = run.act("vllm_plan", hosts=[])["plan"]
     assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
     forecast = {"hosts": [], "context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": []}
-    assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
-    assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
+    assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} would be stopped: no deployment is active here"]
+    assert run.lines[0] == run.lines[1] == f"spark1  {unit} would be stopped: no deployment is active here"
 
 
 def forecast_args(*hosts: str, **more: Any) -> dict[str, Any]:
@@ -299,10 +299,19 @@ def test_the_history_of_all_hosts_is_one_table() -> None:
     assert run.calls == [("vllm_history", {"deployment": "demo", "last": 5})]
     entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
     run.hostvars = {host: {"vllm_history_read": {"entries": entries}} for host in HOSTS}
-    rows = run.act("vllm_history", phase="table", json=True)["rows"]
+    rows = run.act("vllm_history", phase="table", json=True, json_file="")["rows"]
     assert [row["host"] for row in rows] == HOSTS
     assert json.loads(run.lines[-1]) == rows
-    run.act("vllm_history", phase="table", json=False)
+    run.act("vllm_history", phase="table", json=False, json_file="")
+    assert "spark2" in run.lines[-1]
+
+
+def test_the_history_is_written_to_a_file(tmp_path: Path) -> None:
+    entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
+    run = FakeRun(hostvars={host: {"vllm_history_read": {"entries": entries}} for host in HOSTS})
+    file = tmp_path / "history.json"
+    rows = run.act("vllm_history", phase="table", json=False, json_file=str(file))["rows"]
+    assert json.loads(file.read_text()) == rows
     assert "spark2" in run.lines[-1]
 
 

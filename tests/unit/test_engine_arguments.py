@@ -273,9 +273,9 @@ def test_the_commands_without_a_host_refuse_it(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.yml"
-    file.write_text(yaml.safe_dump({**changed("args", {"dtype": "float13"}), "name": "mine"}))
+    file.write_text(yaml.safe_dump({**changed("args", {"max-modle-len": 44}), "name": "mine"}))
     assert main.main([command, str(file)]) == 1
     captured = capsys.readouterr()
-    assert 'mine with vLLM 0.21.0: args.dtype: "float13" — expected: one of auto, bfloat16' in captured.err
+    assert "mine with vLLM 0.21.0: args.max-modle-len: unknown flag — expected: max-model-len." in captured.err
     if command == "plan":
         assert "on Sparks of 64 GB: no-go, mine on spark1: weights take" in captured.out

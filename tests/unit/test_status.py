@@ -293,7 +293,7 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
         (
             1,
             "waiting for spark1; before that: its container ended with status 137",
-            ["vllm@pair.service is restarted: it is waiting"],
+            ["vllm@pair.service would be restarted: it is waiting"],
         ),
     ]
     assert "pair, rank 0" in status_table.table(documented())

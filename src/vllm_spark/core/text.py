@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 200
+DIGEST_DIGITS = 12
 
 
 def quoted(text: object) -> str:
@@ -18,6 +19,11 @@ def one_line(text: str) -> str:
     """Return a text as one line. A text that is too long or not printable is quoted and escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() and len(line) <= MAX_CHARACTERS else quoted(line)
+
+
+def short_digest(image: str) -> str:
+    """Return the first digits of the digest of an image, the same ones in every output."""
+    return image.rpartition(":")[2][:DIGEST_DIGITS]
 
 
 def close_names(name: str, known: Iterable[str]) -> list[str]:

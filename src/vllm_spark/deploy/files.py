@@ -75,7 +75,7 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         "port": spec.deployment.port,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),
-        "toolkit": old["toolkit"] if same else toolkit,
+        "toolkit": old.get("toolkit", toolkit) if same else toolkit,
         "previous": previous or None,
     }
     if spec.derived:

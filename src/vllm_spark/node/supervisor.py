@@ -237,9 +237,9 @@ async def hello(rank: Rank) -> Message:
 def image_identity(name: str, content: str) -> str:
     """Return a text that is equal on both hosts if they have the same image, in whichever store Docker keeps it.
     `content` is the output of IMAGE_CONTENT, empty for an absent image. A name with a digest identifies its image."""
-    platform, digest = content.partition(" ")[0], name.partition("@")[2]
+    digest = name.partition("@")[2]
     if content and digest:
-        return f"{digest} for {platform}"
+        return digest
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}" if content else ""
 
 
