@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 _NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
+_LINE = 2000  # characters of a line that are searched
 _SENTENCE = 300  # characters of a message within a cause
 
 
@@ -64,6 +65,7 @@ class Diagnosis:
 def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> Diagnosis | None:
     """Return the diagnosis of the first rule that matches, or None. `raised` is False for a line that is not an
     exception."""
+    line = line[:_LINE]
     joined = "\n".join(frames)
     for family in families():
         for rule in family.rules:

@@ -15,69 +15,14 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from vllm_spark.doctor import carriers, families
+from vllm_spark.doctor import carriers, failure_lines, families
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
 from vllm_spark.doctor.signatures import Signature, harmless, signatures
-from vllm_spark.doctor.tracebacks import MARK, NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
+from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
-# argparse. Compilers print "error:" as well, so that the line needs the program's name or a usage before it.
-_USAGE_ERROR = re.compile(r"(?:[\w./-]+(?: [\w-]+)?: )?error: \S")
-_PROGRAM_ERROR = re.compile(r"\S*(?:vllm|api_server(?:\.py)?|ray|python3?)(?: [\w-]+)?: error: \S")
-_DOCKER_ERROR = re.compile(r"docker: \S|Error response from daemon: ")
-_NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
-_LOGGED = "the engine logged an error that no signature knows"
-_SERVING = "Application startup complete."
-_ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
-_FATAL = frozenset({"ERROR", "CRITICAL"})
-# Lines of native code and of compilers, which have no level.
-_NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |nvcc fatal|ptxas fatal")
-# Any line without a level that a family may know.
-_HINT = re.compile(r"(?i)\bfail|error")
-# Lines that only say that a process ended. Status 130 and 143 are an orderly stop.
-_ENDED = re.compile(
-    r"Engine core initialization failed|Engine process failed to start|EngineDeadError|Failed core proc"
-    r"|EngineCore (?:failed to start|encountered a fatal)|WorkerProc (?:initialization failed|failed to start)"
-    r"|Got fatal signal from worker"
-    r"|Main process exited, code=(?:exited, status=(?!130|143)[1-9]|killed|dumped)|Failed with result '(?!success)"
-    r"|(?:[Ee]xited with code|[Ee]xit(?:ed with)? (?:status|code):?|exitcode:?|returned non-zero exit status)"
-    r" (?!130|143)-?[1-9]|Exited \((?!130|143)[1-9]|\(core dumped\)|Segmentation fault|Fatal Python error"
-    r"|terminate called (?:after|without)|died unexpectedly|Bus error"
-)
-_ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
-# Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
-_MARKS = (
-    *(
-        MARK,
-        "ERROR",
-        "CRITICAL",
-        "rror",
-        "docker: ",
-        "Error response",
-        _NCCL_WARNING,
-        _SERVING,
-        " E ",
-        " F ",
-        '  File "',
-    ),
-    *(
-        "Exception",
-        "Failure",
-        "Timeout",
-        "fatal",
-        "Fatal",
-        "[E",
-        "xited",
-        "xit",
-        "dumped",
-        "ailed",
-        "died",
-        "terminate",
-        "OutOf",
-    ),
-    *("usage: ", "Segmentation", '"MESSAGE":[', '"MESSAGE": ['),
-)
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
+_DULL = 1000  # kinds of lines without a level that are judged
 _LESSONS = 3  # blocks from which a carrier is learnt
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
@@ -104,6 +49,7 @@ class Log:
     _ended: tuple[str, int] | None = None
     _serving: bool = False
     _usage: bool = False
+    _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
     _carrier: re.Pattern[str] | None = None
     _lessons: int = _LESSONS
 
@@ -112,7 +58,7 @@ class Log:
         whole = "\n".join([*self._overlap, text])
         kinds = _kinds(whole)
         expected = [sign for sign, texts in _literals() if any(text_ in kinds for text_ in texts)]
-        if expected or self._tracebacks.busy or any(mark in kinds for mark in _MARKS):
+        if expected or self._tracebacks.busy or any(mark in kinds for mark in failure_lines.MARKS):
             lines = [*self._overlap, *text.removesuffix("\n").split("\n")]
             first = self.lines - len(self._overlap) + 1
             if self._carrier is None and self._lessons:
@@ -146,7 +92,7 @@ class Log:
             return self._logged(*self._last_error)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
             return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
-        return self._unrecognised(_ENDED_CAUSE, *self._ended) if self._ended else None
+        return self._unrecognised(failure_lines.ENDED_CAUSE, *self._ended) if self._ended else None
 
     def unrecognised(self) -> list[Finding]:
         """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
@@ -163,7 +109,7 @@ class Log:
                 if not chain.known and not ORDERLY.search(raised.line) and not _is_harmless(raised.line)
             )
             ended = self._ended or next(wrappers, None) or (None if self._serving else self._tracebacks.unfinished)
-            return [self._unrecognised(_ENDED_CAUSE, *ended)] if ended else []
+            return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
         return found
 
     def _signed(self) -> Iterator[Finding]:
@@ -249,29 +195,44 @@ class Log:
             return
         # An indented line belongs to the message above it.
         kind = None if number in self._known or entry.text[:1].isspace() else alike(text)
-        if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == _LOGGED:
+        if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
             self._counts[kind] += 1
             self._last_error = (text, number)
         elif refused := self._refusal(text):
             self._refused = self._refused or self._unrecognised(refused, text, number)
             self._count_error(kind, self._unrecognised(refused, text, number))
-        elif _is_error(entry, text) and not WRAPPER.search(text):
+        elif self._is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
             self._count_error(kind, self._logged(text, number))
 
+    def _is_error(self, entry: LogEntry, text: str, kind: str | None) -> bool:
+        """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
+        if entry.level in failure_lines.FATAL or failure_lines.NCCL_WARNING in text:
+            return bool(text)
+        if entry.level or kind is None or kind in self._dull:
+            return False
+        if failure_lines.NATIVE.match(text):
+            return True
+        if not failure_lines.HINT.search(text) or len(self._dull) >= _DULL:
+            return False
+        if families.classify(text, raised=False):
+            return True
+        self._dull.add(kind)
+        return False
+
     def _note_state(self, number: int, entry: LogEntry, text: str) -> None:
         """Note what a line says of the server: it serves, it ended, or its usage is printed."""
-        if text.startswith(_SERVING) or _ANSWERED.match(text):
+        if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
             self._serving, self._ended = True, None
-        elif entry.level not in NOT_FATAL and _ENDED.search(text) and not _is_harmless(text):
+        elif entry.level not in NOT_FATAL and failure_lines.ENDED.search(text) and not _is_harmless(text):
             self._ended = (text, number)
         self._usage = self._usage or text.startswith("usage: ")
 
     def _refusal(self, text: str) -> str:
         """Return what refused to start the engine according to this line, or an empty text."""
-        if _PROGRAM_ERROR.match(text) or (self._usage and _USAGE_ERROR.match(text)):
+        if failure_lines.PROGRAM_ERROR.match(text) or (self._usage and failure_lines.USAGE_ERROR.match(text)):
             return "the engine refused its command line"
-        return "Docker did not start the container" if _DOCKER_ERROR.match(text) else ""
+        return "Docker did not start the container" if failure_lines.DOCKER_ERROR.match(text) else ""
 
     def _count_error(self, kind: str | None, finding: Finding) -> None:
         if kind is not None and (kind in self._errors or len(self._errors) < _KINDS):
@@ -280,7 +241,7 @@ class Log:
 
     def _logged(self, text: str, number: int) -> Finding:
         known = families.classify(text, raised=False)
-        return self._familiar(known, text, number) if known else self._unrecognised(_LOGGED, text, number)
+        return self._familiar(known, text, number) if known else self._unrecognised(failure_lines.LOGGED, text, number)
 
     def _familiar(self, known: families.Diagnosis, line: str, number: int) -> Finding:
         family = known.family
@@ -307,15 +268,6 @@ def _literals() -> list[tuple[Signature, tuple[str, ...]]]:
 
 def _number(finding: Finding) -> int:
     return finding.number
-
-
-def _is_error(entry: LogEntry, text: str) -> bool:
-    """Return True for an error line that is not an exception."""
-    if entry.level in _FATAL or _NCCL_WARNING in text:
-        return bool(text)
-    if entry.level or entry.text[:1].isspace():
-        return False
-    return bool(_NATIVE.match(text) or (_HINT.search(text) and families.classify(text, raised=False)))
 
 
 def _is_harmless(text: str) -> bool:
