@@ -35,7 +35,7 @@ def test_the_other_spark_is_named(stops: list[str], lines: int) -> None:
     assert solo.elsewhere == {"pair": ["spark2"]}
     found = unit_state.ended_elsewhere(solo, stops)
     assert len(found) == lines
-    assert all("pair ends on spark2 as well" in line and "stop.yml -l spark2" in line for line in found)
+    assert all("pair would end on spark2 as well" in line and "stop.yml -l spark2" in line for line in found)
 
 
 def test_a_pair_that_takes_the_place_of_another_pair_ends_it_on_both() -> None:
@@ -49,4 +49,4 @@ def test_the_plan_has_the_line(facts: dict[str, Any]) -> None:
     solo = resolved(SOLO, {**PAIR, "active": False})
     built = plan.build(solo, facts, "test")
     assert built.stop_units == ["vllm@pair.service"]
-    assert any("pair ends on spark2 as well" in line for line in plan.summary(solo, built))
+    assert any("pair would end on spark2 as well" in line for line in plan.summary(solo, built))

@@ -55,8 +55,8 @@ def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
         if f"vllm@{name}.service" in stop_units:
             where, limit = " and ".join(hosts), ",".join(hosts)
             lines.append(
-                f"{name} ends on {where} as well: its rank there waits without this one, and serves nothing. "
-                f"ansible-playbook stop.yml -l {limit} ends that rank, deploy.yml -l {limit} replaces it"
+                f"{name} would end on {where} as well: its rank there would wait without this one, and serve nothing. "
+                f"ansible-playbook stop.yml -l {limit} would end that rank, deploy.yml -l {limit} replace it"
             )
     return lines
 
