@@ -35,7 +35,8 @@ setup: $(READY) ## Create .venv from requirements.lock
 
 .PHONY: sandbox-up
 sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
-	ansible-playbook $(SANDBOX) sandbox/up.yml
+	# The sandbox has no lines of its own, so its tasks show the progress.
+	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
 
 .PHONY: sandbox-down
 sandbox-down: setup ## Remove the sandbox; images and caches are kept
@@ -68,6 +69,10 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 .PHONY: unit
 unit: setup ## Run the tests of pure logic; one minute
 	pytest tests/unit
+
+.PHONY: fuzz
+fuzz: setup ## Read 20,000 damaged recipes, inventories, lock files, records and replies; half an hour
+	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
 
 .PHONY: integration
 integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
@@ -125,7 +130,8 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with on
 	python tests/bench/copying.py
 
 .PHONY: bench-doctor
-bench-doctor: setup ## Measure speed and memory use of the doctor
+bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
+	python tests/bench/doctor_logs.py
 	python tests/bench/doctor.py
 
 .PHONY: lock

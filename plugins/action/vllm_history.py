@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 from vllm_spark.lifecycle import history
@@ -16,20 +17,24 @@ from vllm_spark_ansible.action import SparkAction
 
 class ActionModule(SparkAction):
     """Arguments: phase. `read` takes those of the module, `record` verb and judged (the result of vllm_verify) instead
-    of the module's entry. `table` takes json (output for programs) and reads what each host has registered."""
+    of the module's entry. `table` takes json (output for programs) and json_file (its file; empty for none), and reads
+    what each host has registered."""
 
     def act(self) -> dict[str, Any]:
         args = dict(self.args)
         phase = args.pop("phase")
         if phase == "table":
-            return self._table(as_json=args["json"])
+            return self._table(args["json_file"], as_json=args["json"])
         if phase == "record":
             operator = f"{getpass.getuser()}@{socket.gethostname()}"
             args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"))
         return self.execute("vllm_history", args)
 
-    def _table(self, *, as_json: bool) -> dict[str, Any]:
+    def _table(self, json_file: str, *, as_json: bool) -> dict[str, Any]:
         self.quiet = True
         rows = history.rows(self.registered("vllm_history_read", "entries", self.play_hosts))
-        self.show(json.dumps(rows, indent=2) if as_json else history.table(rows))
+        text = json.dumps(rows, indent=2)
+        if json_file:
+            Path(json_file).expanduser().write_text(f"{text}\n", encoding="utf-8")
+        self.show(text if as_json else history.table(rows))
         return {"rows": rows}

@@ -23,7 +23,7 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         hosts = self.args["hosts"]
         if not hosts:
-            idle, lines = plan.idle_plan(self.hostvars[self.host]["spark_precheck_box"]["facts"])
+            idle, lines = plan.idle_plan(self.hostvars[self.host]["spark_precheck_box"]["facts"], acts=self.acts)
             self.say(*lines)
             return {"plan": idle.to_json()}
         resolved = self.registered("spark_precheck_resolved", "spec", hosts)
@@ -32,6 +32,7 @@ class ActionModule(SparkAction):
         # Findings are printed before the refusals, because they often explain them.
         findings = host_warnings.findings(specs, facts, self.host)
         self.say(*host_warnings.lines(findings))
-        planned, lines = plan.of_host(specs, facts, self.host, version.version())
+        purpose = plan.Purpose(acts=self.acts)
+        planned, lines = plan.of_host(specs, facts, self.host, version.version(), purpose)
         self.say(*lines)
         return {"plan": planned.to_json(), "findings": [asdict(finding) for finding in findings]}

@@ -19,7 +19,9 @@ class ActionModule(SparkAction):
         variable, again = self.args["registered"], self.args.get("again", False)
         # After a failed check, some hosts of the play have not registered the variable.
         states = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
-        request = remove.RemoveRequest(**self.args["remove"]) if "remove" in self.args else None
+        request = (
+            remove.RemoveRequest(**self.args["remove"], preview=self.check_mode) if "remove" in self.args else None
+        )
         refusals = [] if again else list(remove.refusals(request, states) if request else prune.refusals(states))
         if refusals:
             raise RefusedError(refusals)

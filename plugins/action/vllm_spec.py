@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllm_spark.deploy import plan
-from vllm_spark.inventory import spec
+from vllm_spark.inventory import spec, variables
 from vllm_spark_ansible.action import SparkAction
 
 
@@ -14,6 +14,7 @@ class ActionModule(SparkAction):
     spark_facts."""
 
     def act(self) -> dict[str, Any]:
+        self.say(*variables.warnings(self.own_variables(), variables.known()))
         inventory = spec.Inventory.from_args(self.args)
         resolved = spec.resolve(inventory, self.args["host"])
         inactive = spec.inactive_units(inventory, self.args["host"])
@@ -21,3 +22,9 @@ class ActionModule(SparkAction):
             return {"spec": None, "questions": plan.idle_questions(inactive)}
         self.quiet = True
         return {"spec": resolved.to_json(), "questions": plan.questions(resolved)}
+
+    def own_variables(self) -> set[str]:
+        """Return the variables of this host that no host before it in the play has, so that each is named once."""
+        hosts = self.play_hosts_all
+        earlier = hosts[: hosts.index(self.host)] if self.host in hosts else []
+        return set(self.task_vars) - {name for host in earlier for name in self.hostvars[host]}

@@ -66,7 +66,7 @@ class ActionModule(SparkAction):
     def _reach(self) -> HttpResponse:
         """Return the response of the printed address: from the controller to a head, from a worker to its head."""
         request = GateRequest.from_json(self.args["gates"])
-        head = self._head() if request.rank else self.host
+        head = self._head(request.unit) if request.rank else self.host
         if not head:
             return {"unasked": "this run does not know the head"}
         url = request.client_url(str(self.hostvars[head].get("ansible_host", head)))
@@ -80,10 +80,12 @@ class ActionModule(SparkAction):
         answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")
         return cast("HttpResponse", {**answer, "url": url, "source": "from this machine"})
 
-    def _head(self) -> str:
+    def _head(self, unit: str) -> str:
+        """Return the head of the deployment with this unit; empty if this run has resolved another deployment, as where
+        an old one returns."""
         resolved = self.task_vars.get("spark_precheck_resolved") or {}
-        hosts = ((resolved.get("spec") or {}).get("deployment") or {}).get("hosts") or [""]
-        return str(hosts[0])
+        deployment = (resolved.get("spec") or {}).get("deployment") or {}
+        return str(deployment["hosts"][0]) if f"vllm@{deployment.get('name')}.service" == unit else ""
 
     def _ssh(self) -> tuple[str, str]:
         """Return Ansible's connection to this host and its arguments of ssh."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SOCKET = "/var/run/docker.sock"
 TIMEOUT_S = 20
+# Start of the identity of an image of which a packed layer is absent. Such an image runs, and cannot be compared.
+INCOMPLETE = "incomplete"
 # The fields of an image's configuration on which the processes of its containers depend. Docker's versions and stores
 # disagree about the other fields, and whether an empty one is listed.
 CONFIG_FIELDS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "WorkingDir")
@@ -90,7 +92,7 @@ class Docker:
         }
 
 
-def identity(name: str, image: dict[str, Any]) -> str:
+def identity(name: str, image: dict[str, Any], engine_platform: str = "") -> str:
     """Return a text that is equal on two hosts if this name (of docker inspect) is the same image on both.
 
     Docker's own id is not: it is the digest of the configuration in overlay2, and the digest of the manifest or of the
@@ -98,9 +100,14 @@ def identity(name: str, image: dict[str, Any]) -> str:
     Any other one, as a derived image, is identified by its unpacked layers and its configuration.
     """
     digest = name.partition("@")[2]
-    platform = f"{image.get('Os', '')}/{image.get('Architecture', '')}"
+    # An incomplete image has none of its own. A pull names the platform of the engine.
+    platform = f"{image['Os']}/{image['Architecture']}" if image.get("Architecture") else engine_platform
     if digest and any(known.endswith(f"@{digest}") for known in image.get("RepoDigests") or []):
         return f"{digest} for {platform}"
+    if not (image.get("RootFS") or {}).get("Layers"):
+        # The containerd store reports neither layers nor configuration of an image while one of its packed layers is
+        # absent (moby daemon/containerd/image_list.go). A pull omits a packed layer that is unpacked already.
+        return f"{INCOMPLETE}: {image.get('Id', '')}"
     config = image.get("Config") or {}
     used = {field: config[field] for field in CONFIG_FIELDS if config.get(field)}
     content = json.dumps([platform, (image.get("RootFS") or {}).get("Layers"), used], sort_keys=True)

@@ -73,6 +73,20 @@ def restore_previous(folder: str) -> None:
     settle_swap(folder)
     keep_current(folder, FAILED)
     place_all(previous, folder)
+    promote_before(folder)
+
+
+def drop_repeated(folder: str) -> None:
+    """Remove previous/ if it holds the current launch: a bad launch between the two went to failed/."""
+    place = os.path.join(folder, PREVIOUS)
+    current, previous = (read_object(os.path.join(path, "deployed.json")) or {} for path in (folder, place))
+    if current.get("launch") and current["launch"] == previous.get("launch"):
+        promote_before(folder)
+
+
+def promote_before(folder: str) -> None:
+    """Replace previous/ by the launch before it, which is kept inside it; remove it if there is none."""
+    previous = os.path.join(folder, PREVIOUS)
     before = os.path.join(previous, PREVIOUS)
     if os.path.isdir(before):
         fresh = tempfile.mkdtemp(dir=folder, prefix=f".{PREVIOUS}-")

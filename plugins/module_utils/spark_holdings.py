@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import parse_object, read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import JUDGED, typed
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
@@ -93,10 +93,8 @@ def history(root: str) -> dict[str, list[dict[str, Any]]]:
     kept = ("image", "digest", "derived", "time", "launch", "holds", "gates")
     histories: dict[str, list[dict[str, Any]]] = {}
     for path in glob.glob(os.path.join(root, HISTORY, "*.jsonl")):
-        entries = filter(None, map(parse_object, (read_text(path) or "").splitlines()))
         name = os.path.basename(path).removesuffix(".jsonl")
-        checked = (typed(entry, JUDGED) for entry in entries)
-        histories[name] = [{key: entry[key] for key in kept if key in entry} for entry in checked]
+        histories[name] = [{key: entry[key] for key in kept if key in entry} for entry in history_entries(path)]
     return histories
 
 

@@ -22,7 +22,15 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 if TYPE_CHECKING:
     from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
-    from vllm_spark.core.types import GpuFacts, HostFacts, MemoryFacts, PortHolder, ProcessFacts
+    from vllm_spark.core.types import (
+        FirewallFacts,
+        GpuFacts,
+        HostFacts,
+        InputRules,
+        MemoryFacts,
+        PortHolder,
+        ProcessFacts,
+    )
 
 # Fields of nvidia-smi that every driver of a GB10 has, and those that some drivers do not know.
 NEEDED = ("name", "driver_version")
@@ -114,6 +122,21 @@ def host(root: str = "/") -> HostFacts:
     }
 
 
+def firewall(root: str = "/") -> FirewallFacts:
+    """Return whether incoming connections are dropped, and the netdevs on which everything is accepted."""
+    enabled = re.search(r"^ENABLED=yes", text(os.path.join(root, "etc/ufw/ufw.conf")) or "", re.MULTILINE)
+    rules = run("iptables", "--list-rules")
+    return {"ufw": bool(enabled), **input_rules("" if rules.status else rules.stdout)}
+
+
+def input_rules(rules: str) -> InputRules:
+    """Return the policy of INPUT and the open netdevs from the output of iptables -S; the policy is empty if there is
+    no output. ufw has its rules for a netdev in the chain ufw-user-input."""
+    policy = re.search(r"^-P INPUT (\S+)", rules, re.MULTILINE)
+    accepted = re.findall(r"^-A \S+ -i (\S+) -j ACCEPT$", rules, re.MULTILINE)
+    return {"policy": policy[1] if policy else "", "open_netdevs": sorted(set(accepted) - {"lo"})}
+
+
 def processes(owner: Callable[[str], PortHolder]) -> list[ProcessFacts]:
     """Return the processes that compute on the GPU. `owner` maps a pid to its container or unit. `bytes` is None if
     the driver does not report it."""
@@ -144,7 +167,7 @@ def owned(owner: Callable[[str], PortHolder], pid: str) -> PortHolder | None:
 
 
 def docker_host(docker: Docker) -> dict[str, Any]:
-    """Return Docker's image store and its folder, the name of each running container by id, and the names of the
+    """Return Docker's image store and its folders, the name of each running container by id, and the names of the
     containers that have the GPU. Raises DockerError if the engine does not answer."""
     running = {entry["Id"]: entry["Names"][0].lstrip("/") for entry in docker.get("/containers/json")}
     on_gpu = []
@@ -156,7 +179,23 @@ def docker_host(docker: Docker) -> dict[str, Any]:
         if container and has_gpu(container):
             on_gpu.append(name)
     info = docker.get("/info")
-    return {"root": info.get("DockerRootDir"), "store": store(info), "running": running, "on_gpu": sorted(on_gpu)}
+    return {
+        "root": info.get("DockerRootDir"),
+        "store": store(info),
+        "containerd_root": containerd_root(info),
+        "running": running,
+        "on_gpu": sorted(on_gpu),
+    }
+
+
+def containerd_root(info: dict[str, Any], root: str = "/") -> str | None:
+    """Return the folder in which containerd keeps the layers, packed and unpacked, or None if Docker keeps them. `info`
+    is the answer of /info."""
+    if ["driver-type", "io.containerd.snapshotter.v1"] not in (info.get("DriverStatus") or []):
+        return None
+    config = text(os.path.join(root, "etc/containerd/config.toml")) or ""
+    moved = re.search(r"""^root\s*=\s*["']([^"']+)["']""", config, re.MULTILINE)
+    return moved[1] if moved else "/var/lib/containerd"
 
 
 def has_gpu(container: dict[str, Any]) -> bool:

@@ -14,8 +14,9 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files imp
     PREVIOUS,
     SWAPPING,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 
 # Name of a launch -> its folder below that of the deployment. The current launch is in the deployment's own folder.
 CURRENT = "current"
@@ -47,9 +48,12 @@ class Needs(TypedDict):
 
 
 class Launch(TypedDict):
-    """One launch of a deployment. `path_faults` has a sentence for each missing path."""
+    """One launch of a deployment. `path_faults` has a sentence for each missing path. `command` has the lines of its
+    command, with secrets masked. `edited`: the script is not the one that was deployed; None if that is unknown."""
 
     record: dict[str, Any]
+    command: list[str]
+    edited: bool | None
     runnable: bool
     gates: bool
     needs: Needs
@@ -63,6 +67,20 @@ def argv_of(script: str) -> list[str]:
         return shlex.split(command.replace("\\\n", " ")) if separator else []
     except ValueError:
         return []
+
+
+def command_lines(script: str) -> list[str]:
+    """Return the lines of the command of a launch, without indents and line continuations."""
+    _, _, command = script.partition("\nexec ")
+    secrets = Secrets()
+    secrets.add(in_argv(argv_of(script)))
+    return [line.strip().removesuffix("\\").strip() for line in secrets.masker()(command).splitlines() if line.strip()]
+
+
+def edited(folder: str) -> bool | None:
+    """Return True if a launch script is not the one that its record describes. None without such a record."""
+    recorded, path = record_of(folder).get("launch_sha256"), os.path.join(folder, "launch")
+    return sha256(path) != recorded if recorded and os.path.isfile(path) else None
 
 
 def needs(script: str) -> Needs:
@@ -112,6 +130,8 @@ def launches(folder: str) -> dict[str, Launch]:
         needed = needs(script)
         result[name] = {
             "record": record_of(place),
+            "command": command_lines(script),
+            "edited": edited(place),
             "runnable": bool(argv_of(script)),
             "gates": bool(gates_of(place)),
             "needs": needed,

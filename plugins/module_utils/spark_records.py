@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vllm_spark.core.types import Record
 
 NUMBER = (int, float)
+# vllm_history removes the oldest line of a history that has so many.
+MAX_LINES = 500
 # Types of the values by key. A mapping is the type of an object with these keys, TEXTS that of an object of texts,
 # LIST that of a list of texts.
 TEXTS, LIST = "texts", "list"
@@ -24,6 +26,7 @@ Types = Mapping[str, Any]
 # deployed.json (core.types.Record). `previous` is a record, too.
 RECORD: Types = {
     **dict.fromkeys(("deployment", "recipe", "recipe_sha256", "image", "digest", "engine", "model", "launch"), str),
+    "launch_sha256": str,
     "toolkit": str,
     "rank": int,
     "port": int,
@@ -41,7 +44,7 @@ JUDGED: Types = {
     "ready_s": NUMBER,
 }
 ADDRESS: Types = {"address": str, "port": int, "model": str, "deadline_s": NUMBER}
-LIVENESS: Types = {"ready": bool, "misses": int, "invocation": str, "progress": NUMBER}
+LIVENESS: Types = {"ready": bool, "misses": int, "works": bool, "invocation": str, "progress": str}
 STATE: Types = dict.fromkeys(("state", "why", "last_end"), str)
 HOLDER: Types = {
     **dict.fromkeys(("run", "user", "controller", "machine", "started", "verb"), str),
@@ -52,7 +55,7 @@ HOLDER: Types = {
 # gates.json (verify.gate_request).
 GATES: Types = {
     **dict.fromkeys(("state_path", "unit", "container", "image", "launch", "address", "served_name"), str),
-    **dict.fromkeys(("model_root", "engine_version"), str),
+    **dict.fromkeys(("model_root", "engine_version", "bind"), str),
     **dict.fromkeys(("deadline_s", "rank", "port"), int),
     "api_key": bool,
 }
@@ -110,6 +113,12 @@ def record_of(folder: str) -> dict[str, Any]:
     """Return the record of the launch in a folder; empty if it has none or a broken one."""
     record: Any = read_record(os.path.join(folder, "deployed.json"))[0]
     return dict(record or {})
+
+
+def history_entries(path: str) -> list[dict[str, Any]]:
+    """Return the entries of a history, the oldest first: those of its last MAX_LINES lines that are whole."""
+    lines = (read_text(path) or "").splitlines()[-MAX_LINES:]
+    return [entry for line in lines if (entry := typed(parse_object(line), JUDGED))]
 
 
 def gates_of(folder: str) -> dict[str, Any]:

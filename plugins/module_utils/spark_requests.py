@@ -28,7 +28,7 @@ DONE_LINE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 
 # Host and port of the engine.
 Server = tuple[str, int]
-# A request has id, method, path, timeout_s, and optionally body, base, key_env and prefix (vllm_probe's documentation).
+# A request has id, method, path, timeout_s, and optionally body, base, key_env, anonymous and prefix (see vllm_probe).
 Request = Mapping[str, Any]
 Response = dict[str, Any]
 
@@ -94,6 +94,8 @@ def connect(
     the engine's key by default."""
     timeout, base_url = request["timeout_s"], request.get("base")
     bearer = (env or {}).get(request.get("key_env") or "") if base_url else key
+    if request.get("anonymous"):
+        bearer = ""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
     if not base_url:
         return http.client.HTTPConnection(*server, timeout=timeout), request["path"], headers

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    parse_object,
     read_object,
-    read_text,
     run,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
-    JUDGED,
     STATE,
+    history_entries,
     read_record,
     typed,
 )
@@ -30,6 +28,7 @@ HISTORY_DIR = "/var/lib/vllm-spark/history"
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
+    "InvocationID",
 )
 
 
@@ -77,8 +76,7 @@ def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, str]
 
 def judged(name: str, folder: str = HISTORY_DIR) -> JudgedFacts:
     """Return what the history of a deployment says about its launches. A line that was cut off is skipped."""
-    lines = (read_text(os.path.join(folder, f"{name}.jsonl")) or "").splitlines()
-    entries = [entry for line in lines if (entry := typed(parse_object(line), JUDGED))]
+    entries = history_entries(os.path.join(folder, f"{name}.jsonl"))
     last = entries[-1] if entries else {}
     return {
         "launch": str(last.get("launch", "")),

@@ -56,7 +56,7 @@ options:
   host:
     description:
       - Read the facts of C(vllm_spark.preflight.host_warnings) too, as RV(facts.host) - processes on the GPU,
-        models loaded in Ollama, firmware, a pending reboot.
+        models loaded in Ollama, firmware, the firewall, a pending reboot.
     type: bool
     default: false
   status:
@@ -109,6 +109,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker im
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import (
     docker_host,
+    firewall,
     gpus,
     host,
     memory,
@@ -139,14 +140,16 @@ def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any],
     found: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()
-        facts["version"] = docker.get("/version")["Version"]
+        version = docker.get("/version")
+        facts["version"], engine_platform = version["Version"], f"{version.get('Os')}/{version.get('Arch')}"
         facts["containers"] = docker.containers("vllm-spark.deployment")
         for image in found:
             document = docker.get(f"/images/{image}/json", missing_ok=True)
-            found[image] = identity(image, document) if document else None
+            found[image] = identity(image, document, engine_platform) if document else None
         if host_too:
             facts |= docker_host(docker)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None
+            facts["containerd_disk"] = disk(facts["containerd_root"]) if facts["containerd_root"] else None
     except DockerError as error:
         facts["error"] = str(error)
     return facts, found
@@ -167,6 +170,7 @@ def host_facts(docker: dict[str, Any]) -> HostFacts:
         **host(),
         "processes": processes(lambda pid: owner(pid, container_names)),
         "ollama": loaded(),
+        "firewall": firewall(),
     }
 
 

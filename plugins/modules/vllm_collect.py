@@ -95,13 +95,14 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def deployment_names(bundle: Bundle) -> list[str]:
-    """Return every deployment on this host, the running ones first: those with files, and those known to systemd."""
+    """Return every deployment on this host, the running and failed ones first. A unit without files that does not run
+    was never deployed."""
     lines = bundle.output_lines(
         "systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "vllm@*.service"
     )
     states = {match[1]: match[2] for line in lines if (match := LISTED.match(line))}
     running = [name for name, active in states.items() if active != "inactive"]
-    return list(dict.fromkeys([*running, *folders(CONFIG_DIR), *folders(RUN_DIR), *states]))
+    return list(dict.fromkeys([*running, *folders(CONFIG_DIR), *folders(RUN_DIR)]))
 
 
 def folders(path: str) -> list[str]:

@@ -73,6 +73,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
     FAILED,
     PREVIOUS,
+    drop_repeated,
     keep_current,
     remove_unfinished,
 )
@@ -151,6 +152,8 @@ def main() -> None:
             keep_current(os.path.dirname(env_path), params["keep_as"])
         for file in stale:
             write_file(file["path"], file["content"], file["mode"])
+        if env_path:
+            drop_repeated(os.path.dirname(env_path))
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)
 
 

@@ -40,6 +40,7 @@ options:
         request without a complete response.
       - 'Keys of each: id, method, path, body, timeout_s. base: URL of another server, which does not get
         the key of the engine. key_env: name of the variable in the env file whose value that server gets instead.
+        anonymous: send no key.
         prefix: return the lines of a text that start with it. A body with stream: true is read as events.'
     type: list
     elements: dict

@@ -52,6 +52,10 @@ restored:
   description: The record of the restored launch; empty if no launch was kept.
   returned: always
   type: dict
+edited:
+  description: Whether the restored launch script is not the one that was deployed; null if that is unknown.
+  returned: always
+  type: bool
 gates:
   description: The parameters of its gates; empty if an older toolkit has placed it.
   returned: always
@@ -71,6 +75,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files imp
     swap,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import edited
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 
 
@@ -97,6 +102,7 @@ def source_of(module: AnsibleModule, folder: str, launch: str) -> str:
 def exchange(module: AnsibleModule, folder: str, launch: str) -> NoReturn:
     source = source_of(module, folder, launch)
     restored, gates, diff = record_of(source), gates_of(source), diff_of(folder, source)
+    by_hand = edited(source)
     changed = source != folder or os.path.isdir(os.path.join(folder, SWAPPING))
     if not module.check_mode:
         # An exchange in progress is completed even if the other launch is desired now; otherwise two would be mixed.
@@ -104,7 +110,7 @@ def exchange(module: AnsibleModule, folder: str, launch: str) -> NoReturn:
         if record_of(folder).get("launch") != launch:
             swap(folder)
         restored = record_of(folder)
-    module.exit_json(changed=changed, restored=restored, gates=gates, diff=diff if changed else {})
+    module.exit_json(changed=changed, restored=restored, edited=by_hand, gates=gates, diff=diff if changed else {})
 
 
 def main() -> None:
@@ -122,15 +128,16 @@ def main() -> None:
     if module.params["state"] == "settled":
         if not module.check_mode:
             settle_swap(folder)
-        module.exit_json(changed=False, restored={}, gates={})
+        module.exit_json(changed=False, restored={}, edited=None, gates={})
     if module.params["keep"] == "previous":
         exchange(module, folder, module.params["launch"])
     if not os.path.exists(os.path.join(previous, "launch")):
-        module.exit_json(changed=False, restored={}, gates={})
+        module.exit_json(changed=False, restored={}, edited=None, gates={})
+    by_hand = edited(previous)
     restored, gates, diff = record_of(previous), gates_of(previous), diff_of(folder, previous)
     if not module.check_mode:
         restore_previous(folder)
-    module.exit_json(changed=True, restored=restored, gates=gates, diff=diff)
+    module.exit_json(changed=True, restored=restored, edited=by_hand, gates=gates, diff=diff)
 
 
 if __name__ == "__main__":

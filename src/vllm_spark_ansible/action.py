@@ -65,6 +65,11 @@ class SparkAction(ActionBase):
         return bool(self._task.check_mode)
 
     @property
+    def acts(self) -> bool:
+        """Whether this run may change its hosts: a verb under the lock, outside of check mode."""
+        return not self.check_mode and "spark_lock_verb" in self.task_vars
+
+    @property
     def host(self) -> str:
         """The name of this task's host in the inventory."""
         return str(self.task_vars["inventory_hostname"])
@@ -99,12 +104,12 @@ class SparkAction(ActionBase):
     def say(self, *lines: str) -> None:
         """Print lines that start with the name of the host."""
         for line in lines:
-            display.display(f"{self.host}  {line}")
+            display.display(self.with_logins(f"{self.host}  {line}"))
 
     def show(self, *texts: str) -> None:
         """Print texts that concern the whole run."""
         for text in texts:
-            display.display(text)
+            display.display(self.with_logins(text))
 
     def execute(self, module: str, args: Mapping[str, Any], key: str = "") -> dict[str, Any]:
         """Run a module on the host and return its result. A name without a dot is a module of this collection.
@@ -116,8 +121,11 @@ class SparkAction(ActionBase):
             module_args=dict(args),
             task_vars=self.task_vars,
         )
-        if result.get("failed") and result.get("msg"):
-            result["msg"] = self.explained(str(result["msg"]))
+        if text := _failure_text(result):
+            result["msg"] = self.explained(text)
+            if result["msg"] != text:
+                # Ansible would print the module's own error as well.
+                result.pop("exception", None)
         if key and key not in result:
             raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)
         return result
@@ -137,7 +145,16 @@ class SparkAction(ActionBase):
 
     def fail(self, text: str) -> NoReturn:
         """Fail the task with a message."""
-        raise AnsibleActionFail(text) from None
+        raise AnsibleActionFail(self.with_logins(text)) from None
+
+    def with_logins(self, text: str) -> str:
+        """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run."""
+        if "ssh -t " not in text:
+            return text
+        from vllm_spark.core import ssh_command  # noqa: PLC0415  most texts have no command
+
+        known = {host: self.hostvars[host] for host in ssh_command.names(text) if host in self.hostvars}
+        return ssh_command.with_logins(text, known)
 
 
 def _failed_before(host: str, failed: str, hosts: str) -> Refusal:
@@ -146,3 +163,12 @@ def _failed_before(host: str, failed: str, hosts: str) -> Refusal:
         expected="every host of the deployment without a fault",
         fix=f"correct the fault that {failed} reports above, then run the same command with -l {hosts}.",
     )
+
+
+def _failure_text(result: Mapping[str, Any]) -> str:
+    """Return the message of a failed module, or nothing. A module that ended with an exception has no `msg`;
+    ansible-core keeps the exception's message in a summary of its own."""
+    if not result.get("failed"):
+        return ""
+    event = getattr(result.get("exception"), "event", None)
+    return str(result.get("msg") or getattr(event, "msg", ""))

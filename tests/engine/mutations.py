@@ -13,11 +13,13 @@ from typing import Any
 from vllm_spark.recipe import rules
 from vllm_spark.recipe.engine_flags import Engine, Flag
 
+# A value that contains another flag.
+HIDDEN_FLAG = ["--api-key", "x"]
 # Values of every kind that a YAML file can hold; none belongs to a flag.
 VALUES: Sequence[Any] = (
     True, False, 0, 1, 3, -1, -7, 4096, 0.5, -0.5, 1e30, "", "1", "7.5", "many", "None", "none", "auto", "AUTO",
     "float13", "bfloat16", "4k", "4K", "1.5k", "1.5K", "-1", "-x", "--port", "a b", "true", "True", "{}", '{"a": 1}',
-    "{a}", "[1]", "null", "inf", "nan", "0x10", "1_000", " 7 ", "é", ["a"], ["a", "b"], [1, 2], ["--api-key", "x"],
+    "{a}", "[1]", "null", "inf", "nan", "0x10", "1_000", " 7 ", "é", ["a"], ["a", "b"], [1, 2], HIDDEN_FLAG,
     {}, {"a": 1}, {"level": 3}, {"image": 4}, {"mode": 3}, {"cudagraph_mode": "PIECEWISE"}, {"backend": "no-such"},
 )  # fmt: skip
 TYPOS = ("drop", "double", "swap", "add")

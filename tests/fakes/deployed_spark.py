@@ -10,12 +10,14 @@ from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
 
 STARTED = 1000.0
+ALIVE = {"ready": True, "misses": 0, "invocation": "i", "age_s": 5.0}
 
 
 def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     """Change the facts to those of a Spark that serves this spec. The spec of a pair comes from ranks.join."""
     name, unit = spec.deployment.name, spec.deployment.unit
     active = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "NRestarts": "0"}
+    active |= {"InvocationID": "i"}
     facts["units"] = {unit: {**active, "active_s": 67.0}, spec.deployment.timer: {"ActiveState": "active"}}
     facts["running_units"] = [unit]
     facts["images"] = {spec.image: "sha256:3"}
@@ -34,9 +36,9 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     facts["records"] = {name: json.loads(record)}
     facts["env_mtimes"] = {name: STARTED - 1}
     facts["status"] = {
-        "deployments": {name: {"launch": launch.script(spec), "counters": []}},
+        "deployments": {name: {"launch": launch.script(spec), "counters": [], "liveness": ALIVE}},
         "files": {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files},
         "lock": None,
-        "env": {"added": [], "removed": [], "changed": [], "same": True},
     }
+    facts["env"] = {"added": [], "removed": [], "changed": [], "same": True}
     return facts

@@ -60,6 +60,7 @@ class FakeRun:
         instance._execute_module = self._execute_module
         instance._low_level_execute_command = self._command
         task_vars = {
+            **self.hostvars.get(self.host, {}),
             "inventory_hostname": self.host,
             "hostvars": {host: self.hostvars.get(host, {}) for host in HOSTS},
             "ansible_play_hosts": HOSTS,

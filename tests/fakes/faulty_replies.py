@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fakes.faulty_server import Completion, Fault, Reply, refusal
+from fakes.faulty_server import ANONYMOUS, Completion, Fault, Reply, refusal
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 
@@ -58,6 +58,10 @@ def question(part: str) -> Applies:
 
 def one_token(path: str, body: Mapping[str, Any]) -> bool:
     return path == "/v1/completions"
+
+
+def anonymous(path: str, body: Mapping[str, Any]) -> bool:
+    return body.get("user") == ANONYMOUS
 
 
 def at(path: str) -> Applies:
@@ -185,6 +189,7 @@ WHOLE_ONLY = {
     "no token": Fault("ready", one_token, reply=refuses(500, "EngineCore encountered an issue")),
     "another card": Fault("identity", at("/v1/models"), reply=body({"data": [{"id": "qwen", "root": "/q"}]})),
     "another version": Fault("identity", at("/version"), reply=body({"version": "0.1.0"})),
+    "a key that guards nothing": Fault("key", anonymous, reply=body({"choices": [{"text": "2"}]})),
     "another name in the reply": Fault("failover", one_token, fields(model="qwen")),
     "no metrics": Fault("failover", at("/metrics"), reply=lambda reply: Reply(200, [b"up 1\n"])),
     "no token counts": Fault("failover", one_token, fields(prompt_tokens=None)),

@@ -20,6 +20,9 @@ from random import Random
 from threading import Lock, Thread
 from typing import Any
 
+# The user of a request that carries no key.
+ANONYMOUS = "vllm-spark-without-key"
+
 VOCABULARY = (
     "flour water yeast salt sugar starch gluten dough loaf crust crumb oven heat steam gas bubbles warm hands baker "
     "kneads folds shapes waits rests rises slowly quickly evenly first then later finally when because while after "
@@ -97,7 +100,8 @@ class MockServer:
         """Return the reply to one request; a GET has an empty body."""
         rng = Random(f"{self.seed} {path} {json.dumps(body, sort_keys=True)}")  # noqa: S311  a mock's dice
         fault = self.fault if self.fault and self.fault.applies(path, body) else None
-        reply = self._reply(path, body, rng, fault)
+        unknown = body.get("user") == ANONYMOUS
+        reply = refusal(401, "Unauthorized") if unknown else self._reply(path, body, rng, fault)
         return fault.reply(reply) if fault and fault.reply else reply
 
     def _reply(self, path: str, body: Mapping[str, Any], rng: Random, fault: Fault | None) -> Reply:

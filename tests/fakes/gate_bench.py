@@ -54,7 +54,8 @@ def bench_of(spec: Spec, through: str = "", **changed: Any) -> Bench:
     switched = dataclasses.replace(spec, recipe={**spec.recipe, "gates": {**ALL, **changed}})
     request = runner.gate_request(switched, launch.fingerprint(spec))
     # Without `bind` the gate reach is not judged: the mock has no address for clients.
-    request = dataclasses.replace(request, through={"url": through} if through else {}, bind="")
+    through_router = {"url": through} if through else {}
+    request = dataclasses.replace(request, through=through_router, bind="", api_key=True)
     mock = MockServer(request.served_name, request.model_root, request.engine_version, request.max_model_len)
     return Bench(request, [f"vllm-spark: launch {request.launch}"], mock)
 

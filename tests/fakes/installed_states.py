@@ -35,6 +35,7 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
         **more.pop("needs", {}),
     }
     kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "path_faults": []}
+    kept |= {"edited": False, "command": [f"--flag {mark}"]}
     return {**kept, **more}
 
 

@@ -29,7 +29,8 @@ PID = 4242
 SYSTEMCTL = """#!/bin/sh
 case "$*" in
   list-units*--plain*) echo "  vllm@gemma.service loaded active running vLLM deployment gemma"
-    echo "  vllm@gone.service loaded failed failed vLLM deployment gone" ;;
+    echo "  vllm@gone.service loaded failed failed vLLM deployment gone"
+    echo "  vllm@never.service loaded inactive dead vLLM deployment never" ;;
   *"show "*gemma*) echo ActiveState=active; echo SubState=running; echo Result=success; echo NRestarts=2
     echo InvocationID=@NOW@; echo "Environment=MY_API_KEY=@KEY@" ;;
   *"show "*old*) echo ActiveState=inactive; echo SubState=dead; echo Result=success; echo NRestarts=0 ;;
@@ -89,7 +90,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
-    """One running deployment, one inactive, and one that only systemd knows."""
+    """One running deployment, one inactive, and two that only systemd knows: one failed, one was never deployed."""
     record = {"image": "registry:5000/vllm:v1", "digest": "sha256:" + "2" * 64}
     place(
         tmp_path / "etc",

@@ -57,7 +57,7 @@ def content(name: str, mark: str) -> str:
 FILES = ("launch", "gates.json", "deployed.json", "liveness.json")
 
 
-def deploy(folder: Path, mark: str) -> None:
+def deploy(folder: Path, mark: str, keep_as: str = "previous") -> None:
     """Deploy as the role does: keep the previous launch if the record on the host is of another one."""
     record = folder / "deployed.json"
     args = {
@@ -66,6 +66,7 @@ def deploy(folder: Path, mark: str) -> None:
         "env_path": str(folder / "env"),
         "env_content": content("env", mark),
         "keep_previous": record.exists() and json.loads(record.read_text())["launch"] != mark,
+        "keep_as": keep_as,
     }
     with patch_module_args(args):
         load_module("vllm_files").main()
@@ -148,3 +149,12 @@ def test_a_killed_rollback_restores_a_complete_launch(installed: Path, tmp_path:
         assert marks(folder / "previous") in ({"b"}, {"c"}), step
         assert unfinished(folder) == [], step
     assert 10 < died < STEPS
+
+
+def test_a_launch_that_returns_after_a_bad_one_is_not_its_own_previous_launch(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    for mark, keep_as in (("a", "previous"), ("b", "previous"), ("bad", "previous"), ("b", "failed")):
+        with pytest.raises(SystemExit):
+            deploy(folder, mark, keep_as)
+    assert (marks(folder), marks(folder / "failed"), marks(folder / "previous")) == ({"b"}, {"bad"}, {"a"})
+    assert unfinished(folder) == []

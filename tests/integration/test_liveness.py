@@ -13,8 +13,16 @@ import pytest
 from vllm_spark.node import liveness
 
 READY = {"ready": True, "misses": 0}
-MISSED = {"ready": True, "misses": 1, "progress": "7"}
-MISS = {"answered": False, "progress": "7", "running_s": 50.0, "deadline_s": 300, "detail": "timed out"}
+MISSED = {"ready": True, "misses": 1, "progress": "7", "works": False}
+MISS = {
+    "answered": False,
+    "progress": "7",
+    "moves": False,
+    "refused": False,
+    "running_s": 50.0,
+    "deadline_s": 300,
+    "detail": "timed out",
+}
 
 
 @pytest.mark.parametrize(
@@ -26,9 +34,17 @@ MISS = {"answered": False, "progress": "7", "running_s": 50.0, "deadline_s": 300
         (READY, {}, MISSED, ""),  # one miss is not a hang
         (MISSED, {}, {**MISSED, "misses": 2}, "2 requests for a token had no answer"),
         (MISSED, {"answered": True}, READY, ""),
-        (MISSED, {"progress": "8"}, {**MISSED, "progress": "8"}, ""),  # it works on a longer request
-        (MISSED, {"progress": ""}, {**MISSED, "progress": ""}, ""),  # the API itself ended; systemd notices
-        ({**MISSED, "progress": ""}, {"progress": ""}, {"ready": True, "misses": 2, "progress": ""}, "2 requests"),
+        (MISSED, {"progress": "8"}, {**MISSED, "progress": "8", "works": True}, ""),  # it works on a longer request
+        (MISSED, {"moves": True}, {**MISSED, "works": True}, ""),
+        (
+            MISSED,
+            {"progress": ""},
+            {**MISSED, "progress": "", "works": True},
+            "",
+        ),  # the API itself ended; systemd notices
+        ({**MISSED, "progress": ""}, {"progress": ""}, {**MISSED, "misses": 2, "progress": ""}, "2 requests"),
+        (MISSED, {"refused": True}, READY, ""),  # a wrong key is not a hang
+        ({}, {"refused": True, "running_s": 301.0}, {"ready": False, "misses": 0}, ""),
         (READY, {"running_s": 1e6}, MISSED, ""),  # the deadline applies only to a start
     ],
 )
@@ -37,6 +53,23 @@ def test_a_probe_after_another(past: dict[str, Any], now: dict[str, Any], memory
     assert stored == memory
     assert reason.startswith(why)
     assert bool(reason) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("past", "memory", "now", "stored", "becomes_good"),
+    [
+        ({}, {"ready": False, "misses": 0}, 0.0, {"ready": False, "misses": 0}, False),
+        ({}, READY, 100.0, {**READY, "since": 100.0, "good": False}, False),
+        ({**READY, "since": 100.0}, READY, 399.0, {**READY, "since": 100.0, "good": False}, False),
+        ({**READY, "since": 100.0}, READY, 400.0, {**READY, "since": 100.0, "good": True}, True),
+        ({**READY, "since": 100.0, "good": True}, READY, 900.0, {**READY, "since": 100.0, "good": True}, False),
+        ({**READY, "since": 100.0}, MISSED, 400.0, {**MISSED, "since": 100.0, "good": False}, False),
+    ],
+)
+def test_a_start_that_served_for_five_minutes_is_a_good_one(
+    past: Any, memory: Any, now: float, stored: dict[str, Any], becomes_good: bool
+) -> None:
+    assert liveness.served(past, memory, now) == (stored, becomes_good)
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -57,6 +90,8 @@ class Engine(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if self.mode == "good":
             self.reply(200, '{"choices": [{"text": "a"}]}')
+        elif self.mode == "key":
+            self.reply(401, "Unauthorized")
         elif self.mode == "dead":
             self.reply(500, "EngineDeadError")
         elif self.mode == "empty":
@@ -93,11 +128,20 @@ COUNTERS = "\n".join(
     ("mode", "answered", "progress"),
     [("good", True, ""), ("dead", False, COUNTERS), ("empty", False, COUNTERS), ("mute", False, COUNTERS)],
 )
-def test_the_responses_of_a_server(mode: str, answered: bool, progress: str, server: dict[str, Any]) -> None:
+def test_the_responses_of_a_server(
+    mode: str, answered: bool, progress: str, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Engine.mode = mode
+    monkeypatch.setattr(liveness, "MOVE_S", 0.0)
     probe = liveness.probe_token("no-such-deployment", server, 1.0)
     assert (probe["answered"], probe["progress"]) == (answered, progress)
     assert probe["detail"]
+
+
+def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:
+    Engine.mode = "key"
+    probe = liveness.probe_token("no-such-deployment", server, 1.0)
+    assert (probe["answered"], probe["refused"], probe["detail"]) == (False, True, "status 401")
 
 
 def test_a_missing_server_does_not_answer() -> None:

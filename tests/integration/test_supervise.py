@@ -302,6 +302,35 @@ def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: 
     assert bool(parsed.first) == (number == 0 and executor == "ray")
 
 
+def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    async def record(*argv: str) -> None:
+        calls.append(argv)
+
+    monkeypatch.setattr(supervisor, "RUN_DIR", tmp_path)
+    monkeypatch.setattr(supervisor, "run_quietly", record)
+    monkeypatch.setattr(supervisor, "GOOD_S", 0.0)
+    rank = supervisor.parse(
+        ["--name", "demo", "--rank", "0", "--launch", "h", "--image", "i", "--address", "127.0.0.1",
+         "--peer", "127.0.0.1", "--peer-host", "spark2", "--port", "1", "--api", "127.0.0.1:1", "--", "true"]
+    )  # fmt: skip
+    rank.run_dir.mkdir()
+    (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 4, "times": [1.0, 2.0, 3.0, 4.0]}))
+
+    async def serve() -> bool:
+        held = supervisor.Supervisor(rank)
+        held._last_attempt = True
+        held._serve()
+        assert held._becoming_good is not None
+        await held._becoming_good
+        return held._last_attempt
+
+    assert asyncio.run(serve()) is False
+    assert json.loads((rank.run_dir / "lives.json").read_text()) == {"restarts": 0, "times": []}
+    assert calls == [("systemctl", "reset-failed", "vllm@demo")]
+
+
 @pytest.mark.skipif(shutil.which("docker") is None, reason="no docker command: the template cannot be parsed")
 def test_the_template_of_the_supervisor_prints_an_image() -> None:
     listed = subprocess.run(["docker", "image", "ls", "-q"], capture_output=True, text=True, check=False)
@@ -312,5 +341,5 @@ def test_the_template_of_the_supervisor_prints_an_image() -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     platform, layers = done.stdout.split(" ")[:2]
     assert platform.startswith("linux/")
-    assert json.loads(layers)[0].startswith("sha256:")
+    assert json.loads(layers)["Layers"][0].startswith("sha256:")
     assert "null" not in done.stdout.split(" ")[2:]

@@ -20,7 +20,7 @@ import routers
 import yaml
 
 import loopback
-from fakes.faulty_server import MockServer, refusal, serving
+from fakes.faulty_server import MockServer, Reply, refusal, serving
 from fakes.gate_requests import gate_request
 from project_files import load_module
 from vllm_spark.core import paths
@@ -47,6 +47,14 @@ def mock(name: str, **how: Any) -> MockServer:
     return MockServer(name, root="/models/it", version="0.20.2", max_model_len=4096, **how)
 
 
+NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+def without_tools(engine: MockServer) -> Callable[[str, Mapping[str, Any]], Reply]:
+    """Return the answers of an engine whose recipe has no tool parser."""
+    return lambda path, body: refusal(400, NO_PARSER) if "tools" in body else engine.answer(path, body)
+
+
 class Servers:
     """The servers behind a router. Each starts at its first use."""
 
@@ -56,7 +64,7 @@ class Servers:
 
     def at(self, place: str, name: str) -> Server:
         """Return (address, port) of a server: engine, twin and same-name serve the model `name`."""
-        own = (place, name if place in ("engine", "twin", "same-name") else "")
+        own = (place, name if place in ("engine", "no-tools", "twin", "same-name") else "")
         if own not in self._started:
             self._started[own] = self._start(place, name)
         return self._started[own]
@@ -72,11 +80,14 @@ class Servers:
             "engine": mock(name),
             "twin": mock(name, seed=5),
             "same-name": mock(name, tokens_per_text=other_tokens),
+            "no-tools": mock(name),
             "qwen": mock("qwen", tokens_per_text=other_tokens),
         }
         if place in refused:
             return self._stack.enter_context(serving(lambda path, body: refusal(*refused[place])))
-        return self._stack.enter_context(serving(healthy[place].answer, ENGINE_KEY if place == "engine" else ""))
+        answer = without_tools(healthy[place]) if place == "no-tools" else healthy[place].answer
+        key = ENGINE_KEY if place in ("engine", "no-tools") else ""
+        return self._stack.enter_context(serving(answer, key))
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +120,13 @@ def verified(engine: Server, name: str, through: str, asked_as: str = "", key_en
     return seen
 
 
-def judge(seen: Seen, caught: str | None) -> None:
-    assert seen.missed() == ([caught] if caught else [])
+def judge(seen: Seen, caught: str | None, *, tools: bool = True) -> None:
+    """Check the verdicts. `tools`: the engine has a tool parser; without one its own verdict has no result."""
+    assert seen.missed() == [*([] if tools else ["engine-tools"]), *([caught] if caught else [])]
     held = [verdict.id for verdict in seen.verdicts if verdict.ok]
-    assert held[:2] == ["engine-tokenizer", "engine-counter"]
-    assert held[2:] == ["router-tokenizer", "router-counter"] or caught
+    engine = ["engine-tokenizer", "engine-counter", *(["engine-tools"] if tools else [])]
+    assert held[: len(engine)] == engine
+    assert held[len(engine) :] == ["router-tokenizer", "router-counter", "router-tools"] or caught
     reported = json.dumps([verdict.to_json() for verdict in seen.verdicts]) + json.dumps(seen.responses)
     assert ROUTER_KEY not in reported
     assert ENGINE_KEY not in reported
@@ -169,15 +182,15 @@ def litellms(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.mark.parametrize(("group", "name"), LITELLM_CASES)
 def test_litellm(group: str, name: str, litellms: Callable[[str], str], servers: Servers) -> None:
     case = LITELLM[group]["cases"][name]
-    seen = verified(servers.at("engine", name), name, litellms(group), case.get("asked_as", ""))
-    judge(seen, case.get("caught"))
+    place = case.get("engine", "engine")
+    seen = verified(servers.at(place, name), name, litellms(group), case.get("asked_as", ""))
+    judge(seen, case.get("caught"), tools=place != "no-tools")
 
 
 def test_the_example_without_fallback_returns_the_refusal(servers: Servers, tmp_path: Path) -> None:
     example = yaml.safe_load((paths.ROOT / "docs/examples/litellm.yml").read_text(encoding="utf-8"))
     (entry,) = example["model_list"]
-    no_parser = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-    with serving(lambda path, body: refusal(400, no_parser)) as (address, port):
+    with serving(lambda path, body: refusal(400, NO_PARSER)) as (address, port):
         entry["litellm_params"] |= {"api_base": f"http://{address}:{port}/v1", "api_key": ENGINE_KEY}
         example["model_list"].append(model(servers, "qwen", "qwen", {"at": "qwen"}))
         example["general_settings"]["master_key"] = ROUTER_KEY

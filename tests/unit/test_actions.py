@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,9 @@ from ansible.errors import AnsibleActionFail
 
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
-from vllm_spark.core import own_process
+from vllm_spark.core import own_process, paths
 from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory import variables
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
 from vllm_spark.sizing import reference_spark
@@ -127,6 +129,38 @@ def test_an_idle_host_has_no_spec() -> None:
     assert result == {"changed": False, "spec": None, "questions": None}
 
 
+def test_a_variable_that_nothing_reads_is_named_once() -> None:
+    """The misspelt variable of the group is named by its first host, and that of one host by this host."""
+    hostvars: dict[str, dict[str, Any]] = {
+        "spark1": {"vllm_secret": {}, "vllm_secrets": {}, "vllm_plan_box": {}, "ansible_user": "nvidia"},
+        "spark2": {"vllm_secret": {}, "vllm_fabrik": {}},
+    }
+    printed = []
+    for host in ("spark1", "spark2"):
+        run = FakeRun(host=host, hostvars=hostvars)
+        run.act("vllm_spec", **inventory(PAIR, host=host))
+        printed += run.lines
+    assert printed == [
+        "spark1  warning unknown-variable: vllm_secret is set, and nothing reads it. "
+        "Fix: rename it to vllm_secrets, or delete it.",
+        "spark2  warning unknown-variable: vllm_fabrik is set, and nothing reads it. "
+        "Fix: rename it to vllm_fabric, or delete it.",
+    ]
+
+
+@pytest.mark.parametrize(("name", "fix"), [("vllm_xyzzy", "delete it, or rename it without vllm_.")])
+def test_a_name_that_resembles_none_has_no_suggestion(name: str, fix: str) -> None:
+    (line,) = variables.warnings([name, "other_prefix"], variables.known())
+    assert line.endswith(fix)
+
+
+def test_no_variable_of_the_shipped_inventories_is_unknown() -> None:
+    files = [*(paths.ROOT / "inventories").rglob("vllm.yml"), *(paths.ROOT / "inventories").rglob("hosts.yml")]
+    used = {name for file in files for name in re.findall(r"^ *(vllm_\w+):", file.read_text(), re.MULTILINE)}
+    assert {"vllm_deployments", "vllm_secrets"} <= used
+    assert list(variables.warnings(used, variables.known())) == []
+
+
 def test_a_spec_is_quiet_and_has_its_questions(spec: Spec) -> None:
     result = FakeRun().act("vllm_spec", **inventory(DEPLOYMENT))
     assert result["_ansible_verbose_override"]
@@ -154,8 +188,8 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     idle = run.act("vllm_plan", hosts=[])["plan"]
     assert (idle["idle"], idle["stop_units"], idle["gates"]) == (True, [unit], {})
     forecast = {"hosts": [], "context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": []}
-    assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} stops: no deployment is active here"]
-    assert run.lines[0] == run.lines[1] == f"spark1  {unit} stops: no deployment is active here"
+    assert run.act("vllm_forecast", **forecast)["lines"] == [f"{unit} would be stopped: no deployment is active here"]
+    assert run.lines[0] == run.lines[1] == f"spark1  {unit} would be stopped: no deployment is active here"
 
 
 def forecast_args(*hosts: str, **more: Any) -> dict[str, Any]:
@@ -265,10 +299,19 @@ def test_the_history_of_all_hosts_is_one_table() -> None:
     assert run.calls == [("vllm_history", {"deployment": "demo", "last": 5})]
     entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
     run.hostvars = {host: {"vllm_history_read": {"entries": entries}} for host in HOSTS}
-    rows = run.act("vllm_history", phase="table", json=True)["rows"]
+    rows = run.act("vllm_history", phase="table", json=True, json_file="")["rows"]
     assert [row["host"] for row in rows] == HOSTS
     assert json.loads(run.lines[-1]) == rows
-    run.act("vllm_history", phase="table", json=False)
+    run.act("vllm_history", phase="table", json=False, json_file="")
+    assert "spark2" in run.lines[-1]
+
+
+def test_the_history_is_written_to_a_file(tmp_path: Path) -> None:
+    entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
+    run = FakeRun(hostvars={host: {"vllm_history_read": {"entries": entries}} for host in HOSTS})
+    file = tmp_path / "history.json"
+    rows = run.act("vllm_history", phase="table", json=False, json_file=str(file))["rows"]
+    assert json.loads(file.read_text()) == rows
     assert "spark2" in run.lines[-1]
 
 

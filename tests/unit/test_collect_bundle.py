@@ -234,6 +234,16 @@ def test_the_output_of_the_play(tmp_path: Path) -> None:
     assert lines[-1].startswith(f"bundle: {path} (")
 
 
+def test_a_restart_without_a_finding_is_not_called_clean(tmp_path: Path) -> None:
+    unit = {"ActiveState": "active", "SubState": "running", "Result": "success", "NRestarts": "4"}
+    for deployments, clean in (({"demo": unit}, False), ({"demo": {**unit, "NRestarts": "0"}}, True)):
+        content = collected({}, deployments=deployments)
+        path = written(tmp_path, content)
+        text = "\n".join(support_bundle.report_lines(content, support_bundle.examine(content), RUN, path))
+        assert ("no finding" in text) is clean
+        assert ("demo was restarted, and no line of the logs explains why. Fix: " in text) is not clean
+
+
 def test_logs_of_a_stopped_deployment_are_earlier_logs() -> None:
     files = {"deployments/a/journal.log": PORT, "deployments/ab/journal.log": KILLED}
     examination = support_bundle.examine(collected(files, deployments={"a": STOPPED, "ab": UNIT}))

@@ -305,7 +305,7 @@ def test_the_launch_runs_the_derived_image_and_the_record_names_both(tmp_path: P
         DIGEST,
         {"image": one.image, "inputs": one.derived.inputs},
     )
-    assert f"image {one.image} is built here from {one.base}" in summary
+    assert f"image {one.image} would be built here from {one.base}" in summary
     assert planned.pull
     assert planned.gates["image"] == one.image
     assert "https://example.org/simple" in shlex.join(planned.build["command"])

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from vllm_spark.cli import main
-from vllm_spark.doctor import command, diagnosis, log_lines
-from vllm_spark.doctor.diagnosis import UNRECOGNISED, Log, judge
+from vllm_spark.doctor import command, log_lines
+from vllm_spark.doctor.diagnosis import judge
+from vllm_spark.doctor.findings import GENERIC_RUNBOOK, UNRECOGNISED
+from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.signatures import Harmless, harmless, signatures
 
 LOGS = Path(__file__).parents[1] / "data" / "engine-logs"
@@ -40,7 +42,7 @@ EXPECTED = {
     "made/dealt-with.log": ["env-ignored"],
     "made/chained.log": [UNRECOGNISED],
     "made/ray-wrapped.log": [UNRECOGNISED],
-    "made/validation.log": [UNRECOGNISED],
+    "made/validation.log": ["setting-refused"],
 }
 
 
@@ -250,7 +252,7 @@ def test_the_output_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixtur
         "Not recognised:",
         f" - the engine stopped with a ValueError that no signature knows, {file}:5: ValueError: 3 is odd",
     ]
-    assert output[5].endswith(f"See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}")
+    assert output[5].endswith(f"See docs/runbooks/{GENERIC_RUNBOOK}")
     assert output[6:] == ["read 5 lines of 1 log"]
 
 

@@ -49,7 +49,7 @@ def container(**changes: Any) -> dict[str, Any]:
 
 
 def env_reasons(what: str) -> list[str]:
-    return [f"env: {what}", f"vllm@demo.service is restarted: its env file changes: {what}"]
+    return [f"env: {what}", f"vllm@demo.service would be restarted: its env file changes: {what}"]
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def env_reasons(what: str) -> list[str]:
         ({"env": SAME}, env_reasons("its mode or other lines")),
         (
             container(image="ghcr.io/owner/engine@sha256:999999999999eee", labels={"vllm-spark.launch": "0"}),
-            ["image 999999999999 becomes 111111111111", "vllm@demo.service is restarted: its launch changed"],
+            ["image 999999999999 becomes 111111111111", "vllm@demo.service would be restarted: its launch changed"],
         ),
-        ({"env_mtimes": {"demo": STARTED + 1}}, ["vllm@demo.service is restarted: its env file changed"]),
+        ({"env_mtimes": {"demo": STARTED + 1}}, ["vllm@demo.service would be restarted: its env file changed"]),
         (
             {
                 "docker": {"containers": {"vllm-demo": None}},
                 "units": {"vllm@demo.service": {"ActiveState": "failed"}},
                 "running_units": [],
             },
-            ["vllm@demo.service is started: it is not running"],
+            ["vllm@demo.service would be started: it is not running"],
         ),
         (
             {"units": {"vllm@demo.service": {"UnitFileState": "disabled"}}},
-            ["vllm@demo.service is started: its unit is not enabled"],
+            ["vllm@demo.service would be started: its unit is not enabled"],
         ),
         ({"units": {"vllm@demo.service": {"NeedDaemonReload": "yes"}}}, ["systemd reloads its unit files"]),
         ({"running_units": ["vllm@demo.service", "vllm@strange.service"]}, ["deploy refuses: unknown-deployment"]),
@@ -106,7 +106,7 @@ def test_the_lines_of_the_launch_that_differ_are_shown(
     another = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True}, overrides={"args": {"max-model-len": 1234}})
     result = of(another, host_facts)
     assert result.reasons[0] == "launch"
-    assert "vllm@demo.service is restarted: its launch changed" in result.reasons
+    assert "vllm@demo.service would be restarted: its launch changed" in result.reasons
     assert [line for line in result.launch_diff if "max-model-len" in line] == [
         "-  --max-model-len 65536 \\",
         "+  --max-model-len 1234 \\",
@@ -128,7 +128,7 @@ def test_an_idle_spark(facts: dict[str, Any]) -> None:
     facts["units"] = {"vllm@old.service": {"ActiveState": "active"}}
     assert drift.of_idle(facts) == Drift(False)
     facts["running_units"] = ["vllm@old.service"]
-    assert drift.of_idle(facts) == Drift(True, ("vllm@old.service stops",))
+    assert drift.of_idle(facts) == Drift(True, ("vllm@old.service would be stopped",))
 
 
 def test_a_pair_is_compared_with_both_of_its_launches(facts: dict[str, Any], tmp_path: Path) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import launch
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import engine_arguments, engine_flags, flag_names, known_issues, loader, rules
+from vllm_spark.sizing import forecast, forecast_text, reference_spark
+from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
+from vllm_spark.verify import runner
 
 ENGINE = engine_flags.load("0.21.0")
 RECIPE = "gemma-4-26b-a4b-fp8-mtp"
@@ -183,5 +191,91 @@ def test_an_override_replaces_the_recipe_s_flag_in_any_spelling() -> None:
 
 
 def test_an_override_is_checked_before_any_host_is_contacted() -> None:
-    with pytest.raises(RefusedError, match=r"args.dtype: \"float13\" — expected: one of auto, bfloat16"):
+    with pytest.raises(RefusedError, match=r"args.dtype: 'float13' — expected: auto, bfloat16"):
         spec.resolve(placed({"args": {"dtype": "float13"}}), "spark1")
+
+
+def test_a_deployment_sets_the_drafter_s_tokens_and_the_served_names() -> None:
+    names = {"served_name": "gemma4-fp8-mtp", "aliases": ["default", "openclaw/main"]}
+    resolved = spec.resolve(placed({"drafter": {"speculative_tokens": 2}, "model": names}), "spark1")
+    assert resolved
+    flags = launch.flags(resolved)
+    assert flags["speculative-config"]["num_speculative_tokens"] == 2
+    assert flags["served-model-name"] == ["gemma4-fp8-mtp", "default", "openclaw/main"]
+    assert runner.gate_request(resolved, "").served_name == "gemma4-fp8-mtp"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"drafter": {"speculative_tokens": 0}}, "at least 1"),
+        ({"drafter": {"speculative_tokens": None}}, "a whole number"),
+        ({"drafter": {"repository": "a/b"}}, "only speculative_tokens"),
+        ({"model": {"served_name": "two words"}}, "a name without spaces"),
+        ({"model": {"aliases": ["--api-key"]}}, "a name without spaces"),
+        ({"model": {"repository": "a/b"}}, "only aliases, served_name"),
+    ],
+)
+def test_other_values_are_refused(overrides: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(RefusedError, match=words):
+        spec.resolve(placed(overrides), "spark1")
+
+
+def test_a_recipe_without_a_drafter_has_no_tokens_to_set() -> None:
+    inventory = placed({"drafter": {"speculative_tokens": 2}})
+    without = replace(inventory, deployments=[{**inventory.deployments[0], "recipe": "gemma-4-26b-a4b-fp8"}])  # type: ignore[index]
+    with pytest.raises(RefusedError, match="recipe gemma-4-26b-a4b-fp8 has no drafter"):
+        spec.resolve(without, "spark1")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "origin"),
+    [
+        (4, "drafter: 4 tokens a step, acceptance 50% and 76% (measured)"),
+        (2, "(of prose and of code; measured only with 4 tokens a step)"),
+    ],
+)
+def test_an_acceptance_is_measured_for_its_number_of_tokens_only(tokens: int, origin: str) -> None:
+    resolved = spec.resolve(placed({"drafter": {"speculative_tokens": tokens}}), "spark1")
+    assert resolved
+    facts: dict[str, Any] = {"spark1": {"memory": reference_spark.MEMORY}}
+    result = forecast.forecast("demo", resolved.recipe, facts, ForecastRequest(), ForecastContext())
+    assert origin in "\n".join(forecast_text.lines(result, resolved.recipe, ForecastRequest()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("max_num_seqs", 0, "args.max-num-seqs: 0"),
+        ("--pipeline-parallel-size", 2, "args.pipeline-parallel-size: 2"),
+        ("pp", 2, "args.pipeline-parallel-size: 2"),
+        ("max-model-l", "4K", ""),
+    ],
+)
+def test_ranges_are_checked_in_any_spelling(name: str, value: object, fault: str) -> None:
+    faults = [one.what for one in rules.value_faults(changed("args", {name: value}))]
+    assert faults == ([fault] if fault else [])
+
+
+def test_a_flag_by_key_beside_the_recipe_s_map_is_refused() -> None:
+    """The engine would drop one of the two."""
+    recipe = loader.load(RECIPE)
+    whole = replace(recipe, document={**recipe.document, "args": {"compilation-config": {"mode": 3}}})
+    overrides = {"args": {"compilation_config.cudagraph_mode": "NONE"}}
+    faults = list(loader.merged_faults(loader.merged(whole, overrides), overrides))
+    assert [fault.what for fault in faults] == [
+        "args.compilation-config and args.compilation-config.cudagraph_mode: the engine reads only one of them"
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_the_commands_without_a_host_refuse_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text(yaml.safe_dump({**changed("args", {"max-modle-len": 44}), "name": "mine"}))
+    assert main.main([command, str(file)]) == 1
+    captured = capsys.readouterr()
+    assert "mine with vLLM 0.21.0: args.max-modle-len: unknown flag — expected: max-model-len." in captured.err
+    if command == "plan":
+        assert "on Sparks of 64 GB: no-go, mine on spark1: weights take" in captured.out

@@ -272,3 +272,13 @@ def test_a_known_issue_is_a_no_go_until_it_is_accepted(capsys: pytest.CaptureFix
     ids = [line.partition("accept_known_issue=")[2].split()[0].strip(".)") for line in refused.splitlines()]
     assert all(ids), refused
     assert main.main(["plan", str(file), "--accept-known-issue", *ids]) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "key"), [({"utilization": 0.3}, "utilization"), ({"kv_cache_bytes": 1 << 20}, "kv_cache_bytes")]
+)
+def test_a_cache_that_is_too_small_names_the_setting_of_its_size(budget: dict[str, Any], key: str) -> None:
+    recipe = {**loader.load("gemma-4-31b-nvfp4").document, "memory": budget}
+    facts = {"spark1": {"memory": reference_spark.MEMORY}}
+    result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
+    assert f"raise overrides.memory.{key}, or lower" in result.refusals[0].fix

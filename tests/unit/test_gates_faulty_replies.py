@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,41 @@ def test_a_router_with_a_fallback_fails(name: str, resolve: Callable[..., Spec])
     assert not any("\n" in verdict.line() for verdict in failed(verdicts))
 
 
+NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+@pytest.mark.parametrize(("fallback", "router"), [("qwen", False), ("twin", False), ("", True)])
+def test_a_router_that_hides_a_refused_tool_choice_fails(
+    fallback: str, router: bool, resolve: Callable[..., Spec]
+) -> None:
+    """Field report 004: the engine has no tool parser, and the router sends the requests with tools elsewhere."""
+    bench = bench_of(resolve(), through="http://router.invalid:4000")
+    engine = bench.server()
+    name = {"name": "qwen", "knows_every_name": True} if fallback == "qwen" else {}
+    other = dataclasses.replace(bench.server(seed=5), **name)
+
+    def without_tools(path: str, body: Mapping[str, Any]) -> Reply:
+        return refusal(400, NO_PARSER) if "tools" in body else engine.answer(path, body)
+
+    def through(path: str, body: Mapping[str, Any]) -> Reply:
+        return other.answer(path, body) if fallback and "tools" in body else without_tools(path, body)
+
+    replies = responses_of(bench, SimpleNamespace(answer=without_tools), through)  # type: ignore[arg-type]
+    verdicts = {verdict.id: verdict for verdict in bench.judge(replies) if verdict.gate == "failover"}
+    assert verdicts["engine-tools"].ok is None
+    assert NO_PARSER.split()[-4] in verdicts["engine-tools"].observed
+    assert [verdict.ok for verdict in verdicts.values()][2:] == [None, True, True, router]
+    if fallback:
+        assert f"from model '{other.name}'" in verdicts["router-tools"].observed
+
+
+def test_a_router_that_sends_tools_to_a_twin_fails(resolve: Callable[..., Spec]) -> None:
+    bench = bench_of(resolve(), through="http://router.invalid:4000")
+    engine, twin = bench.server(), bench.server(seed=5)
+    replies = responses_of(bench, engine, lambda path, body: (twin if "tools" in body else engine).answer(path, body))
+    assert [verdict.id for verdict in failed(bench.judge(replies))] == ["router-tools"]
+
+
 def test_a_stored_fingerprint_of_another_model_fails(resolve: Callable[..., Spec]) -> None:
     healthy = bench_of(resolve())
     engine = healthy.server()
@@ -177,6 +213,21 @@ def test_a_recipe_without_optional_gates_sends_six_requests(resolve: Callable[..
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("status", "ok"), [(200, None), (500, None), (401, True), (404, True)])
+def test_what_invocations_answers_without_a_key_is_reported(status: int, ok: bool | None, bench: Bench) -> None:
+    replies = responses_of(bench, bench.server())
+    replies["key-invocations"] = {"status": status, "json": {"choices": [{"text": "2"}]}, "text": "", "seconds": 0.1}
+    verdict = next(one for one in bench.judge(replies) if (one.gate, one.id) == ("key", "invocations"))
+    assert verdict.ok is ok
+    assert f"without a key{'' if ok is None else ':'} " in verdict.observed
+    assert ("bind 127.0.0.1 and a proxy" in verdict.observed) is (ok is None)
+
+
+def test_a_server_without_a_key_is_not_asked_for_one(bench: Bench) -> None:
+    request = dataclasses.replace(bench.request, api_key=False)
+    assert not [one for one in runner.requests(request) if one["id"].startswith("key-")]
+
+
 # Bytes that are not a valid response, whole or as a stream.
 INVALID_BYTES = {
     "nothing": b"",
@@ -205,7 +256,7 @@ INVALID_BYTES = {
 
 
 # Requests whose text is not judged: an unknown model is judged by its status alone, and any text is a token.
-TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready"}
+TEXT_NOT_JUDGED = {"unknown-model", "failover-unknown", "ready", "key-invocations"}
 
 
 @pytest.mark.parametrize("name", INVALID_BYTES)

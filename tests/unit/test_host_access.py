@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,13 @@ def test_another_error_keeps_its_text() -> None:
 def test_the_message_of_a_module_is_explained() -> None:
     run = FakeRun(modules={"probe": {"failed": True, "msg": "[Errno 28] No space left on device: '/etc/x'"}})
     assert "Fix: ssh -t USER@spark1" in run.act(Example)["msg"]
+
+
+def test_the_exception_of_a_module_is_explained() -> None:
+    summary = SimpleNamespace(event=SimpleNamespace(msg="[Errno 28] No space left on device: '/etc/x'"))
+    result = FakeRun(modules={"probe": {"failed": True, "exception": summary}}).act(Example)
+    assert "spark1: No space left on device: '/etc/x'" in result["msg"]
+    assert "exception" not in result
 
 
 def test_an_error_of_a_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks, host_warnings
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import REGISTRY, Check, Observation, Severity, check
+from vllm_spark.sizing import reference_spark
 
 FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())
 CASES = {case["name"]: case for case in FILE["cases"]}
@@ -55,6 +56,8 @@ def test_case(case: dict[str, Any], healthy: dict[str, Any]) -> None:
     facts = {HEAD: merge(copy.deepcopy(healthy), case.get("facts", {}))}
     if "peer" in case:
         facts[WORKER] = merge(copy.deepcopy(healthy), case["peer"])
+        for name, host_facts in facts.items():
+            host_facts["fabric"] = reference_spark.fabric(name)
     specs = deployed("peer" in case, case.get("recipe", "everything"))
     findings = host_warnings.findings(specs, facts, HEAD)
     lines = dict(zip([finding.signature for finding in findings], host_warnings.lines(findings), strict=True))
@@ -316,6 +319,49 @@ def test_a_host_that_reports_everything(host: ModuleType, tmp_path: Path) -> Non
     assert host.host(str(tmp_path))["reboot"] == []
 
 
+# `iptables -S` of an Ubuntu 24.04 with ufw on, after `ufw allow ssh` and `ufw allow in on enp1s0f1np1` (shortened), and
+# of a Spark without a firewall, on which Docker runs.
+UFW = """-P INPUT DROP
+-P FORWARD DROP
+-P OUTPUT ACCEPT
+-N ufw-before-input
+-N ufw-user-input
+-A INPUT -j ufw-before-input
+-A ufw-before-input -i lo -j ACCEPT
+-A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT
+-A ufw-user-input -i enp1s0f1np1 -j ACCEPT
+-A ufw-user-input -i enP2p1s0f1np1 -p tcp -m tcp --dport 80 -j ACCEPT
+"""
+NO_FIREWALL = "-P INPUT ACCEPT\n-P FORWARD DROP\n-P OUTPUT ACCEPT\n-N DOCKER-USER\n-A FORWARD -j DOCKER-USER\n"
+
+
+@pytest.mark.parametrize(
+    ("rules", "policy", "netdevs"), [(UFW, "DROP", ["enp1s0f1np1"]), (NO_FIREWALL, "ACCEPT", []), ("", "", [])]
+)
+def test_the_rules_of_a_firewall(host: ModuleType, rules: str, policy: str, netdevs: list[str]) -> None:
+    assert host.input_rules(rules) == {"policy": policy, "open_netdevs": netdevs}
+
+
+def test_ufw_is_on_if_its_configuration_says_so(host: ModuleType, tmp_path: Path) -> None:
+    assert host.firewall(str(tmp_path))["ufw"] is False
+    (tmp_path / "etc/ufw").mkdir(parents=True)
+    for setting, on in (("no", False), ("yes", True)):
+        (tmp_path / "etc/ufw/ufw.conf").write_text(f"# /etc/ufw/ufw.conf\n\nENABLED={setting}\nLOGLEVEL=low\n")
+        assert host.firewall(str(tmp_path))["ufw"] is on
+
+
+def test_the_folder_of_the_layers(host: ModuleType, tmp_path: Path) -> None:
+    # /info of Docker 29.2.1 with the containerd store, and of one with overlay2.
+    containerd = {"Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    overlay2 = {"Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"]]}
+    assert host.containerd_root(overlay2, str(tmp_path)) is None
+    assert host.containerd_root(containerd, str(tmp_path)) == "/var/lib/containerd"
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    (tmp_path / "etc/containerd/config.toml").write_text('version = 2\nroot = "/data/containerd"\n')
+    assert host.containerd_root(containerd, str(tmp_path)) == "/data/containerd"
+
+
 def test_a_host_that_reports_nothing(host: ModuleType, tmp_path: Path) -> None:
     assert host.host(str(tmp_path)) == {"swappiness": None, "bios": None, "nics": {}, "reboot": None}
 
@@ -371,7 +417,7 @@ def test_the_module_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> 
     with patch_module_args({"host": True, "disks": ["/"]}), pytest.raises(SystemExit):
         facts.main()
     local = json.loads(capsys.readouterr().out)["facts"]
-    assert local["host"].keys() == {"swappiness", "bios", "nics", "reboot", "processes", "ollama"}
+    assert local["host"].keys() == {"swappiness", "bios", "nics", "reboot", "processes", "ollama", "firewall"}
     assert local["time"]["began"] <= local["time"]["ended"]
     assert "running" not in local["docker"]
     findings = host_warnings.findings(deployed(pair=False), {HEAD: local}, HEAD)

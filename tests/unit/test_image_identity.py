@@ -74,6 +74,14 @@ def test_two_images_in_two_stores_are_unequal(case: str) -> None:
     assert DOCKER.identity(name, overlay2(name)) != DOCKER.identity(name, containerd(name, **changes))
 
 
+def test_an_image_without_its_packed_layers_is_incomplete() -> None:
+    reduced = containerd(DERIVED, Config=None, RootFS={}, Os="", Architecture="")
+    assert DOCKER.identity(DERIVED, reduced) == "incomplete: sha256:manifest"
+    assert DOCKER.identity(DERIVED, reduced) != DOCKER.identity(DERIVED, containerd(DERIVED))
+    reduced = containerd(PULLED, Config=None, RootFS={}, Os="", Architecture="")
+    assert DOCKER.identity(PULLED, reduced, "linux/arm64") == DOCKER.identity(PULLED, overlay2(PULLED))
+
+
 def test_a_pulled_image_is_identified_by_its_digest() -> None:
     assert DOCKER.identity(PULLED, overlay2(PULLED)) == f"{DIGEST} for linux/arm64"
 
@@ -95,7 +103,7 @@ def test_the_store_is_named(info: dict[str, Any], store: str) -> None:
 
 def test_the_supervisor_identifies_a_digest_and_a_content() -> None:
     content = 'linux/arm64 ["sha256:base"] ["PATH=/usr/bin"]'
-    assert supervisor.image_identity(PULLED, content) == f"{DIGEST} for linux/arm64"
+    assert supervisor.image_identity(PULLED, content) == DIGEST
     assert supervisor.image_identity(PULLED, "") == ""
     derived = supervisor.image_identity(DERIVED, content)
     assert derived.startswith("sha256:")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,29 @@ def test_the_unit_is_constant_and_does_not_pull() -> None:
     assert "{{" not in unit
     assert "pull" not in unit
     assert "ExecStart=/etc/vllm-spark/%i/launch" in unit
+
+
+def test_the_site_can_switch_swap_off_and_drop_caches_at_every_start(resolve: Callable[..., Spec]) -> None:
+    spec = resolve()
+    asked = replace(spec, site=replace(spec.site, swap_off=True, drop_caches=True))
+    commands = ["swapoff --all", "sync", "echo 3 >/proc/sys/vm/drop_caches"]
+    assert [line for line in launch.script(asked).splitlines() if line in commands] == commands
+    assert [line for line in launch.script(spec).splitlines() if line in commands] == []
+    assert launch.fingerprint(asked) != launch.fingerprint(spec)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "value"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}}, "max_split_size_mb:512"),
+        ({"env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}}, None),
+        ({"args": {"enable-sleep-mode": True}}, None),
+    ],
+)
+def test_torch_expands_its_segments_unless_the_recipe_says_otherwise(
+    overrides: dict[str, dict[str, object]], value: str | None, resolve: Callable[..., Spec]
+) -> None:
+    spec = resolve()
+    recipe = {**spec.recipe, **{block: {**spec.recipe[block], **changes} for block, changes in overrides.items()}}
+    assert launch.environment(replace(spec, recipe=recipe)).get("PYTORCH_CUDA_ALLOC_CONF") == value

@@ -144,3 +144,20 @@ def test_a_linear_layer_keeps_a_state_and_no_tokens() -> None:
     longer = cache.request_bytes(32768, 2048) - cache.request_bytes(16384, 2048)
     assert longer == 16384 * 20480
     assert cache.state_bytes == 30 * 2146304
+
+
+@pytest.mark.parametrize(
+    ("budget", "advice"),
+    [
+        ({"utilization": 0.9}, "head), or lower overrides.memory.utilization."),
+        ({"kv_cache_bytes": 100 * GIB}, "head), or lower overrides.memory.kv_cache_bytes."),
+        (
+            {"utilization": 0.2, "loading_peak_bytes": 120 * GIB},
+            "head); the peak of loading does not depend on overrides.memory.",
+        ),
+    ],
+)
+def test_the_fix_names_what_makes_the_start_smaller(budget: dict[str, Any], advice: str) -> None:
+    recipe = of("gemma-4-31b-fp8", memory=budget)
+    (refusal,) = memory.too_little_refusal("demo", "spark1", recipe, reference_spark.MEMORY)
+    assert refusal.fix.endswith(advice)

@@ -71,7 +71,13 @@ def site(facts: dict[str, Any], tmp_path: Path) -> Make:
 def state_of(model: PulledModel, has: set[str]) -> dict[str, Any]:
     state = next((state for state in ("whole", "cut", "unread") if state in has), "")
     size = model.size or 1000
-    empty = {"folder": model.folder, "commit": model.commit, "manifest": bool(state), "wrong": []}
+    empty = {
+        "folder": model.folder,
+        "commit": model.commit,
+        "manifest": bool(state),
+        "wrong": [],
+        "present": bool(state) or "copied" in has,
+    }
     empty |= {"whole": 0, "unread": 0, "missing": 0, "partial": 0, "error": ""}
     if state == "cut":
         return empty | {"whole": size - 100, "missing": 100, "wrong": ["model.safetensors"]}
@@ -360,3 +366,17 @@ def test_the_roles_run_only_known_jobs() -> None:
     text = "".join(file.read_text() for file in (paths.ROOT / "roles").rglob("*.yml"))
     names = re.findall(r"^ +vllm_spark\.toolkit\.vllm_pull_job:\n +job: ([\w-]+)$", text, re.MULTILINE)
     assert set(names) == set(jobs.JOBS)
+
+
+@pytest.mark.parametrize(
+    ("has", "part"),
+    [
+        (set(), "comes from the hub, "),
+        ({"cut"}, "comes from the hub, 0.0 GiB"),
+        # `plan` says that the model is on the host: the pull says what it still needs the hub for.
+        ({"copied"}, "is here without a manifest"),
+    ],
+)
+def test_the_line_says_what_the_hub_is_needed_for(has: set[str], part: str, site: Make) -> None:
+    mine = steps(site(ALONE, {"spark1": {"image", *has}}))["spark1"]
+    assert any(part in line for line in mine.lines), mine.lines

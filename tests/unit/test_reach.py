@@ -103,11 +103,15 @@ def run_of(request: Any, host: str, sent: list[Any], monkeypatch: pytest.MonkeyP
         return {"status": 200, "seconds": 0.1}
 
     monkeypatch.setitem(plugin.act.__globals__, "send", send)
-    hostvars = {"spark1": {"ansible_host": "10.0.0.1"}, "spark2": {"ansible_host": "10.0.0.2"}}
+    hostvars: dict[str, dict[str, Any]] = {
+        "spark1": {"ansible_host": "10.0.0.1"},
+        "spark2": {"ansible_host": "10.0.0.2"},
+    }
+    deployment = {"name": variables.get("name", "demo"), "hosts": ["spark1", "spark2"]}
+    hostvars[host]["spark_precheck_resolved"] = {"spec": {"deployment": deployment}}
     run = FakeRun(host=host, hostvars=hostvars, modules={"vllm_probe": probe})
     run.plugin = plugin  # type: ignore[attr-defined]
     monkeypatch.setattr(plugin, "_ssh", lambda _self: ("ssh", ""))
-    monkeypatch.setattr(plugin, "_head", lambda _self: variables.get("head", "spark1"))
     return run
 
 
@@ -127,6 +131,15 @@ def test_the_other_rank_asks_the_head_over_the_printed_address(
     assert sent == []
     assert run.calls[-1][1]["requests"][0]["base"] == "http://10.0.0.1:8000"
     assert "✓ reach address: http://10.0.0.1:8000 answers from spark2" in "\n".join(run.lines)
+
+
+def test_a_rank_of_another_deployment_than_the_resolved_one_does_not_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = dataclasses.replace(gate_request(bind="0.0.0.0"), rank=1)  # noqa: S104
+    run = run_of(request, "spark2", [], monkeypatch, name="another")
+    assert run.act(run.plugin, **arguments(request, tmp_path))["holds"]  # type: ignore[attr-defined]
+    assert "— reach address: nobody asked" in "\n".join(run.lines)
 
 
 def test_the_controller_asks_the_head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

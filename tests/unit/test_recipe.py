@@ -164,3 +164,25 @@ def test_templates_in_a_recipe_are_not_rendered(tmp_path: Path) -> None:
     document = copy.deepcopy(GOOD) | {"name": "broken"}
     document["env"]["TEXT"] = "{{ vllm_secrets }}"
     assert loader.read(write(tmp_path, document)).document["env"]["TEXT"] == "{{ vllm_secrets }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("gemma-4-31b-bf1", "name 'gemma-4-31b-bf16'."),
+        ("gemma-4-31b-aqw", "name 'gemma-4-31b-awq'."),
+        ("gemma-4-31b-fp8-", "name 'gemma-4-31b-fp8-tp2'."),
+    ],
+)
+def test_a_misspelt_name_has_its_suggestion(name: str, fix: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        loader.load(name)
+    assert refused.value.refusals[0].fix == fix
+
+
+def test_the_beginning_of_a_name_suggests_all_names_that_begin_with_it() -> None:
+    with pytest.raises(RefusedError) as refused:
+        loader.load("gemma-4-26")
+    fix = refused.value.refusals[0].fix
+    assert fix.startswith("name one of 'gemma-4-26b-a4b-fp8")
+    assert "31b" not in fix

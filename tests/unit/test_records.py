@@ -75,7 +75,7 @@ def test_deploy_refuses_a_broken_record(resolve: Callable[..., Spec], facts: dic
         plan.of_host({"spark1": spec}, hosts, "spark1", "test")
     assert [refusal.id for refusal in refused.value.refusals] == ["broken-record"]
     assert "/etc/vllm-spark/demo/deployed.json on spark1 cannot be used: it is empty" in str(refused.value)
-    assert "ssh spark1 sudo mv" in str(refused.value)
+    assert "ssh -t spark1 sudo mv" in str(refused.value)
 
 
 def launch_folder(folder: Path, record: str, gates: str) -> None:

@@ -186,6 +186,7 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({}, PAIR, ["remove-everything"]),
     ({"limited": True}, PAIR, []),
     ({"everything": True}, PAIR, []),
+    ({"preview": True}, PAIR, []),
     ({"deployment": "demo"}, PAIR, []),
     ({"deployment": "absent"}, PAIR, ["remove-unknown"]),
     ({"limited": True}, BROKEN, ["remove-without-docker"]),

@@ -54,7 +54,7 @@ def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str,
         "rank": 0,
         "ranks": 1,
         "wanted": True,
-        "state": "active (running)",
+        "state": "serving",
         "unit": up,
         "image": image,
         "model": host_facts["records"]["demo"]["model"],
@@ -66,7 +66,7 @@ def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str,
     assert [cell.strip() for cell in first.split("│")[1:-1]] == [
         "spark1",
         "demo",
-        "active (running)",
+        "serving",
         "111111111111",
         "—",
         "112.0/121.7 GiB",
@@ -164,21 +164,31 @@ def test_other_deployments_on_the_host_are_listed(spec: Spec, host_facts: dict[s
 
 def test_a_refused_inventory_hides_nothing_that_runs(host_facts: dict[str, Any]) -> None:
     result = one(None, host_facts, refused="no such recipe")
-    assert (result["name"], result["wanted"], result["state"]) == ("demo", None, "active (running)")
+    assert (result["name"], result["wanted"], result["state"]) == ("demo", None, "serving")
     assert result["drift"] == {"differs": None, "reasons": ["unknown: the inventory is refused"], "launch_diff": []}
 
 
 def test_a_deploy_that_was_rolled_back(spec: Spec, host_facts: dict[str, Any]) -> None:
-    record = host_facts["records"]["demo"]
-    failed = {"recipe": "everything-new", "launch": "new", "previous": {"launch": record["launch"]}}
+    note = "everything-new missed its gates and was taken back"
+    requested = host_facts["records"]["demo"]["launch"]
+    host_facts["records"]["demo"]["launch"] = "before"
+    failed = {"recipe": "everything-new", "launch": requested, "previous": {"launch": "before"}}
     host_facts["status"]["deployments"]["demo"]["failed"] = failed
     assert one(spec, host_facts)["taken_back"]["recipe"] == "everything-new"
-    assert "everything-new missed its gates and was taken back" in status_table.table(
-        shown(spark1=HostResult(spec, "", host_facts))
-    )
+    assert note in status_table.table(shown(spark1=HostResult(spec, "", host_facts)))
+    # The inventory requests another launch than the one that failed.
+    host_facts["status"]["deployments"]["demo"]["failed"] = {**failed, "launch": "another"}
+    assert one(spec, host_facts)["taken_back"] is None
     # A later launch runs, so the rollback is no longer reported.
     host_facts["status"]["deployments"]["demo"]["failed"] = {**failed, "previous": {"launch": "older"}}
     assert one(spec, host_facts)["taken_back"] is None
+
+
+def test_a_deployment_that_is_no_longer_active_has_no_note(spec: Spec, host_facts: dict[str, Any]) -> None:
+    failed = {"recipe": "r", "launch": host_facts["records"]["demo"]["launch"], "previous": {"launch": "before"}}
+    host_facts["records"]["demo"]["launch"] = "before"
+    host_facts["status"]["deployments"]["demo"]["failed"] = failed
+    assert one(None, host_facts)["taken_back"] is None
 
 
 @pytest.mark.parametrize(
@@ -283,7 +293,7 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
         (
             1,
             "waiting for spark1; before that: its container ended with status 137",
-            ["vllm@pair.service is restarted: it is waiting"],
+            ["vllm@pair.service would be restarted: it is waiting"],
         ),
     ]
     assert "pair, rank 0" in status_table.table(documented())

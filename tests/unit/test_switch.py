@@ -139,7 +139,7 @@ def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
     assert "vllm@b.service" in plan.questions(spec)["units"]
     idle, text = plan.idle_plan(facts)
     assert idle.stop_units == ["vllm@b.service"]
-    assert text == ["vllm@b.service stops: no deployment is active here"]
+    assert text == ["vllm@b.service would be stopped: no deployment is active here"]
 
 
 ANALYZE = shutil.which("systemd-analyze")

@@ -54,7 +54,7 @@ def test_a_failure_names_the_root_cause_and_the_log() -> None:
     message = startup.failure(watch, "vllm@demo.service", "spark1")
     assert "--swap-space" in message
     assert " Fix: " in message
-    assert message.endswith("Log: ssh spark1 sudo journalctl -u vllm@demo.service -e")
+    assert message.endswith("Log: ssh -t spark1 sudo journalctl -u vllm@demo.service -e")
 
 
 def test_a_failure_without_a_log_names_the_command() -> None:

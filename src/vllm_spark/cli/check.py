@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.recipe import loader
+from vllm_spark.recipe import engine_arguments, loader
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     refusals: list[Refusal] = []
     for file in args.files or loader.names([paths.RECIPES]).values():
         try:
-            loader.read(file)
+            refusals += engine_arguments.refusals(loader.read(file).document, ())
         except RefusedError as error:
             refusals += error.refusals
     if refusals:

@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if not facts and not args.memory:
         for other_gb in reference_spark.SIZES_GB[:-1]:
             other = _forecast(args, recipe, _reference(recipe, other_gb))
-            print(f"  on Sparks of {other_gb} GB: {_verdict(other.refusals)} (vllm-spark plan --memory {other_gb})")
+            verdict = _verdict(other.refusals, result.refusals)
+            print(f"  on Sparks of {other_gb} GB: {verdict} (vllm-spark plan --memory {other_gb})")
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1
@@ -86,5 +87,9 @@ def _request(args: argparse.Namespace) -> ForecastRequest:
     return ForecastRequest(args.context, args.streams, args.min_speed)
 
 
-def _verdict(refusals: Sequence[Refusal]) -> str:
-    return "no-go, " + refusals[0].what if refusals else "go"
+def _verdict(refusals: Sequence[Refusal], printed: Sequence[Refusal]) -> str:
+    """Return go, or no-go with its first reason that is not among those printed in full."""
+    own = [refusal for refusal in refusals if refusal not in printed]
+    if own:
+        return f"no-go, {own[0].what}"
+    return "no-go for the same reason" if refusals else "go"

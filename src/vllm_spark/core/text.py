@@ -1,8 +1,12 @@
-"""Untrusted text, made safe for one line of a message."""
+"""Texts for messages: untrusted text made safe for one line, and the names that a misspelt one may mean."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 MAX_CHARACTERS = 200
+DIGEST_DIGITS = 12
 
 
 def quoted(text: object) -> str:
@@ -15,3 +19,26 @@ def one_line(text: str) -> str:
     """Return a text as one line. A text that is too long or not printable is quoted and escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() and len(line) <= MAX_CHARACTERS else quoted(line)
+
+
+def short_digest(image: str) -> str:
+    """Return the first digits of the digest of an image, the same ones in every output."""
+    return image.rpartition(":")[2][:DIGEST_DIGITS]
+
+
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that `name` may mean: those that begin with it, else the one that is most similar, else none.
+
+    A name with which all others begin stands for them."""
+    names = list(known)
+    begun = [each for each in names if name and each.startswith(name)]
+    shortest = min(begun, key=len, default="")
+    if begun and all(each.startswith(shortest) for each in begun):
+        return [shortest]
+    return begun or difflib.get_close_matches(name, names, n=1)
+
+
+def choice(names: Iterable[str]) -> str:
+    """Return the end of a fix: the name to use, or the names to choose from."""
+    quoted_names = [repr(name) for name in names]
+    return f"name {quoted_names[0]}." if len(quoted_names) == 1 else f"name one of {', '.join(quoted_names)}."

@@ -57,7 +57,7 @@ class DiskFacts(TypedDict):
 
 class DockerFacts(TypedDict, total=False):
     """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `store` is the image
-    store: overlay2, or "overlayfs (containerd)"."""
+    store: overlay2, or "overlayfs (containerd)". `containerd_root` is set if containerd keeps the images."""
 
     version: str
     error: str
@@ -67,6 +67,8 @@ class DockerFacts(TypedDict, total=False):
     store: str
     on_gpu: list[str]
     disk: DiskFacts | None
+    containerd_root: str | None
+    containerd_disk: DiskFacts | None
 
 
 class PortHolder(TypedDict):
@@ -102,9 +104,23 @@ class FirmwareFacts(TypedDict, total=False):
     reboot: list[str] | None
 
 
-class HostFacts(FirmwareFacts, total=False):
-    """Firmware, GPU processes and pending changes of a host."""
+class InputRules(TypedDict):
+    """The policy of the chain INPUT, empty if unknown, and the netdevs on which every connection is accepted."""
 
+    policy: str
+    open_netdevs: list[str]
+
+
+class FirewallFacts(InputRules):
+    """The firewall of a host. `ufw` is true if it is switched on."""
+
+    ufw: bool
+
+
+class HostFacts(FirmwareFacts, total=False):
+    """Firmware, GPU processes, firewall and pending changes of a host."""
+
+    firewall: FirewallFacts
     processes: list[ProcessFacts]
     ollama: list[OllamaModel] | None
 
@@ -225,6 +241,7 @@ class Record(TypedDict, total=False):
     engine: str
     model: str
     launch: str
+    launch_sha256: str
     port: int
     room: Mapping[str, Any]
     accepted_known_issues: list[str]

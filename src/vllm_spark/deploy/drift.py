@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.text import short_digest
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
@@ -26,11 +27,13 @@ DIFF_LINES = 40
 @dataclass(frozen=True, slots=True)
 class Drift:
     """Differences between a host and its plan. `differs` is None if unknown; the first of `reasons` has the cause.
-    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install."""
+    `launch_diff` are lines of a unified diff from the launch on the host to the one that deploy would install, and
+    `launch` is the fingerprint of that one, empty if it is unknown."""
 
     differs: bool | None
     reasons: tuple[str, ...] = ()
     launch_diff: tuple[str, ...] = ()
+    launch: str = field(default="", compare=False)
 
     def summary(self, most: int = 2) -> str:
         """Return `none`, or the first reasons."""
@@ -55,21 +58,21 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
     except RefusedError as error:
         return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
     reasons = tuple(_reasons(planned, facts[host]))
-    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])))
+    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
 
 
 def of_idle(facts: Facts) -> Drift:
     """Return the drift of a host without an active deployment."""
     stops = plan.idle_plan(facts)[0].stop_units
-    return Drift(bool(stops), tuple(f"{unit} stops" for unit in stops))
+    return Drift(bool(stops), tuple(f"{unit} would be stopped" for unit in stops))
 
 
 def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     container = facts["docker"]["containers"].get(planned.container)
     if container and container["image"] != planned.image:
-        yield f"image {_short(container['image'])} becomes {_short(planned.image)}"
+        yield f"image {short_digest(container['image'])} becomes {short_digest(planned.image)}"
     if planned.pull or planned.build or planned.transfer:
-        yield f"image {_short(planned.image)} is fetched or built"
+        yield f"image {short_digest(planned.image)} would be fetched or built"
     changed = [file for file in planned.files if _differs(file, facts)]
     yield from _files(planned, changed)
     env = facts.get("env")
@@ -79,9 +82,9 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
         yield "systemd reloads its unit files"
     if not planned.settled:
         # The state is "restarted" or "started".
-        yield f"{planned.unit} is {planned.state}: {planned.reason}"
+        yield f"{planned.unit} would be {planned.state}: {planned.reason}"
     for unit in planned.stop_units:
-        yield f"{unit} stops"
+        yield f"{unit} would be stopped"
 
 
 def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
@@ -122,7 +125,3 @@ def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
     yield from lines[:DIFF_LINES]
     if len(lines) > DIFF_LINES:
         yield f"… and {len(lines) - DIFF_LINES} lines more: deploy.yml --check --diff"
-
-
-def _short(image: str) -> str:
-    return image.rpartition(":")[2][:12]

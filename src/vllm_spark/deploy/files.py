@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
     kept: Record = {**old}
     kept.pop("previous", None)
     previous = old.get("previous") if same or not keeps_old else kept
+    if previous and previous.get("launch") == fingerprint:
+        previous = None
     record: Record = {
         "deployment": spec.deployment.name,
         "rank": spec.rank,
@@ -67,10 +70,12 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         "engine": recipe["engine"]["version"],
         "model": f"{recipe['model']['repository']}@{recipe['model']['revision']}",
         "launch": fingerprint,
+        # The fingerprint leaves out comments; this identifies the file, so that an edit on the host is noticed.
+        "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),
-        "toolkit": old["toolkit"] if same else toolkit,
+        "toolkit": old.get("toolkit", toolkit) if same else toolkit,
         "previous": previous or None,
     }
     if spec.derived:

@@ -20,12 +20,13 @@ class ImageSteps:
     build: Mapping[str, Any] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
 
-    def lines(self, spec: Spec) -> list[str]:
-        """Return the lines that an operator reads about them."""
+    def lines(self, spec: Spec, *, acts: bool = False) -> list[str]:
+        """Return the lines that an operator reads about them, conditional for a verb that does not act."""
         if self.build:
-            return [f"image {spec.image} is built here from {spec.base}"]
+            return [f"image {spec.image} {'is' if acts else 'would be'} built here from {spec.base}"]
         if self.transfer and spec.rank:
-            return [f"image {spec.image} comes from {spec.deployment.hosts[0]}, over the fabric"]
+            comes = "comes" if acts else "would come"
+            return [f"image {spec.image} {comes} from {spec.deployment.hosts[0]}, over the fabric"]
         return [f"image {spec.image} is not here yet"] if self.pull else []
 
 

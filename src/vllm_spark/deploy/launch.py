@@ -12,6 +12,7 @@ from typing import Any
 
 from vllm_spark.core import paths, ports
 from vllm_spark.core.templates import templates
+from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
@@ -19,6 +20,11 @@ from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hu
 
 # vLLM gives up on its own engine after this long by default (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
 ENGINE_READY_TIMEOUT_S = 600
+
+
+# torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On
+# a Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
+EXPANDABLE_SEGMENTS = "expandable_segments:True"
 
 
 # Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
@@ -47,6 +53,8 @@ def environment(spec: Spec) -> dict[str, str]:
         "VLLM_LOGGING_COLOR": "0",
         "VLLM_NO_USAGE_STATS": "1",
     }
+    if _may_expand_segments(spec.recipe):
+        env["PYTORCH_CUDA_ALLOC_CONF"] = EXPANDABLE_SEGMENTS
     deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
     if deadline_s > ENGINE_READY_TIMEOUT_S:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
@@ -55,11 +63,23 @@ def environment(spec: Spec) -> dict[str, str]:
     return {**env, **spec.recipe.get("env", {})}
 
 
+def _may_expand_segments(recipe: Document) -> bool:
+    """Return False if the recipe configures torch's allocator by its newer name, which torch reads first, or uses sleep
+    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py)."""
+    return "PYTORCH_ALLOC_CONF" not in recipe.get("env", {}) and not recipe["args"].get("enable-sleep-mode")
+
+
+def served_names(recipe: Document) -> str | list[str]:
+    """Return the name that clients ask for, or a list with its aliases behind it."""
+    model = recipe["model"]
+    return [model["served_name"], *model["aliases"]] if model.get("aliases") else str(model["served_name"])
+
+
 def flags(spec: Spec) -> dict[str, Any]:
     """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
     recipe, placed = spec.recipe, spec.deployment
     planned: dict[str, Any] = {
-        "served-model-name": recipe["model"]["served_name"],
+        "served-model-name": served_names(recipe),
         "host": placed.bind,
         "port": placed.port,
         "tensor-parallel-size": recipe["topology"]["tensor_parallel"],

@@ -76,25 +76,35 @@ def idle_questions(inactive: Sequence[str]) -> dict[str, Any] | None:
     return {"units": list(inactive)} if inactive else None
 
 
-def idle_plan(facts: Facts) -> tuple[Plan, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a plan is made for. `awaited`: ids of refusals that a pull resolves. `acts`: the verb carries the plan
+    out; the lines of other verbs are conditional."""
+
+    awaited: Collection[str] = ()
+    acts: bool = False
+
+
+def idle_plan(facts: Facts, *, acts: bool = False) -> tuple[Plan, list[str]]:
     """Return the plan of a host without an active deployment, and a line per unit for the operator. Deployments that
-    the inventory has made inactive stop. Units that the inventory does not know are left alone.
+    the inventory has made inactive stop. Units that the inventory does not know are left alone. `acts`: the
+    verb stops them.
 
     Its only file is vllm-switch, which the verb switch runs on a host that only stops. deploy places no file there.
     """
     stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
     program = File(SWITCH_PROGRAM, exclusion.switch_program(), "0755")
-    lines = [f"{unit} stops: no deployment is active here" for unit in stop]
+    lines = [f"{unit} {_future(acts)} stopped: no deployment is active here" for unit in stop]
     return Plan(idle=True, folders=[], files=[program], stop_units=stop), lines
 
 
 def of_host(
-    specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, awaited: Collection[str] = ()
+    specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, purpose: Purpose = Purpose()
 ) -> tuple[Plan, list[str]]:
     """Return the plan of one host of a deployment, and the lines that an operator should read. `specs` and `facts` hold
-    every host of the deployment. Raises RefusedError with every reason of this host except those whose ids are in
-    `awaited`. The head reports the faults of a pair as a pair."""
-    refused = [refusal for refusal in refusals(specs[host], facts[host]) if refusal.id not in awaited]
+    every host of the deployment. Raises RefusedError with every reason of this host. The head reports the faults of a
+    pair as a pair."""
+    refused = [refusal for refusal in refusals(specs[host], facts[host]) if refusal.id not in purpose.awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -105,7 +115,7 @@ def of_host(
         raise RefusedError(refused)
     peers = [facts[name] for name in specs if name != host]
     plan = build(ranked[host], facts[host], toolkit, peers)
-    return plan, [*summary(ranked[host], plan), *ranks.notes(specs, facts, host)]
+    return plan, [*summary(ranked[host], plan, acts=purpose.acts), *ranks.notes(specs, facts, host)]
 
 
 def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
@@ -172,13 +182,19 @@ def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:
     return judged is not None and judged["holds"] and judged["launch"] == fingerprint
 
 
-def summary(spec: Spec, plan: Plan) -> list[str]:
-    """Return the lines that an operator reads before anything changes: what happens here and why, and open issues."""
-    action = "stays" if plan.settled else plan.state
+def _future(acts: bool) -> str:
+    return "will be" if acts else "would be"
+
+
+def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
+    """Return the lines that an operator reads before anything changes: what happens here and why, and open issues. A
+    verb that does not act speaks in the conditional."""
+    action = "stays" if plan.settled else f"{_future(acts)} {plan.state}"
     where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {plan.reason}"]
-    lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec)
-    lines += [f"{unit} stops: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec, acts=acts)
+    lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if spec.rank == 0:
         lines += known_issues.notes(
             known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted

@@ -56,7 +56,7 @@ class PreviewedDeploy:
         """A model that is not downloaded yet is not a reason to refuse."""
         awaited = plan.ids_fixed_by_pull(self.specs[host], self.facts[host])
         try:
-            return Preview(plan.of_host(self.specs, self.facts, host, self.toolkit, awaited)[1], [])
+            return Preview(plan.of_host(self.specs, self.facts, host, self.toolkit, plan.Purpose(awaited))[1], [])
         except RefusedError as error:
             return Preview([], list(error.refusals))
 

@@ -81,5 +81,6 @@ def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[R
         yield IMAGES_DIFFER(
             what=f"{next(iter(specs.values())).image} is not the same image on both: {observed}",
             expected="one image, because the ranks exchange pickled Python objects",
-            fix=f"{' and '.join(f'ssh {host} sudo docker image rm' for host in images)} that image, then deploy again.",
+            fix=f"{' and '.join(f'ssh -t {host} sudo docker image rm' for host in images)} that image, then deploy "
+            "again.",
         )

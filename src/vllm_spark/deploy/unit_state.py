@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.inventory.spec import Spec
 
@@ -44,6 +46,19 @@ def settled(spec: Spec, facts: Facts) -> bool:
 def units_to_stop(spec: Spec, facts: Facts) -> list[str]:
     """Return the units of inactive deployments that run on the host or would start with the next boot."""
     return [unit for name in spec.inactive if occupies(unit := f"vllm@{name}.service", facts)]
+
+
+def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
+    """Return a line for each deployment that stops here and has ranks on Sparks that this deployment does not have."""
+    lines = []
+    for name, hosts in spec.elsewhere.items():
+        if f"vllm@{name}.service" in stop_units:
+            where, limit = " and ".join(hosts), ",".join(hosts)
+            lines.append(
+                f"{name} ends on {where} as well: its rank there waits without this one, and serves nothing. "
+                f"ansible-playbook stop.yml -l {limit} ends that rank, deploy.yml -l {limit} replaces it"
+            )
+    return lines
 
 
 def _running_container(facts: Facts, name: str) -> ContainerFacts | None:

@@ -103,7 +103,7 @@ AFTER = (
     ),
     Line(
         "The log of the start has no finding.",
-        "ssh HOST sudo journalctl -u vllm@NAME -o cat -b | vllm-spark doctor -",
+        "ssh USER@ADDRESS journalctl -u vllm@NAME -o cat -b | vllm-spark doctor -",
     ),
 )  # fmt: skip
 

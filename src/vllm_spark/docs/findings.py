@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from vllm_spark.docs.markdown import table
+from vllm_spark.doctor.families import Family, families
 from vllm_spark.doctor.signatures import SEVERITIES, Signature, harmless, signatures
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.registry import Check
@@ -13,7 +14,7 @@ from vllm_spark.preflight.registry import Check
 HEAD = """\
 # Findings
 
-`vllm-spark docs` writes this page from `src/vllm_spark/doctor/signatures.yml` and
+`vllm-spark docs` writes this page from `src/vllm_spark/doctor/signatures.yml`, `src/vllm_spark/doctor/families.yml` and
 `src/vllm_spark/preflight/checks`; do not edit it. `vllm-spark doctor LOG…` searches logs of the engine, Ray,
 NCCL, the kernel and Docker for the signatures, and lists its findings in this order. A failed start ends with the first
 finding that is not a warning. The last table lists the host warnings, which `precheck` and `deploy` show before
@@ -37,6 +38,13 @@ def text() -> str:
         )
     parts.append(
         _section(
+            "Families: causes of exceptions that no signature above explains",
+            ("id", "log line", "a second start can help", "runbook", "source"),
+            map(_family_cells, families()),
+        )
+    )
+    parts.append(
+        _section(
             "Harmless: log lines that only look like a fault",
             ("log line", "why it is harmless", "source"),
             ((f"`{line.example}`", line.why, line.source) for line in harmless()),
@@ -55,6 +63,11 @@ def text() -> str:
 def _host_cells(check: Check) -> tuple[str, ...]:
     message = re.sub(r"\{(\w+)\}", lambda value: value[1].upper(), check.what)
     return check.id, message, _runbook(f"{check.runbook}.md"), check.source
+
+
+def _family_cells(family: Family) -> tuple[str, ...]:
+    transient = "yes" if family.transient else "no"
+    return family.id, f"`{family.example}`", transient, _runbook(family.runbook), family.source
 
 
 def _cells(signature: Signature) -> tuple[str, ...]:

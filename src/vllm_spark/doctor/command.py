@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vllm_spark.core.refusal import register
-from vllm_spark.doctor import diagnosis
-from vllm_spark.doctor.diagnosis import Finding, Judgement, Log
-from vllm_spark.doctor.log_lines import blocks
+from vllm_spark.doctor import diagnosis, reading
+from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
+from vllm_spark.doctor.log import Log
+from vllm_spark.doctor.log_lines import ByteStream, blocks
 
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
-FINDINGS = 1
+# Exit statuses; 0 is a log without a finding.
+FAILURE = 1
 UNREADABLE = 2
+WARNINGS = 3
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +48,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings. Returns the exit status: 0 without findings, 1 with findings, 2 for an unreadable log."""
+    """Print the findings. Returns the exit status: 0 without findings, 1 for a failure, 2 for an unreadable log, 3 for
+    warnings only."""
     try:
         logs = [log for name in args.logs for log in _logs(name)]
     except OSError as error:
@@ -53,19 +57,31 @@ def run(args: argparse.Namespace) -> int:
         fix = "name another file, or read it with sudo and pipe it in: sudo cat FILE | vllm-spark doctor -."
         print(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), file=sys.stderr)
         return UNREADABLE
+    except reading.NotTextError as error:
+        print(LOG_UNREADABLE(what=error.what, expected="the text of a log", fix=error.fix), file=sys.stderr)
+        return UNREADABLE
     judgement = diagnosis.judge(logs)
     print(json.dumps(to_json(judgement, logs), indent=2) if args.json else "\n".join(lines(judgement, logs)))
-    return FINDINGS if judgement.findings or judgement.unrecognised else 0
+    return status(judgement)
+
+
+def status(judgement: Judgement) -> int:
+    """Return the exit status for findings."""
+    return FAILURE if judgement.failed else WARNINGS if judgement.findings else 0
 
 
 def read(name: str) -> Log:
-    """Diagnose one log. Raises OSError if it cannot be read."""
-    with _opened(name) as stream:
-        return judged("standard input" if name == STANDARD_INPUT else name, stream)
+    """Diagnose one log. Raises OSError if it cannot be read, and NotTextError if it is not text."""
+    title = "standard input" if name == STANDARD_INPUT else name
+    try:
+        with _opened(name) as stream:
+            return judged(title, reading.text_of(stream))
+    except reading.NotTextError as error:
+        raise reading.NotTextError(f"{title}: {error.what}", error.fix) from error
 
 
-def judged(name: str, stream: BinaryIO) -> Log:
-    """Diagnose a log from a stream. Findings carry `name` as its file."""
+def judged(name: str, stream: ByteStream) -> Log:
+    """Diagnose a log from a stream of text. Findings carry `name` as its file."""
     log = Log(name)
     for block in blocks(stream):
         log.read(block)
@@ -93,16 +109,22 @@ def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     if not judgement.findings and not judgement.unrecognised:
         yield f"no finding in {amount}"
         return
-    for place, finding in enumerate(judgement.findings, 1):
-        yield f"{place}. {finding.cause}"
-        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {diagnosis.log_line(finding)}"
-        yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+    fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
+    yield from _numbered(fatal, 1)
     if judgement.unrecognised:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
-            yield f" - {finding.cause}, {_where(finding)}: {diagnosis.log_line(finding)}"
-        yield f"   Fix: {diagnosis.GENERIC_FIX} See docs/runbooks/{diagnosis.GENERIC_RUNBOOK}"
+            yield f" - {finding.cause}, {_where(finding)}: {log_line(finding)}"
+        yield f"   Fix: {GENERIC_FIX} See docs/runbooks/{GENERIC_RUNBOOK}"
+    yield from _numbered([finding for finding in judgement.findings if finding.severity == "warning"], len(fatal) + 1)
     yield f"read {amount}"
+
+
+def _numbered(findings: Sequence[Finding], first: int) -> Iterator[str]:
+    for place, finding in enumerate(findings, first):
+        yield f"{place}. {finding.cause}"
+        yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {log_line(finding)}"
+        yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
 
 
 def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:

@@ -1,29 +1,17 @@
-"""Log lines without the prefixes of journald, Docker, the kernel, Ray and vLLM, read in blocks."""
+"""Log lines without their carriers and without the prefixes of Ray and vLLM, read in blocks."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
+
+from vllm_spark.doctor import carriers
 
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES = 64 * 1024  # kept of a line that is longer than a block
 LINE_CHARACTERS = 8 * 1024  # parsed of a line, so that no pattern runs away on an endless one
-
-# Prefixes of the engine's own line: journalctl, dmesg, `docker logs -t`, `docker compose logs`.
-_CARRIER = re.compile(
-    r"""(?:
-      [A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?
-    | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)[ ](?:\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?
-    | (?:<\d+>)?\[[ ]*\d+\.\d{6}\][ ]
-    | \[[A-Z][a-z]{2}[ ][A-Z][a-z]{2}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{4}\][ ]
-    | [\w.-]{1,60}[ ]+\|[ ]
-    )""",
-    re.VERBOSE,
-)
-_JSON_FILE = '{"log":"'  # Docker's json-file driver, in /var/lib/docker/containers
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 # "(EngineCore pid=686) (RayWorkerWrapper pid=228, ip=10.77.0.2) ": vLLM adds its own prefix before Ray's prefix of a
@@ -33,10 +21,11 @@ _RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on trac
 _LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC"
 _HEADER = re.compile(
     rf"""(?:
-      (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[[^\]\s]+\][ ]?
+      (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
     | (?P<uvicorn>{_LEVELS}):[ ]+
     | \d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+(?:[ ]-[ ]|\s)(?P<ray>{_LEVELS})(?:[ ]-[ ]|\s)\S+:\d+[ ]--?[ ]
     | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEF])[ \d]+\][ ]\S+:\d+:[ ]
+    | \[(?P<c10d>[DIWEF])\d{{3,4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]\S+:\d+\][ ]
     )""",
     re.VERBOSE,
 )
@@ -60,22 +49,32 @@ class LogEntry:
     text: str
 
 
-def parse(line: str) -> LogEntry:
-    """Parse one line of the journal. Of a progress bar with carriage returns only the last state counts."""
+class ByteStream(Protocol):
+    """What a log is read from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, none at the end."""
+
+
+def parse(line: str, carrier: re.Pattern[str] | None = None) -> LogEntry:
+    """Parse one line of the journal. Of a progress bar with carriage returns only the last state counts.
+
+    `carrier` is the learnt prefix of the log. A message of a JSON logger can hold several lines.
+    """
     text = line.rstrip("\r\n")
     if "\r" in text:
         text = text.rpartition("\r")[2]
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if text.startswith(_JSON_FILE):
-        text = _from_json(text)
-    while text[:1] != "(" and (match := _CARRIER.match(text)):
-        text = text[match.end() :]
+    text = carriers.strip(text, carrier)
+    level = ""
+    if text[:1] == "{" and (message := carriers.from_json(text)):
+        text, level = message
+        text = carriers.strip(_ANSI.sub("", text), carrier)
     process = ""
     while match := _PROCESS.match(text) or _RANK.match(text):
         process = match["process"]
         text = text[match.end() :]
-    level = ""
     if match := _HEADER.match(text):
         level = match[match.lastgroup or 0]
         text = text[match.end() :]
@@ -89,14 +88,7 @@ def clean(line: str) -> str:
     return parse(line).text
 
 
-def _from_json(text: str) -> str:
-    try:
-        return str(json.loads(text)["log"]).rstrip("\r\n")
-    except ValueError:
-        return text
-
-
-def blocks(stream: BinaryIO) -> Iterator[str]:
+def blocks(stream: ByteStream) -> Iterator[str]:
     """Yield whole lines in blocks of about 256 KiB, so that memory use does not grow with the log."""
     rest = b""
     while data := stream.read(BLOCK_BYTES):
@@ -111,4 +103,6 @@ def blocks(stream: BinaryIO) -> Iterator[str]:
 
 def _text(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
+    if "\x00" in text:  # a file system fills a file with NUL after a crash; UTF-16 without its mark has them
+        text = text.replace("\x00", "")
     return _ANSI.sub("", text) if "\x1b" in text else text

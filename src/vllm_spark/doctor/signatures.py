@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -22,6 +23,23 @@ _LITERAL = re.compile(r"\\([^\w\s])|([^\\.^$*+?{}\[\]|()])")
 _ESCAPED = re.compile(r'["<>&\\].*')
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a finding says, as str.format templates."""
+
+    cause: str
+    fix: str
+    runbook: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialCase:
+    """Texts for the matches of a signature that also match `when`."""
+
+    when: re.Pattern[str]
+    texts: Texts
+
+
 @dataclass(frozen=True)
 class Signature:
     """A known cause. Its texts are str.format templates over the match: {name}, {1}, {0} the whole."""
@@ -36,7 +54,15 @@ class Signature:
     example: str
     versions: str = ""
     at_least: int = 1  # lines of one log; fewer are normal
+    cases: tuple[SpecialCase, ...] = ()
     at_end: bool = False  # counts only near the end of a log: the next lines are missing
+
+    def texts(self, matched: str) -> tuple[Texts, dict[str, str]]:
+        """Return the texts for a match, and the named groups of the special case, if one applies."""
+        for case in self.cases:
+            if found := case.when.search(matched):
+                return case.texts, found.groupdict(default="")
+        return Texts(self.cause, self.fix, self.runbook), {}
 
     @cached_property
     def literals(self) -> tuple[str, ...]:
@@ -106,5 +132,10 @@ def _file() -> dict[str, Any]:
     return loaded
 
 
-def _signature(*, pattern: str, **fields: Any) -> Signature:
-    return Signature(pattern=re.compile(pattern, re.MULTILINE), **fields)
+def _signature(*, pattern: str, cases: Sequence[Mapping[str, str]] = (), **fields: Any) -> Signature:
+    general = Texts(fields["cause"], fields["fix"], fields["runbook"])
+    special = tuple(
+        SpecialCase(re.compile(case["when"]), replace(general, **{k: v for k, v in case.items() if k != "when"}))
+        for case in cases
+    )
+    return Signature(pattern=re.compile(pattern, re.MULTILINE), cases=special, **fields)

@@ -25,7 +25,9 @@ from typing import TypedDict
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.doctor import command
 from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX
-from vllm_spark.doctor.diagnosis import Judgement, Log, judge
+from vllm_spark.doctor.diagnosis import judge
+from vllm_spark.doctor.findings import Judgement
+from vllm_spark.doctor.log import Log
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
@@ -146,7 +148,15 @@ def lines(examination: Examination) -> Iterator[str]:
 def report_lines(collected: Collected, examination: Examination, run: CollectRun, path: Path) -> Iterator[str]:
     """Yield what the play prints for one host: its deployments, the findings and the path of the bundle."""
     yield from units(collected)
-    yield from lines(examination)
+    found = lines(examination)
+    restarted = ", ".join(name for name, unit in collected.manifest["deployments"].items() if _restarts(unit))
+    if restarted and not (examination.current.findings or examination.current.unrecognised):
+        next(found)  # "no finding" would contradict the restarts
+        yield (
+            f"{restarted} was restarted, and no line of the logs explains why. Fix: read liveness.log and the journals "
+            "in the bundle. See docs/runbooks/engine-hangs.md"
+        )
+    yield from found
     count = len(list(notes(collected, run)))
     aside = f"; {FINDINGS} in it has {count} note{'s' * (count != 1)} on missing or unusual parts" if count else ""
     yield f"bundle: {path} ({path.stat().st_size / 1024:.0f} KiB, {len(collected.files)} files){aside}"
@@ -159,8 +169,13 @@ def units(collected: Collected) -> Iterator[str]:
         yield "no deployment on this host"
     for name, unit in deployments.items():
         result = f", result {unit['Result']}" if unit["Result"] not in ("success", "") else ""
-        restarts = f", {unit['NRestarts']} restarts" if unit["NRestarts"] not in ("0", "") else ""
+        restarts = f", {_restarts(unit)} restarts" if _restarts(unit) else ""
         yield f"{name}: {unit['ActiveState'] or 'unknown'} ({unit['SubState']}){result}{restarts}"
+
+
+def _restarts(unit: UnitState) -> str:
+    """Return the number of restarts, or nothing for none."""
+    return "" if unit["NRestarts"] == "0" else unit["NRestarts"]
 
 
 def notes(collected: Collected, run: CollectRun) -> Iterator[str]:

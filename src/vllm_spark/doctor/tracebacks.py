@@ -1,11 +1,13 @@
 """Python's tracebacks in a log of several processes: each chain of exceptions, its cause first.
 
-Lines are read one at a time. Only the chains are kept, and chains with the same cause once.
+Lines are read one at a time. Only the chains are kept, and chains with the same cause once. The tail of a log can begin
+within a traceback, so that an exception line counts without the header of its traceback.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ WRAPPER = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
     r"|EngineCore (?:failed to start|encountered a fatal error)"
     r"|WorkerProc (?:initialization failed|failed to start)|Worker failed with error"
+    r"|Engine process failed to start|EngineGenerateError|AsyncEngineDeadError|DeadError"
     rf"|RayTaskError|ActorDiedError|{ORDERLY.pattern}"
 )
 MARK = "Traceback (most recent call last):"
@@ -29,6 +32,14 @@ _LINKS = (
     "During handling of the above exception, another exception occurred:",
 )
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s|:?$)")
+# An exception line at the first column, without the traceback above it.
+_BARE = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt)(?:\([\w.]+\))?(?::\s|:?$)"
+    r"|(?:[a-z_]\w*\.)+(?!\w*Warning)[A-Z]\w+: "
+)
+_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
+_FRAMES = 12  # kept of a traceback, the innermost ones
+_UNFINISHED = re.compile(r"(?:[:,=(]|\bnamed)$")  # the message continues on the next line
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -39,11 +50,12 @@ _STREAMS = 500
 
 @dataclass(slots=True)
 class Raised:
-    """An exception line of a traceback, the number of that line, and whether a signature knows it."""
+    """An exception line of a traceback, its number, the frames above it, and whether a signature knows it."""
 
     line: str
     number: int
     known: bool = False
+    frames: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,7 +84,10 @@ class _Stream:
     open: bool = False
     linked: bool = False
     ignored: bool = False
+    last: tuple[str, int] = ("", 0)  # the last frame
+    skipped: bool = False  # the traceback of an ignored exception
     tail: int = 0
+    frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
 
 
 @dataclass(slots=True)
@@ -100,6 +115,12 @@ class Tracebacks:
             self._streams[key] = _Stream()
         return self._follow(self._streams[key], number, entry.text, known)
 
+    @property
+    def unfinished(self) -> tuple[str, int] | None:
+        """Return the last frame of a traceback that the log does not finish, with its line number, or None."""
+        cut = [stream.last for stream in self._streams.values() if stream.frames and not stream.skipped]
+        return max(cut, key=lambda last: last[1]) if cut else None
+
     def chains(self) -> list[Chain]:
         """Return one chain per kind, in the order of their first lines."""
         for stream in self._streams.values():
@@ -123,12 +144,20 @@ class Tracebacks:
     def _follow(self, stream: _Stream, number: int, text: str, known: Callable[[], bool]) -> bool:
         """Move a stream on by one line."""
         if text.startswith(MARK):
-            stream.open, stream.ignored, stream.tail = not stream.ignored, False, 0
+            stream.open, stream.skipped, stream.tail = not stream.ignored, stream.ignored, 0
+            stream.ignored = False
+            stream.frames.clear()
+        elif frame := _FRAME.match(text):
+            stream.frames.append(f"{frame['file']} {frame['function']}")
+            stream.last = (text.strip(), number)
+            return stream.open
         elif text.startswith(_LINKS):
             stream.linked, stream.tail = True, 0
         elif stream.tail and text:
             _complete(stream, text)
-        elif stream.open and text[:1].strip():
+        elif stream.skipped and _EXCEPTION.match(text):
+            stream.skipped = False
+        elif (stream.open and text[:1].strip()) or _BARE.match(text):
             self._close(stream, Raised(text.strip(), number), known)
         elif text.startswith("Exception ignored in"):  # Python's own note of a failing __del__: never a cause
             stream.ignored = True
@@ -141,6 +170,8 @@ class Tracebacks:
         if not _EXCEPTION.match(raised.line):
             return
         raised.known = known()
+        raised.frames = tuple(stream.frames)
+        stream.frames.clear()
         if stream.linked and stream.chain:
             stream.chain.raised.append(raised)
         else:
@@ -148,7 +179,7 @@ class Tracebacks:
             stream.chain = Chain([raised])
         # Ray prints the remote traceback within the message of its wrapper, so the cause follows.
         stream.open = stream.linked = "RayTaskError" in raised.line
-        stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else 0
+        stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else bool(_UNFINISHED.search(raised.line))
 
 
 def alike(line: str) -> str:
@@ -157,7 +188,7 @@ def alike(line: str) -> str:
 
 
 def _complete(stream: _Stream, text: str) -> None:
-    """Add the detail lines to a pydantic error; its first line only counts the errors."""
+    """Add the next line to an unfinished message, and the detail lines to a pydantic error."""
     stream.tail -= 1
     detail, bracket, _ = text.strip().partition(" [type=")
     if detail.startswith("For further information") or stream.chain is None:

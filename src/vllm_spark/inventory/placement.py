@@ -15,6 +15,7 @@ NOTHING_HERE = register("nothing-here", runbook="inventory-refused")
 HOST_COUNT = register("host-count", runbook="inventory-refused")
 HALF_A_PAIR = register("half-a-pair", runbook="inventory-refused")
 EXECUTOR_OF_ONE = register("executor-of-one", runbook="pair-executor")
+NO_DRAFTER = register("no-drafter", runbook="inventory-refused")
 NO_RAY = register("no-ray", runbook="pair-executor")
 NO_MP_NODES = register("no-mp-nodes", runbook="pair-executor")
 SECRET_EMPTY = register("secret-empty", runbook="secrets")
@@ -60,6 +61,16 @@ def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]
             what=f"the limit leaves out {', '.join(absent)}{head} of deployment {deployment.name}",
             expected="all of its hosts, because a pair is one service",
             fix=f"run the same command with -l {','.join(deployment.hosts)}.",
+        )
+
+
+def drafter_refusals(deployment: Deployment, recipe: Document) -> Iterator[Refusal]:
+    """Yield a refusal if the overrides set the tokens of a drafter that the recipe does not have."""
+    if "drafter" in deployment.overrides and "drafter" not in recipe:
+        yield NO_DRAFTER(
+            what=f"deployment {deployment.name} has overrides.drafter, and recipe {deployment.recipe} has no drafter",
+            expected="a recipe with a drafter",
+            fix=f"remove overrides.drafter of {deployment.name}, or name a recipe with a drafter.",
         )
 
 

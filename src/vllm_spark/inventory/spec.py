@@ -24,11 +24,14 @@ from vllm_spark.recipe.derived_image import DerivedImage
 
 @dataclass(frozen=True, slots=True)
 class SiteSettings:
-    """Settings of the inventory for all its Sparks: folders of large data on the host, and the index of pip."""
+    """Settings of the inventory for its Sparks: folders of large data on the host, the index of pip, and what every
+    start does first: drop the page cache, switch swap off."""
 
     hub_dir: str = "/var/lib/vllm-spark/hub"
     cache_dir: str = "/var/lib/vllm-spark/cache"
     pip_index: str = ""
+    drop_caches: bool = False
+    swap_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Spec:
     - `digest`: the digest of the image that the recipe names
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
+    - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
     - `secrets`: names of the secrets in the inventory
     - `accepted`: ids of accepted known issues
     """
@@ -50,6 +54,7 @@ class Spec:
     digest: str
     files: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
+    elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
@@ -149,6 +154,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if active is None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
+    refusals = list(placement.drafter_refusals(active, loaded.document))
+    if refusals:
+        raise RefusedError(refusals)
     lock = lockfile.read(inventory.lock_file)
     overridden = loader.merged(loaded, active.overrides)
     deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
@@ -174,6 +182,11 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         digest=recipe["image"]["digest"],
         files=loaded.files,
         inactive=tuple(d.name for d in deployment.of_host(deployments, host) if not d.active),
+        elsewhere={
+            other.name: further
+            for other in deployment.of_host(deployments, host)
+            if not other.active and (further := [name for name in other.hosts if name not in active.hosts])
+        },
         secrets=tuple(sorted(inventory.secrets)),
         accepted=tuple(accepted),
         site=inventory.site,

@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from vllm_spark.core.text import DIGEST_DIGITS, short_digest
+
 COLUMNS = ("host", "time", "deployment", "what", "recipe", "image", "model", "toolkit", "ready", "gates", "who")
 TABLE_WIDTH = 180
-DIGITS = 12
 # A start that never served missed the first gate.
 NEVER_READY = "ready"
 
@@ -69,7 +70,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         str(row.get("verb", "")),
         str(row.get("recipe", "")),
         _image(row),
-        str(row.get("model", "")).partition("@")[2][:DIGITS],
+        str(row.get("model", "")).partition("@")[2][:DIGEST_DIGITS],
         str(row.get("toolkit", "")),
         f"{row['ready_s']:.0f} s" if row.get("ready_s") is not None else "—",
         judged,
@@ -80,4 +81,4 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 def _image(row: Mapping[str, Any]) -> str:
     derived = row.get("derived") or {}
     name = derived.get("image") or row.get("digest") or ""
-    return str(name).rpartition(":")[2][:DIGITS]
+    return short_digest(str(name))

@@ -29,7 +29,7 @@ def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
             yield PRUNE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows which images are used",
-                fix=f"ssh {host} sudo systemctl start docker.",
+                fix=f"ssh -t {host} sudo systemctl start docker.",
             )
         for name, deployment in state["deployments"].items():
             current = deployment["launches"].get("current")

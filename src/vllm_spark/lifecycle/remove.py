@@ -38,19 +38,21 @@ CACHE_DIR = f"{STATE_DIR}/{CACHE}"
 @dataclass(frozen=True, slots=True)
 class RemoveRequest:
     """The request of the operator: remove everything, or one deployment. `weights` and `caches` include models and
-    compile caches. `registry_image` is the image of the head's registry. No record names it."""
+    compile caches. `preview`: nothing is removed (--check). `registry_image` is the image of the head's registry. No
+    record names it."""
 
     deployment: str = ""
     weights: bool = False
     caches: bool = False
     limited: bool = False
     everything: bool = False
+    preview: bool = False
     registry_image: str = ""
 
 
 def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
     """Yield the reasons why nothing is removed on any host."""
-    if not (request.limited or request.everything or request.deployment):
+    if not (request.limited or request.everything or request.deployment or request.preview):
         yield REMOVE_EVERYTHING(
             what=f"remove was asked for all of {', '.join(hosts)}",
             expected="-l HOST, -e deployment=NAME, or -e remove_all=true",
@@ -61,7 +63,7 @@ def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Ite
             yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows the containers and images",
-                fix=f"ssh {host} sudo systemctl start docker.",
+                fix=f"ssh -t {host} sudo systemctl start docker.",
             )
     here = {name for state in hosts.values() for name in (*state["deployments"], *state["history"])}
     if request.deployment and request.deployment not in here:

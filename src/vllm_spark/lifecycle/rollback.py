@@ -13,6 +13,9 @@ from vllm_spark.lifecycle.rollback_target import launch_label
 LEFT_STOPPED = register("left-stopped", runbook="rolled-back")
 ROLLED_BACK = register("rolled-back", runbook="rolled-back")
 
+# A launch script on the host is not the one that was deployed under its fingerprint.
+EDITED = "Its launch was edited by hand after its deploy, and it runs as edited"
+
 
 @dataclass(frozen=True, slots=True)
 class RollbackDecision:
@@ -96,7 +99,8 @@ def failure_report(
         end = "serves again, and its gates hold"
     else:
         end = f"came back too, and misses its gates: {judged.get('missed')}"
-    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}"
+    by_hand = f". {EDITED}" if restored.get("edited") else ""
+    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}{by_hand}"
     fix = f"{read}; then correct the recipe or the inventory, and deploy."
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"
 
@@ -115,7 +119,8 @@ def ended(target: Mapping[str, Any], results: Collection[Mapping[str, Any]], aga
     name = target["deployment"]
     if all(result.get("holds", True) for result in results):
         return (
-            f"{name} runs {launch_label(target['record'])} again, and its gates hold. If the inventory still describes "
+            f"{name} runs {launch_label(target['record'])} again, and its gates hold. "
+            f"{EDITED + '. ' if target.get('edited') else ''}If the inventory still describes "
             "the other launch, the next `deploy` restores that one: correct the inventory "
             "(docs/operations/roll-back.md). "
             "A second rollback also returns to it."

@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
+from vllm_spark.lifecycle import launch_difference
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
 
 ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
@@ -31,7 +32,7 @@ RUNS = ("active", "activating", "reloading")
 class RollbackTarget:
     """The launch that one host returns to. `to` and `back` are fingerprints: of the launch that is restored, and of the
     one that returns if it fails a gate. `record` and `current` are their records. `finishing`: an interrupted rollback
-    is completed."""
+    is completed. `edited`: the script of the launch was edited by hand. `difference` is the change of the command."""
 
     deployment: str
     folder: str
@@ -42,6 +43,8 @@ class RollbackTarget:
     record: Mapping[str, Any]
     current: Mapping[str, Any]
     finishing: bool
+    edited: bool = False
+    difference: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,8 +52,10 @@ class RollbackTarget:
     def line(self) -> str:
         """Return the line that an operator reads before anything changes."""
         verb = "goes on to" if self.finishing else "goes back to"
-        launches = f"{launch_label(self.record)}; {launch_label(self.current)} becomes the previous launch"
-        return f"{self.deployment} {verb} {launches}"
+        current = str(self.current.get("launch", ""))[:12]
+        lines = f"{self.deployment} {verb} {launch_label(self.record)}: {self.difference}"
+        edited = ". Its launch was edited by hand after its deploy, and will run as edited" if self.edited else ""
+        return f"{lines}; launch {current} becomes the previous launch{edited}"
 
 
 def launch_label(record: Mapping[str, Any]) -> str:
@@ -137,7 +142,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             ROLLBACK_NO_DOCKER,
             f"Docker does not answer on {host}: {state['docker']['error']}",
             "a running Docker, because a rollback needs its image",
-            f"ssh {host} sudo systemctl start docker.",
+            f"ssh -t {host} sudo systemctl start docker.",
         )
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:
@@ -209,6 +214,10 @@ def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTa
         record=before,
         current=current,
         finishing=bool(fingerprint),
+        edited=bool(_launch(kept, to)["edited"]),
+        difference=launch_difference.summary(
+            _launch(kept, str(current.get("launch", "")))["command"], _launch(kept, to)["command"]
+        ),
     )
 
 

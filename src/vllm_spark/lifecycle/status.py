@@ -14,6 +14,7 @@ from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import engine_state
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
 Document = dict[str, Any]
@@ -135,6 +136,7 @@ def _deployment(name: str, host: _Host) -> Document:
     record = facts["records"].get(name) or {}
     container = facts["docker"]["containers"].get(f"vllm-{name}")
     running = container if container and container["state"] == "running" else None
+    own_drift = _drift_of(name, spec, host)
     return {
         **_empty(),
         "name": name,
@@ -142,7 +144,7 @@ def _deployment(name: str, host: _Host) -> Document:
         "rank": record.get("rank", spec.rank if spec else None),
         "ranks": _ranks(spec, on_disk.get("launch", "")),
         "wanted": None if host.result.refused else spec is not None,
-        "state": _state(name, facts, container),
+        "state": engine_state.of_deployment(name, facts, container),
         "unit": _unit(facts["units"].get(f"vllm@{name}.service")),
         "image": _image(running),
         "model": record.get("model"),
@@ -152,8 +154,8 @@ def _deployment(name: str, host: _Host) -> Document:
         "tokens": tokens(on_disk.get("counters") or []),
         "liveness": _liveness(on_disk.get("liveness")),
         "derived": on_disk.get("derived"),
-        "taken_back": _taken_back(on_disk.get("failed"), record),
-        "drift": _drift_document(_drift_of(name, spec, host)),
+        "taken_back": _taken_back(on_disk.get("failed"), record, own_drift.launch),
+        "drift": _drift_document(own_drift),
     }
 
 
@@ -186,21 +188,6 @@ def _unit(properties: Mapping[str, Any] | None) -> Document | None:
         "up_s": round(properties["active_s"]) if active == "active" and "active_s" in properties else None,
         "restarts": int(properties.get("NRestarts") or 0),
     }
-
-
-def _state(name: str, facts: Facts, container: Mapping[str, Any] | None) -> str:
-    """Return the state of the unit, or that of the supervisor of a running rank: a waiting rank's unit is active."""
-    unit = facts["units"].get(f"vllm@{name}.service", {})
-    state = facts.get("states", {}).get(name)
-    if name not in facts["status"]["deployments"] and not container:
-        return "not deployed"
-    if container and container["state"] != "running":
-        return f"container {container['state']}"
-    if not state or unit.get("ActiveState") != "active":
-        last = f"; {state['last_end']}" if state and state.get("last_end") else ""
-        return f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')}){last}"
-    last = f"; before that: {state['last_end']}" if state["state"] != "serving" and state.get("last_end") else ""
-    return f"{state['state']} {state['why']}".strip() + last
 
 
 def _image(running: Mapping[str, Any] | None) -> Document | None:
@@ -250,8 +237,11 @@ def _liveness(result: Mapping[str, Any] | None) -> Document | None:
     return {"ready": bool(result.get("ready")), "misses": int(result.get("misses", 0)), "age_s": round(result["age_s"])}
 
 
-def _taken_back(failed: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Document | None:
-    """Return the launch that failed its gates, if the previous launch has replaced it."""
+def _taken_back(failed: Mapping[str, Any] | None, record: Mapping[str, Any], requested: str) -> Document | None:
+    """Return the launch that failed its gates, if the previous launch has replaced it and the inventory still requests
+    it. `requested` is the fingerprint of the inventory's launch, empty if it is unknown or of another deployment."""
     if not failed or not record or (failed.get("previous") or {}).get("launch") != record.get("launch"):
+        return None
+    if failed.get("launch") != requested:
         return None
     return {key: failed.get(key) for key in ("recipe", "image", "model", "launch", "toolkit")}

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from vllm_spark.core import units
+from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.lifecycle import operator_lock
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
 COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/s", "drift")
 TABLE_WIDTH = 120
-SHORT_DIGITS = 12
 NOTHING = "—"
 # What host_access calls a Spark that cannot be reached.
 NO_CONNECTION = "no SSH connection"
@@ -82,11 +82,11 @@ def _alive(entry: Mapping[str, Any]) -> str:
 
 
 def _digest(image: Mapping[str, Any] | None) -> str:
-    return str(image["name"]).rpartition(":")[2][:SHORT_DIGITS] if image else NOTHING
+    return short_digest(str(image["name"])) if image else NOTHING
 
 
 def _commit(model: str | None) -> str:
-    return str(model).rpartition("@")[2][:SHORT_DIGITS] if model else NOTHING
+    return str(model).rpartition("@")[2][:DIGEST_DIGITS] if model else NOTHING
 
 
 def _judged(entry: Mapping[str, Any]) -> str:

@@ -49,14 +49,14 @@ def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
                 what=f"{fabric.host} has no RDMA device and the module ib_core is not loaded",
                 expected="ib_core and mlx5_ib, which DGX OS loads for the ConnectX-7",
                 fix="plug the cable in on both ends and wait 10 s. If it was in: "
-                f"ssh {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
+                f"ssh -t {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
             )
         elif fabric.hcas and not any("/uverbs" in device for device in fabric.devices):
             yield FABRIC_NO_DEVICES(
                 what=f"{fabric.host} has {_names(fabric.hcas)} and in /dev/infiniband "
                 f"{', '.join(fabric.devices) or 'nothing'}",
                 expected="/dev/infiniband/uverbs0, without which NCCL uses TCP and reports nothing",
-                fix=f"ssh {fabric.host} sudo modprobe -a ib_uverbs rdma_cm.",
+                fix=f"ssh -t {fabric.host} sudo modprobe -a ib_uverbs rdma_cm.",
             )
         if fabric.up and not fabric.links:
             cables = ", ".join(f"{hca.name}/{netdev.name}" for hca, netdev in fabric.up)
@@ -123,8 +123,8 @@ def _no_gid(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Re
             yield FABRIC_NO_GID(
                 what=f"{fabric.host} has no RoCE v2 GID of its fabric address: {tables}",
                 expected="one of type RoCE v2 with the netdev's IPv4 address",
-                fix=f"ssh {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after which "
-                "the kernel fills the table again.",
+                fix=f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after "
+                "which the kernel fills the table again.",
             )
 
 

@@ -170,7 +170,7 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
         what=f"{host} does not answer over a new connection since netplan was applied ({reason})",
         expected=f"an answer; without one the host restores its old files by itself, {guard_s} s after they were "
         "changed",
-        fix=f"wait for that, then ssh {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
+        fix=f"wait for that, then ssh -t {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
         "generate.",
     )
 

@@ -28,8 +28,8 @@ def refusals(config: LinkConfig, fabric: FabricFacts, netplan: NetplanFacts, *, 
         yield FABRIC_NETPLAN_MISSING(
             what=f"{config.host} has no netplan",
             expected="netplan, with which DGX OS configures its network",
-            fix=f"ssh {config.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the link "
-            "with the host's own network manager.",
+            fix=f"ssh -t {config.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the "
+            "link with the host's own network manager.",
         )
         return
     yield from _missing_netdevs(config, fabric)
@@ -77,8 +77,8 @@ def _missing_netdevs(config: LinkConfig, fabric: FabricFacts) -> Iterator[Refusa
             yield FABRIC_NETDEV(
                 what=f"{twin.netdev} {state}, which has {', '.join(known) or 'no netdev'}{error}",
                 expected="the two netdevs of the socket with the cable",
-                fix=f"ssh {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses. "
-                "If it prints nothing: plug the cable in on both ends and wait 10 s.",
+                fix=f"ssh -t {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses."
+                " If it prints nothing: plug the cable in on both ends and wait 10 s.",
             )
 
 
@@ -91,8 +91,8 @@ def _management_netdevs(config: LinkConfig, fabric: FabricFacts, netplan: Netpla
             yield FABRIC_MANAGEMENT(
                 what=f"{twin.netdev} of {config.host} {' and '.join(uses)}",
                 expected="netdevs that only the pair uses",
-                fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh {config.host} ibdev2netdev), and reach "
-                "the Spark over another network.",
+                fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh -t {config.host} ibdev2netdev), and "
+                "reach the Spark over another network.",
             )
 
 
@@ -118,7 +118,7 @@ def _unreadable_files(config: LinkConfig, netplan: NetplanFacts) -> Iterator[Ref
             yield FABRIC_NETPLAN_UNREADABLE(
                 what=f"{file['path']} on {config.host}: {file['error']}",
                 expected="files that netplan can read, or it applies none",
-                fix=f"ssh {config.host} sudo netplan generate shows the line.",
+                fix=f"ssh -t {config.host} sudo netplan generate shows the line.",
             )
 
 

@@ -4,7 +4,7 @@
 /health does not reach the workers, so only a token proves that the engine lives. A full queue or a long prompt before
 the request is not a hang: while the engine's own counters move between two probes, it works. A start has the deadline
 of the recipe. The unit starts the container again, and its start limit is the breaker: after the fifth start in an
-hour it stays down, and the journal says so.
+hour it stays down, and the journal says so. A start that has served for five minutes resets that count.
 
     liveness NAME
 """
@@ -25,8 +25,14 @@ RUN_DIR = Path("/run/vllm-spark")
 
 # For one token, with a queue before it.
 TIMEOUT_S = 20
+# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
+DEFINITE = (400, 401, 403, 404, 422)
 # One miss may be a short disturbance.
 MISSES = 2
+# Between two readings of the counters after a miss. A working engine moves them with every step.
+MOVE_S = 5.0
+# An engine that ends within its first requests is a fault, and counts against the start limit. A later end does not.
+GOOD_S = 300.0
 
 # Counters that move with every step of the engine, also in a long prefill, and not with the arrival of a request.
 PROGRESS = re.compile(
@@ -48,21 +54,29 @@ class Server(TypedDict):
 
 
 class TokenProbe(TypedDict):
-    """One probe. `progress` is the text of the engine's counters, read only after a miss. `detail` is the response."""
+    """One probe. `progress` is the text of the engine's counters, read only after a miss; `moves` is True if it changed
+    within MOVE_S. `refused`: the API serves and refuses the request. `detail` is the response."""
 
     answered: bool
+    refused: bool
     progress: str
+    moves: bool
     running_s: float
     deadline_s: float
     detail: str
 
 
 class Memory(TypedDict, total=False):
-    """What one run of this program stores for the next. `invocation` is systemd's id of the unit's start."""
+    """What one run of this program stores for the next, and what `status` reads. `works`: the counters moved although a
+    token was missed. `since` is the time of the first token, `good` that the start limit was reset since. `invocation`
+    is systemd's id of the unit's start."""
 
     ready: bool
     misses: int
     progress: str
+    works: bool
+    since: float
+    good: bool
     invocation: str
 
 
@@ -70,14 +84,27 @@ def judge(past: Memory, probe: TokenProbe) -> tuple[Memory, str]:
     """Return (what to store, why the engine hangs or an empty text). `past` is empty for a new start of the unit."""
     if probe["answered"]:
         return {"ready": True, "misses": 0}, ""
+    if probe["refused"]:
+        # A wrong key or model name is not a hang, and a restart does not change it.
+        return {"ready": past.get("ready", False), "misses": 0}, ""
     if not past.get("ready"):
         late = probe["running_s"] > probe["deadline_s"]
         why = f"no token within {probe['deadline_s']} s of its start ({probe['detail']})" if late else ""
         return {"ready": False, "misses": 0}, why
-    works = past.get("progress", probe["progress"]) != probe["progress"]
+    works = probe["moves"] or past.get("progress", probe["progress"]) != probe["progress"]
     misses = 1 if works else past.get("misses", 0) + 1
     why = f"{misses} requests for a token had no answer ({probe['detail']})" if misses >= MISSES else ""
-    return {"ready": True, "misses": misses, "progress": probe["progress"]}, why
+    return {"ready": True, "misses": misses, "progress": probe["progress"], "works": works}, why
+
+
+def served(past: Memory, memory: Memory, now: float) -> tuple[Memory, bool]:
+    """Return (the memory with the times of this start, True if the start has become a good one with this probe)."""
+    if not memory["ready"]:
+        return memory, False
+    since, good = past.get("since", now), past.get("good", False)
+    becomes_good = not good and not memory["misses"] and now - since >= GOOD_S
+    timed: Memory = {**memory, "since": since, "good": good or becomes_good}
+    return timed, becomes_good
 
 
 def main() -> int:
@@ -94,9 +121,14 @@ def main() -> int:
     past: Memory = {}
     if stored.get("invocation") == state["InvocationID"]:
         past = {"ready": stored.get("ready", False), "misses": stored.get("misses", 0)}
-        if "progress" in stored:
-            past["progress"] = stored["progress"]
+        for key in ("progress", "since", "good"):
+            if key in stored:
+                past[key] = stored[key]
     memory, why = judge(past, probe_token(name, server, running_s(state, pair)))
+    memory, becomes_good = served(past, memory, time.time())
+    # The supervisor of a pair resets its own count, on both Sparks.
+    if becomes_good and not pair:
+        subprocess.run(["systemctl", "reset-failed", unit], check=False)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
     if why:
@@ -130,9 +162,16 @@ def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
     status, text = send(server, "POST", "/v1/completions", body, key)
     answered = status == http.client.OK and '"choices"' in text
+    refused = status in DEFINITE
+    before = "" if answered or refused else progress(server)
+    if before:
+        time.sleep(MOVE_S)
+    after = progress(server) if before else ""
     return {
         "answered": answered,
-        "progress": "" if answered else progress(server),
+        "refused": refused,
+        "progress": after or before,
+        "moves": bool(after) and after != before,
         "running_s": running,
         "deadline_s": server["deadline_s"],
         "detail": text[:200] if status is None else f"status {status}",

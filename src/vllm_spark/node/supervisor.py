@@ -6,7 +6,7 @@ Therefore the two supervisors keep one TCP connection over the fabric, from the 
 the connection stands and both containers run. If the connection breaks or falls silent, or if either container ends,
 both containers are removed and both supervisors end; systemd starts them again. After five starts in an hour the head
 gives up and reports that to the worker, so that both units stay down. A rank without its peer waits without a time
-limit. It has no container meanwhile and uses no memory.
+limit. It has no container meanwhile and uses no memory. A start that has served for five minutes resets the count.
 
     supervise --name N --rank 0 --launch H --image I --address OWN --peer OTHER … -- docker run …
 
@@ -43,6 +43,8 @@ STOP_TIMEOUT_S = 30
 # The start limit of the unit, which a solo server has. The head counts it for both ranks.
 MAX_STARTS = 5
 WITHIN_S = 3600
+# A pair that ends within its first requests has a fault, and that counts. A later end does not (liveness.GOOD_S).
+GOOD_S = 300.0
 # Exit statuses that the unit knows: an orderly end (SuccessExitStatus), and one after which it does not restart
 # (RestartPreventExitStatus).
 STOPPED = 143
@@ -52,10 +54,12 @@ REPORT_TIMEOUT_S = 120
 
 # What a container of an image depends on, for `docker image inspect`. Docker's id of the image is not in it: it depends
 # on the image store. An absent and an empty field print the same.
-IMAGE_CONTENT = "{{.Os}}/{{.Architecture}} {{json .RootFS.Layers}}" + "".join(
-    f" {{{{with .Config.{field}}}}}{{{{json .}}}}{{{{end}}}}"
+IMAGE_FIELDS = "".join(
+    f" {{{{with .{field}}}}}{{{{json .}}}}{{{{end}}}}"
     for field in ("Cmd", "Entrypoint", "Env", "User", "Volumes", "WorkingDir")
 )
+# An image whose packed layers are not all in the containerd store has no Config.
+IMAGE_CONTENT = f"{{{{.Os}}}}/{{{{.Architecture}}}} {{{{json .RootFS}}}}{{{{with .Config}}}}{IMAGE_FIELDS}{{{{end}}}}"
 
 Message = dict[str, Any]
 Result = TypeVar("Result")
@@ -204,6 +208,12 @@ async def is_last_attempt(rank: Rank) -> bool:
     return len(starts["times"]) >= MAX_STARTS
 
 
+async def reset_starts(rank: Rank) -> None:
+    """Forget the starts so far: in lives.json, and in systemd, which has the same limit."""
+    (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 0, "times": []}), encoding="utf-8")
+    await run_quietly("systemctl", "reset-failed", f"vllm@{rank.name}")
+
+
 # --- The connection of two supervisors
 
 
@@ -229,9 +239,9 @@ async def hello(rank: Rank) -> Message:
 def image_identity(name: str, content: str) -> str:
     """Return a text that is equal on both hosts if they have the same image, in whichever store Docker keeps it.
     `content` is the output of IMAGE_CONTENT, empty for an absent image. A name with a digest identifies its image."""
-    platform, digest = content.partition(" ")[0], name.partition("@")[2]
+    digest = name.partition("@")[2]
     if content and digest:
-        return f"{digest} for {platform}"
+        return digest
     return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}" if content else ""
 
 
@@ -337,6 +347,7 @@ class Supervisor:
         self._hello: Message = {}
         self._last_log = ("", 0.0)
         self._last_attempt = False
+        self._becoming_good: asyncio.Future[None] | None = None
         self._reported = asyncio.Event()
 
     async def run(self) -> int:
@@ -479,8 +490,8 @@ class Supervisor:
         child = await asyncio.create_subprocess_exec(*rank.command, start_new_session=True)
         leading = asyncio.ensure_future(self._lead(link, token)) if rank.rank == 0 else None
         reason, status, lost = await self._wait_for_end(link, child)
-        if leading:
-            leading.cancel()
+        for task in filter(None, (leading, self._becoming_good)):
+            task.cancel()
         stopped = self._stop.is_set()
         gave_up = self._last_attempt and not stopped
         self._state.ended(reason)
@@ -506,7 +517,7 @@ class Supervisor:
         await link.send({"start": token})
         await wait_for_port(self._rank.api, "/health")
         log("the API answers")
-        self._state.write("serving")
+        self._serve()
         await link.send({"serving": 1})
 
     async def _wait_for_end(self, link: Link, child: asyncio.subprocess.Process) -> tuple[str, int, LostError | None]:
@@ -535,9 +546,19 @@ class Supervisor:
             while True:
                 await link.expect("serving")
                 log(f"{self._rank.peer_host} serves")
-                self._state.write("serving")
+                self._serve()
         except LostError as lost:
             return lost
+
+    def _serve(self) -> None:
+        """Note that the pair serves, and reset the count of starts when it has served for GOOD_S."""
+        self._state.write("serving")
+        self._becoming_good = asyncio.ensure_future(self._become_good())
+
+    async def _become_good(self) -> None:
+        await asyncio.sleep(GOOD_S)
+        await reset_starts(self._rank)
+        self._last_attempt = False
 
     def _give_up(self, reason: str) -> int:
         self._state.ended(f"{reason}; gave up after {MAX_STARTS} starts in an hour")

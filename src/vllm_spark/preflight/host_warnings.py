@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.core.types import Facts
-from vllm_spark.doctor import diagnosis
-from vllm_spark.doctor.diagnosis import Finding, Log
+from vllm_spark.doctor.findings import Finding, explain
+from vllm_spark.doctor.log import Log
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks.gpu import nvidia_smi_lines
@@ -24,7 +24,7 @@ def findings(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -
 
 def lines(warnings: Sequence[Finding]) -> list[str]:
     """Return each warning as one line for the operator."""
-    return [f"{finding.severity} {finding.signature}: {diagnosis.explain(finding)}" for finding in warnings]
+    return [f"{finding.severity} {finding.signature}: {explain(finding)}" for finding in warnings]
 
 
 def _signature_findings(context: HostContext) -> list[Finding]:

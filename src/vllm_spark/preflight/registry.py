@@ -9,7 +9,7 @@ from typing import Literal
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.text import one_line
 from vllm_spark.core.types import Facts
-from vllm_spark.doctor.diagnosis import Finding
+from vllm_spark.doctor.findings import Finding
 from vllm_spark.preflight.context import HostContext
 
 Severity = Literal["refusal", "warning"]

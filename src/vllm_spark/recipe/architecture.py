@@ -7,11 +7,10 @@ router, embedding and vision, which stay BF16.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_spark.core import documents, paths, schema
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -143,8 +142,8 @@ def load(name: str) -> Architecture:
     """Read an architecture by name. Raises RefusedError with every fault of it."""
     known = names()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        fix = f"name {close[0]!r}." if close else "correct model.architecture of the recipe."
+        close = text.close_names(name, known)
+        fix = text.choice(close) if close else "correct model.architecture of the recipe."
         raise RefusedError(
             [BAD_ARCHITECTURE(what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix)]
         )

@@ -7,7 +7,6 @@ relies on that shape.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import documents, paths, schema
+from vllm_spark.core import documents, paths, schema, text
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -67,7 +66,7 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     """Read a recipe by name. Raises RefusedError with every fault of it."""
     known = names(folders)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+        close = text.close_names(name, known)
         searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise RefusedError(
             [
@@ -83,7 +82,7 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
 
 def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
     if close:
-        return f"name {close[0]!r}."
+        return text.choice(close)
     if known:
         return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
     return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
@@ -102,6 +101,7 @@ def read(file: Path) -> Recipe:
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
     document = with_flag_names(document, document["engine"]["version"])
+    faults += rules.value_faults(document)
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
     if faults:
@@ -137,6 +137,8 @@ def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:
     """Yield the faults that a deployment's overrides cause in a recipe. `document` is the result of `merged`."""
     if overrides:
         yield from schema.faults(document, SCHEMA)
+        # Once more, because the recipe names the engine that decides what an abbreviation means.
+        yield from rules.override_faults(document)
         yield from rules.value_faults(document)
 
 
@@ -155,6 +157,11 @@ def with_flag_names(document: Document, version: str) -> Document:
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
     """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
     document = copy.deepcopy(dict(recipe.document))
+    if "drafter" in overrides:
+        # An acceptance was measured with the recipe's own number of tokens.
+        drafter = document["drafter"]
+        for entry in drafter.get("acceptance", []):
+            entry.setdefault("tokens", drafter["speculative_tokens"])
     for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():

@@ -50,15 +50,16 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
     yield from override_faults(document)
     yield from _topology_faults(document)
     yield from _ray_faults(document)
-    yield from value_faults(document)
     yield from _log_gates_faults(document)
 
 
 def value_faults(document: Document) -> Iterator[Fault]:
-    """Yield the faults of memory and flags, of a recipe or of a recipe with a deployment's overrides."""
+    """Yield the faults of memory and flags, of a recipe or of a recipe with a deployment's overrides. The flags have
+    the spelling of the engine."""
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
         yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
-    yield from flag_ranges.faults(document["args"])
+    engine = flag_names.engine_of(document["engine"]["version"])
+    yield from flag_ranges.faults(flag_names.canonical(document["args"], engine))
 
 
 def override_faults(document: Document) -> Iterator[Fault]:

@@ -100,7 +100,7 @@ def forecast(
     better = better_recipes(recipe, prediction, facts, request, context) if prediction else []
     refusals = [
         *unreadable,
-        *(refusal for host, fit in fits.items() for refusal in too_small(name, host, fit, request)),
+        *(refusal for host, fit in fits.items() for refusal in too_small(name, host, recipe, fit, request)),
         *(refusal for host, size in downloads.items() for refusal in _disk(host, size, facts[host], context.hub_dir)),
         *speed_floor.too_slow(name, prediction, request.min_speed, better),
     ]
@@ -142,8 +142,14 @@ def predicted(
         kv_width=model.kv_width,
         drafter=Drafter(model.drafter, drafter["speculative_tokens"], 0.0) if drafter and model.drafter else None,
     )
-    measured = [entry["rate"] for entry in drafter.get("acceptance", [])] if drafter else []
+    measured = measured_acceptance(drafter) if drafter else []
     return roofline.predict(model.architecture, model.layout, load, constants, measured)
+
+
+def measured_acceptance(drafter: Document) -> list[float]:
+    """Return the acceptances that were measured with this drafter's number of tokens."""
+    tokens = drafter["speculative_tokens"]
+    return [entry["rate"] for entry in drafter.get("acceptance", []) if entry.get("tokens", tokens) == tokens]
 
 
 def better_recipes(
@@ -253,12 +259,12 @@ def _size(recipe: Document, source: Document) -> int:
     return int(sum(architecture.load(source["architecture"]).stored_weights().values()) * roofline.UNQUANTISED)
 
 
-def too_small(name: str, host: str, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
+def too_small(name: str, host: str, recipe: Document, fit: Fit, request: ForecastRequest) -> Iterator[Refusal]:
     """Refuse a start whose cache does not hold the requests of the load."""
     required = _required_requests(request)
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
-        cache = gib(required * fit.request)
+        cache, budget = gib(required * fit.request), memory.budget_key(recipe)
         yield NO_ROOM_FOR_THE_CACHE(
             what=f"{name} on {host}: weights take {gib(fit.weights)} and the workspace {gib(fit.workspace)} of the "
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
@@ -266,7 +272,7 @@ def too_small(name: str, host: str, fit: Fit, request: ForecastRequest) -> Itera
             expected=f"{cache} of cache",
             fix=_fix_of_room(fit)
             if fit.room < 0
-            else "raise overrides.memory.utilization, or lower overrides.args.max-model-len"
+            else f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if request.context else ''}.",
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
-from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
+from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest, measured_acceptance
 from vllm_spark.sizing.memory import Fit
 from vllm_spark.sizing.roofline import Prediction
 
@@ -61,8 +61,15 @@ def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequ
     if "drafter" in recipe:
         low, high = (f"{share:.0%}" for share in prediction.accepted)
         span = low if low == high else f"{low} and {high}"
-        origin = (
-            "measured" if recipe["drafter"].get("acceptance") else "of prose and of code; this drafter has no figure"
-        )
         tokens = recipe["drafter"]["speculative_tokens"]
-        yield f"  drafter: {tokens} tokens a step, acceptance {span} ({origin})"
+        yield f"  drafter: {tokens} tokens a step, acceptance {span} ({_acceptance_origin(recipe['drafter'])})"
+
+
+def _acceptance_origin(drafter: Document) -> str:
+    if measured_acceptance(drafter):
+        return "measured"
+    others = sorted({entry["tokens"] for entry in drafter.get("acceptance", [])})
+    known = (
+        f"measured only with {' and '.join(map(str, others))} tokens a step" if others else "this drafter has no figure"
+    )
+    return f"of prose and of code; {known}"

@@ -182,6 +182,18 @@ def floor_bytes(recipe: Document) -> int:
     return int(recipe["memory"].get("free_floor_bytes", DEFAULT_FLOOR_BYTES))
 
 
+def budget_key(recipe: Document) -> str:
+    """Return the key of `memory` that decides the size of the cache. The engine ignores the other one."""
+    return "kv_cache_bytes" if "kv_cache_bytes" in recipe["memory"] else "utilization"
+
+
+def _smaller_start(recipe: Document, total_bytes: int) -> str:
+    """Return what else makes a start smaller. Nothing does if the peak of loading is larger than the reservation."""
+    if loading_peak_bytes(recipe) > reserved_bytes(recipe, total_bytes):
+        return "; the peak of loading does not depend on overrides.memory"
+    return f", or lower overrides.memory.{budget_key(recipe)}"
+
+
 def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFacts) -> Iterator[Refusal]:
     """Refuse a start that needs more than is available now."""
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
@@ -191,5 +203,5 @@ def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFac
             what=f"{host} has {gib(available)} available of {gib(total)}; {name} needs {gib(needed)}, and "
             f"{gib(floor)} must stay free for the host",
             expected=f"{gib(needed + floor)} available",
-            fix="stop what uses it (ps axo rss,comm --sort -rss | head), or lower overrides.memory.utilization.",
+            fix=f"stop what uses it (ps axo rss,comm --sort -rss | head){_smaller_start(recipe, total)}.",
         )

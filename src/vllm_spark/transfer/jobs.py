@@ -15,6 +15,17 @@ from vllm_spark.node.pull.job import ProgressJson
 Result = Mapping[str, Any]
 
 
+# A NIC in its power limit carries 13 Gb/s, which is 1.6 GB/s (NVIDIA/dgx-spark-playbooks#108). A short copy does not
+# show it.
+LEAST_GB_S = 1.8
+LARGE_BYTES = 4 * GB
+SLOW_LINK = (
+    f"warning fabric-slow: this is below {LEAST_GB_S} GB/s over a link of 200 Gb/s — expected: 3 GB/s and more. Fix: "
+    "ansible-playbook precheck.yml -e measure_fabric=true shows whether the link is slow; if it is, reboot both Sparks "
+    "with the cable in. See docs/runbooks/fabric-slow.md"
+)
+
+
 def _no_summary(_: Result) -> str:
     return ""
 
@@ -68,7 +79,8 @@ def _copied(result: Result) -> str:
     rate = result["moved"] / GB / max(result["seconds"], 0.01)
     lost = f", {result['reconnects']} connections were lost" if result.get("reconnects") else ""
     amount = f"{units.gib(result['moved'])} in {result['seconds']:.0f} s, {rate:.2f} GB/s"
-    return f"{_files(result['files'])}, {amount}{lost}"
+    slow = f". {SLOW_LINK}" if result["moved"] >= LARGE_BYTES and rate < LEAST_GB_S else ""
+    return f"{_files(result['files'])}, {amount}{lost}{slow}"
 
 
 def _fetched(result: Result) -> str:

@@ -84,18 +84,25 @@ def _fetch_from_peer(
 
 
 def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host: str) -> None:
-    size = units.gib(site.missing_bytes(host, model))
     if site.bundled:
         request = own.bundle_fetch
         request.update({"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
-        own.lines.append(f"{model} comes from the bundle, {size}")
+        own.lines.append(f"{model} comes from the bundle, {units.gib(site.missing_bytes(host, model))}")
     else:
         # /hub is the path in the container.
         own.hub_fetch.update({"hub": "/hub", "hub_here": site.hub(host)})
         own.hub_fetch.setdefault("sources", []).append(model.ref())
-        own.lines.append(f"{model} comes from the hub, {size}")
+        own.lines.append(f"{model} {_from_hub(site, model, host)}")
+
+
+def _from_hub(site: PullSite, model: PulledModel, host: str) -> str:
+    """Return what the hub is needed for. Files without a manifest were copied by hand: nobody has verified them."""
+    state = site.state(host, model)
+    if state and state["present"] and not state["manifest"]:
+        return "is here without a manifest: its files are compared with the hub's list, and what differs is fetched"
+    return f"comes from the hub, {units.gib(site.missing_bytes(host, model))}"
 
 
 def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:

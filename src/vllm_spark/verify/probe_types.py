@@ -10,6 +10,7 @@ class HttpRequest(TypedDict):
     """One request to the API. `timeout_s` bounds the whole response.
 
     `base` is the URL of another server than the engine; `key_env` names the variable of the env file with its key.
+    `anonymous`: send no key.
     `prefix`: return only the lines of a text response that begin with it.
     """
 
@@ -20,6 +21,7 @@ class HttpRequest(TypedDict):
     body: NotRequired[Mapping[str, Any]]
     base: NotRequired[str]
     key_env: NotRequired[str]
+    anonymous: NotRequired[bool]
     prefix: NotRequired[str]
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from vllm_spark.core.refusal import register
 from vllm_spark.doctor import diagnosis
+from vllm_spark.doctor.families import families
+from vllm_spark.doctor.findings import UNRECOGNISED, explain
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.gates import ready
 from vllm_spark.verify.probe_types import Probe
@@ -18,8 +20,9 @@ NOT_READY_IN_TIME = register("not-ready-in-time", runbook="not-ready-in-time")
 # peak than the next. A restart does not remove a known cause.
 ATTEMPTS = 2
 
-# Signatures that do not decide: an unknown cause, and a rank that ended because of its peer. The peer's log decides.
-UNDECIDED = (diagnosis.UNRECOGNISED, "peer-ended")
+# Findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log decides), and
+# families of causes that a second start can survive.
+UNDECIDED = (UNRECOGNISED, "peer-ended", *(family.id for family in families() if family.transient))
 
 # More than any start-up log has. It bounds the memory of a watch.
 KEPT_LINES = 20_000
@@ -84,7 +87,7 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
         name = unit.partition("@")[2].removesuffix(".service")
-        fix = f"ssh {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
+        fix = f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
         explained = str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} ended without naming a cause",
@@ -93,7 +96,7 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
             )
         )
     else:
-        explained = diagnosis.explain(finding)
+        explained = explain(finding)
     return f"{explained} {log_place(unit, host)}"
 
 
@@ -106,4 +109,4 @@ def overdue(watch: StartupWatch, unit: str, host: str) -> str:
 
 def log_place(unit: str, host: str) -> str:
     """Return the command that shows the log."""
-    return f"Log: ssh {host} sudo journalctl -u {unit} -e"
+    return f"Log: ssh -t {host} sudo journalctl -u {unit} -e"

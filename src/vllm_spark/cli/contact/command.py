@@ -7,15 +7,17 @@ connection that the first key authenticates. The private key never leaves this m
 from __future__ import annotations
 
 import argparse
+import getpass
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_spark.cli.contact import messages, ssh
+from vllm_spark.cli.contact import messages, ssh, ssh_config
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_keys, read_public_key
 from vllm_spark.cli.contact.ssh import Target
+from vllm_spark.cli.contact.ssh_config import Destination
 from vllm_spark.core.refusal import Refusal, RefusedError
 
 if TYPE_CHECKING:
@@ -47,9 +49,9 @@ SUDO = "if sudo -k -n true 2>/dev/null; then echo free; else echo asks; fi\n"
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("contact", help="first contact by password: host keys, public key, proof")
-    parser.add_argument("hosts", nargs="+", metavar="HOST")
-    parser.add_argument("--user", required=True)
-    parser.add_argument("--port", type=int, default=ssh.SSH_PORT)
+    parser.add_argument("hosts", nargs="+", metavar="HOST", help="a name, an address, or an alias of ~/.ssh/config")
+    parser.add_argument("--user", help="the user of the Spark's first start; default: that of ~/.ssh/config")
+    parser.add_argument("--port", type=int, help="default: that of ~/.ssh/config, or 22")
     parser.add_argument("--key", type=Path, default=Path("~/.ssh/id_ed25519.pub"), help="the public key to install")
     parser.add_argument("--known-hosts", type=Path, default=Path("~/.ssh/known_hosts"))
     parser.add_argument(
@@ -74,13 +76,22 @@ def run(args: argparse.Namespace) -> int:
     refusals: list[Refusal] = []
     for host, fingerprint in zip(args.hosts, args.fingerprint or [""] * len(args.hosts), strict=True):
         try:
-            for line in contact(Target(host, args.port, args.user, key_file, known_hosts, fingerprint), key):
+            address, user, port = _destination(host, args.user, args.port)
+            if address != host:
+                print(f"{host}  is {user}@{address} port {port} in the configuration of ssh", flush=True)
+            for line in contact(Target(address, port, user, key_file, known_hosts, fingerprint), key):
                 print(f"{host}  ✓ {line}", flush=True)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:
         raise RefusedError(refusals)
     return 0
+
+
+def _destination(name: str, user: str | None, port: int | None) -> Destination:
+    """Return where a name leads. An option of the command wins over the configuration of ssh."""
+    known = ssh_config.resolve(name) or Destination(name, getpass.getuser(), ssh.SSH_PORT)
+    return Destination(known.host, user or known.user, port or known.port)
 
 
 def contact(target: Target, key: Key) -> Iterator[str]:

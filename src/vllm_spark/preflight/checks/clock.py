@@ -24,7 +24,8 @@ Offset = tuple[float, float]
     needs=("time", "controller_time"),
     what="the clock of {host} is {ahead} this machine's: certificates of registries and of the model hub may look "
     "expired or not yet valid, and the times of its journal do not match those of other hosts",
-    fix="`ssh {host} timedatectl` on the Spark and here; `sudo timedatectl set-ntp true` where it is not synchronised.",
+    fix="`ssh -t {host} timedatectl` on the Spark and here; `sudo timedatectl set-ntp true` where it is not "
+    "synchronised.",
     source="X.509 validity (RFC 5280 4.1.2.5). Ray's token holds no time",
 )
 def clock_off(context: HostContext) -> Iterator[Observation]:

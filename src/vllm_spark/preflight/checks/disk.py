@@ -23,7 +23,7 @@ REST_BYTES = 5 << 30
     severity="warning",
     needs=("disks", "docker", "images", "paths"),
     what="{path} of {host} has {free} free, and {what} takes {needed}",
-    fix='`ssh {host} "df -h {path}; sudo docker system df"`, then delete images and models that nothing serves.',
+    fix='`ssh -t {host} "df -h {path}; sudo docker system df"`, then delete images and models that nothing serves.',
     source="size of the image: vllm#40991 (18.5 GB) and docs/runbooks/disk-full.md; of the model: the recipe",
 )
 def disk_nearly_full(context: HostContext) -> Iterator[Observation]:
@@ -41,16 +41,21 @@ def disk_nearly_full(context: HostContext) -> Iterator[Observation]:
 
 
 def _disks(context: HostContext) -> Iterator[tuple[str, DiskFacts]]:
-    root, disk = context.docker.get("root"), context.docker.get("disk")
+    docker = context.docker
+    root, disk = docker.get("root"), docker.get("disk")
     if root and disk:
         yield root, disk
+    layers, layers_disk = docker.get("containerd_root"), docker.get("containerd_disk")
+    if layers and layers_disk:
+        yield layers, layers_disk
     yield from (context.facts.get("disks") or {}).items()
 
 
 def _next_write(context: HostContext, path: str) -> tuple[str, int]:
     """Return (what will be written below this folder, its bytes)."""
     spec, rest = context.spec, ("what a server writes beside it (compile caches, logs)", REST_BYTES)
-    if path == context.docker.get("root") and (context.facts.get("images") or {}).get(spec.base) is None:
+    images = context.docker.get("containerd_root") or context.docker.get("root")
+    if path == images and (context.facts.get("images") or {}).get(spec.base) is None:
         return "the image, while it is unpacked,", IMAGE_BYTES
     model = snapshot(spec.site.hub_dir, spec.recipe["model"])
     if path == spec.site.hub_dir and not (context.facts.get("paths") or {}).get(model):

@@ -20,7 +20,7 @@ LOADED_PERCENT = 90
     needs=("gpus",),
     what="the clock of the GPU of {host} is limited by a setting (nvidia-smi --lock-gpu-clocks or application clocks); "
     "2200 MHz cost 15 to 35 % of the speed",
-    fix="`ssh {host} sudo nvidia-smi --reset-gpu-clocks`, unless you have set it against heat or noise.",
+    fix="`ssh -t {host} sudo nvidia-smi --reset-gpu-clocks`, unless you have set it against heat or noise.",
     source="NVML nvmlClocksEventReasonApplicationsClocksSetting (0x2); "
     "MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38",
 )
@@ -34,7 +34,7 @@ def gpu_clocks_set(context: HostContext) -> Iterator[Observation]:
     severity="warning",
     needs=("gpus",),
     what="the driver slows the GPU of {host} down because of its temperature",
-    fix="improve the Spark's airflow and check again while it serves: `ssh {host} nvidia-smi -q -d "
+    fix="improve the Spark's airflow and check again while it serves: `ssh -t {host} nvidia-smi -q -d "
     "PERFORMANCE,TEMPERATURE`.",
     source="NVML nvmlClocksEventReasonSwThermalSlowdown (0x20)",
 )
@@ -49,7 +49,7 @@ def gpu_hot(context: HostContext) -> Iterator[Observation]:
     needs=("gpus",),
     what="persistence mode is off on {host}: the driver releases the GPU whenever nothing uses it, and each start "
     "waits for it again",
-    fix="`ssh {host} sudo systemctl enable --now nvidia-persistenced`.",
+    fix="`ssh -t {host} sudo systemctl enable --now nvidia-persistenced`.",
     source="NVIDIA's Driver Persistence guide (docs.nvidia.com/deploy/driver-persistence)",
 )
 def persistence_off(context: HostContext) -> Iterator[Observation]:

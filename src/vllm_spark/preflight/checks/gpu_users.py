@@ -73,7 +73,7 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
     needs=("host", "docker"),
     what="container {name} has access to the GPU of {host} and can allocate memory at any time, though the memory of a "
     "Spark holds one model server",
-    fix="`ssh {host} sudo docker stop {name}` before the deploy, or leave it if it stays idle.",
+    fix="`ssh -t {host} sudo docker stop {name}` before the deploy, or leave it if it stays idle.",
     source="docker inspect (HostConfig.DeviceRequests, Runtime); vllm#46307: loading and profiling go above the "
     "engine's share",
 )
@@ -104,7 +104,7 @@ def _is_ollama(process: ProcessFacts) -> bool:
 
 def _how_to_stop(kind: str, name: str, host: str, pids: str) -> str:
     if kind == "container":
-        return f"`ssh {host} sudo docker stop {name}`"
+        return f"`ssh -t {host} sudo docker stop {name}`"
     if kind == "unit":
-        return f"`ssh {host} sudo systemctl stop {name}`"
-    return f"end it the way it was started (a notebook: shut its kernel down), or `ssh {host} kill {pids}`"
+        return f"`ssh -t {host} sudo systemctl stop {name}`"
+    return f"end it the way it was started (a notebook: shut its kernel down), or `ssh -t {host} kill {pids}`"

@@ -57,7 +57,7 @@ def no_gpu(context: HostContext) -> Iterator[Observation]:
     needs=("gpus",),
     what="{host} has driver {driver}",
     expected=f"{OLDEST_DRIVER} or newer, which CUDA 13 needs",
-    fix=f"ssh {{host}} sudo apt-get install nvidia-driver-{OLDEST_DRIVER}-open, then reboot it.",
+    fix=f"ssh -t {{host}} sudo apt-get install nvidia-driver-{OLDEST_DRIVER}-open, then reboot it.",
 )
 def driver_too_old(context: HostContext) -> Iterator[Observation]:
     for gpu in context.facts.get("gpus") or []:

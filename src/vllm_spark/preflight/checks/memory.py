@@ -14,6 +14,8 @@ from vllm_spark.sizing import forecast, memory
 PAGE_CACHE_BYTES = 8 << 30
 # Own figure: an idle desktop has some hundred MiB of unused pages swapped out, which does no harm.
 SWAP_USED_BYTES = 1 << 30
+# Own figure: the recipes that leave less than a quarter of the memory to the host.
+LARGE_SHARE = 0.75
 # 9.3 GiB were measured in both reports; with kho=off CmaFree is within CmaTotal.
 KEPT_BYTES = 1 << 30
 
@@ -36,7 +38,8 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     if model:
         tokens = forecast.longest_request(spec.recipe, model)
         fit = memory.fit(spec.recipe, model, context.facts["memory"], tokens)
-        yield from forecast.too_small(spec.deployment.name, spec.host, fit, forecast.ForecastRequest())
+        load = forecast.ForecastRequest()
+        yield from forecast.too_small(spec.deployment.name, spec.host, spec.recipe, fit, load)
 
 
 @check(
@@ -46,8 +49,8 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     needs=("memory", "running_units"),
     what="{cache} of the memory of {host} is page cache, which counts as available; the start takes {needed} and "
     "{free} are free, and CUDA does not always get the rest in time",
-    fix="`ssh {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a server "
-    "starts.",
+    fix="`ssh -t {host} \"sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'\"` before the deploy, never while a "
+    "server starts.",
     source="vllm#48140, NVIDIA/xr-ai#440; NVIDIA's Spark playbooks drop caches before a start",
 )
 def page_cache(context: HostContext) -> Iterator[Observation]:
@@ -70,7 +73,7 @@ def page_cache(context: HostContext) -> Iterator[Observation]:
     needs=("memory", "host"),
     what="{used} of the {total} of swap are in use on {host} (vm.swappiness {swappiness}): a swapped-out page comes "
     "back at the speed of a disk, and a rank that waits for it looks hung",
-    fix='`ssh {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
+    fix='`ssh -t {host} "sudo swapoff --all && sudo swapon --all"` with nothing loaded, then `sudo sysctl '
     "vm.swappiness=1`, or leave swap off.",
     source="eugr/spark-vllm-docker#321 (a head swapped out: RPC call to sample_tokens timed out)",
 )
@@ -87,6 +90,31 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
             },
             evidence=f"SwapTotal {gib(total)}, SwapFree {gib(free)}",
         )
+
+
+@check(
+    "swap-on",
+    runbook="swap",
+    severity="warning",
+    needs=("memory", "running_units"),
+    what="{host} has {total} of swap, and {name} reserves {share} of the memory: where memory runs out, the Spark "
+    "swaps and stops answering until its power button is held, and without swap the kernel ends a process instead",
+    fix="`ssh -t {host} sudo swapoff --all`, or vllm_swap_off: true, which does it at every start. With "
+    "swap on, leave more memory: lower overrides.memory.utilization.",
+    source='kelnei\'s docker-compose.spark.yml for 0.78 ("disable swap strongly recommended"); '
+    "NVIDIA/dgx-spark-playbooks#102 (a node froze and needed its power button)",
+)
+def swap_on(context: HostContext) -> Iterator[Observation]:
+    """Check for swap beside a launch that leaves little. `swap-in-use` says more where swap is in use."""
+    facts = context.facts["memory"]
+    total, free = facts.get("swap_total"), facts.get("swap_free")
+    share = context.needed_bytes / facts["total"]
+    if not total or free is None or total - free >= SWAP_USED_BYTES or share < LARGE_SHARE:
+        return
+    yield Observation(
+        {"total": gib(total), "name": context.spec.deployment.name, "share": f"{share:.0%}"},
+        evidence=f"SwapTotal {gib(total)}",
+    )
 
 
 @check(

@@ -14,7 +14,7 @@ from vllm_spark.preflight.registry import Observation, check
     severity="warning",
     needs=("host",),
     what="{host} waits for a reboot since an update of {packages}: the running and the installed versions differ",
-    fix="`ansible-playbook stop.yml -l {host}`, `ssh {host} sudo systemctl reboot`, then deploy.",
+    fix="`ansible-playbook stop.yml -l {host}`, `ssh -t {host} sudo systemctl reboot`, then deploy.",
     source="/run/reboot-required of Ubuntu (update-notifier); a driver of two versions finds no GPU at the next start",
 )
 def reboot_pending(context: HostContext) -> Iterator[Observation]:

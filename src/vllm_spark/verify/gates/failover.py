@@ -17,12 +17,12 @@ from itertools import pairwise
 from typing import Any, TypedDict
 
 from vllm_spark.core.text import quoted
-from vllm_spark.verify import requests, responses
+from vllm_spark.verify import requests, responses, tool_choice
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.requests import CHAT, COMPLETIONS, UNKNOWN_MODEL
-from vllm_spark.verify.verdict import Verdict, failure
+from vllm_spark.verify.verdict import Verdict, any_failed, failure
 
 NAME = "failover"
 
@@ -83,6 +83,9 @@ def _requests_to(model: str, prefix: str, target: Target) -> Iterator[HttpReques
     unknown = requests.one_token(UNKNOWN_MODEL, "1")
     yield {**requests.post(f"{prefix}failover-unknown", COMPLETIONS, unknown, requests.SHORT_TIMEOUT_S), **target}
     yield _counter_request(prefix, len(TURNS))
+    yield {**tool_choice.request(model, prefix), **target}
+    if prefix:
+        yield _counter_request(prefix, len(TURNS) + 1)
 
 
 def _body(path: str, model: str, text: str) -> dict[str, Any]:
@@ -107,12 +110,22 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     stored = request.gates[NAME].get("tokens")
     engine = list(_judge_server(model, {model}, direct, {COMPLETIONS: [stored or whole]}, "engine"))
     yield from engine
-    if not request.through or any(verdict.ok is False for verdict in engine):
+    tools = direct.get(tool_choice.ID, HttpResponse())
+    if not any_failed(engine):
+        engine.append(tool_choice.judge_engine(model, tools))
+        yield engine[-1]
+    if not request.through or any_failed(engine):
         return
     # LiteLLM puts the requested name into the response, nginx leaves the engine's. Depending on the prefix of its model
     # LiteLLM sends a completion as a chat (custom_openai/) or a chat as a completion (text-completion-openai/).
     either = {path: [whole, chat] for path in TURNS}
-    yield from _judge_server(model, {model, request.through.get("model", model)}, routed, either, "router")
+    names = {model, request.through.get("model", model)}
+    router = list(_judge_server(model, names, routed, either, "router"))
+    yield from router
+    if not any_failed(router):
+        before, after = (counter(model, routed.get(f"failover-counter-{len(TURNS) + turn}", {})) for turn in (0, 1))
+        moved = None if before is None or after is None else after - before
+        yield tool_choice.judge_router(names, tools, routed.get(tool_choice.ID, HttpResponse()), moved)
 
 
 def fingerprint(by_id: Responses, turn: int) -> list[int | None]:
@@ -207,7 +220,7 @@ def counter(model: str, response: HttpResponse) -> float | None:
 
 GATE = Gate(
     name=NAME,
-    proves="this engine answers, also through a router: tokenizer, unknown model, its own count of requests",
+    proves="this engine answers, also through a router: tokenizer, unknown model, its own count, tool choice",
     order=50,
     needs_reason_to_omit=True,
     for_router=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 
-from vllm_spark.core.text import one_line
+from vllm_spark.core.text import one_line, short_digest
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -51,7 +51,9 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
             f"look for another server on port {request.port}, then deploy again.", runbook="wrong-identity",
         )  # fmt: skip
     if not wrong:
-        yield Verdict(NAME, "all", True, f"{request.served_name}, vLLM {one_line(version)}, {request.image[-12:]}")
+        yield Verdict(
+            NAME, "all", True, f"{request.served_name}, vLLM {one_line(version)}, {short_digest(request.image)}"
+        )
 
 
 GATE = Gate(

@@ -1,0 +1,30 @@
+"""Measure the fabric of a pair on both hosts at the same time. vllm_spark.network.link_rate judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.network import link_rate
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """Arguments: least_gbps; plan, that of fabric.yml, or hosts, those of a pair whose facts spark_precheck has read
+    (any other number of hosts: nothing is measured)."""
+
+    def act(self) -> dict[str, Any]:
+        hosts, plan = list(self.args.get("hosts") or []), self.args.get("plan")
+        if plan:
+            ends, hosts = link_rate.of_plan(plan), [plan["host"], plan["peer"]]
+        elif len(hosts) == 2:  # noqa: PLR2004  a pair is two
+            facts = self.registered("spark_precheck_box", "facts", hosts)
+            ends = link_rate.of_facts(self.host, {host: facts[host]["fabric"] for host in hosts})
+        else:
+            return {"lines": []}
+        measured = self.execute("spark_link_rate", {"rails": ends, "first": self.host == min(hosts)}, "received")
+        lines, refusals = link_rate.judge(self.host, ends, measured["received"], float(self.args["least_gbps"]))
+        self.say(*lines)
+        if refusals:
+            raise RefusedError(refusals)
+        return {"lines": lines}

@@ -1,0 +1,248 @@
+"""Print the toolkit's own lines and each failure once; with -v, everything that Ansible's default callback prints.
+
+vllm_spark.core.run_output writes the lines of a failure, vllm_spark.lifecycle.interruption the line after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from ansible import constants, context
+from ansible.plugins.callback.default import CallbackModule as Default
+
+from vllm_spark.core import host_access, run_output
+from vllm_spark.core.run_output import Cause, FailedTask
+from vllm_spark.lifecycle import interruption
+
+DOCUMENTATION = r"""
+name: brief
+type: stdout
+short_description: The toolkit's own lines, and each failure once
+description:
+  - Prints the lines of the toolkit's actions, the messages of debug tasks, differences of C(--diff), warnings and
+    failures.
+  - Prints Ansible's plays, tasks and results only with C(-v). Prints the recap only if a host failed, or with C(-v).
+  - After Ctrl-C, prints in one line the state of the hosts, and ends with the exit status 130.
+author: vllm-spark
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+"""
+
+DEBUG = ("ansible.builtin.debug", "debug")
+
+
+class CallbackModule(Default):
+    """The stdout callback of the verbs."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "vllm_spark.toolkit.brief"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._play: Any = None
+        self._reported = run_output.Reported()
+        # Failures whose block has a rescue. Its next message may contain them.
+        self._rescued: dict[str, FailedTask] = {}
+        self._verb = self._task = ""
+        self._began = time.monotonic()
+        self._changes: dict[str, int] = {}
+
+    @property
+    def brief(self) -> bool:
+        return int(self._display.verbosity) == 0
+
+    # The start of a run, of plays and of tasks.
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        super().v2_playbook_on_start(playbook)
+        self._verb = Path(playbook._file_name).stem
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupted(number: int, frame: FrameType | None) -> NoReturn:
+            if os.getpid() == controller and callable(before):
+                # The last line of the output: an exit handler runs after Ansible's own cleaning.
+                atexit.register(self._print_interruption, time.monotonic())
+                with suppress(KeyboardInterrupt):
+                    before(number, frame)  # Ansible's handler ends its workers
+            raise SystemExit(interruption.EXIT_STATUS)
+
+        controller = os.getpid()
+        signal.signal(signal.SIGINT, interrupted)
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        if self.brief:
+            self._play = play
+        else:
+            super().v2_playbook_on_play_start(play)
+
+    def _task_start(self, task: Any, prefix: str | None = None) -> None:
+        self._task = task.get_name().strip().rpartition(" : ")[2]
+        super()._task_start(task, prefix)
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        self._changes.setdefault(host.get_name(), 0)
+        if not self.brief and self._last_task_banner != task._uuid:
+            # The default callback prints it with the first result, below the lines of the task.
+            self._print_task_banner(task)
+        super().v2_runner_on_start(host, task)
+
+    def _print_task_banner(self, task: Any) -> None:
+        if not self.brief:
+            super()._print_task_banner(task)
+
+    # Results.
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        host = result.host.get_name()
+        self._changes[host] = self._changes.get(host, 0) + bool(result.result.get("changed"))
+        if not self.brief:
+            super().v2_runner_on_ok(result)
+            return
+        self._print_rescued(host)
+        self._handle_warnings(result.result)
+        if "results" not in result.result:
+            self._print_message(result)
+
+    def v2_runner_item_on_ok(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_item_on_ok(result)
+            return
+        self._handle_warnings(result.result)
+        self._print_message(result)
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_on_skipped(result)
+
+    def v2_runner_item_on_skipped(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_item_on_skipped(result)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        if not self.brief:
+            super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
+            return
+        self._handle_warnings(result.result)
+        if not ignore_errors and not (result.task.loop and "results" in result.result):
+            self._report(result)
+
+    def v2_runner_item_on_failed(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_item_on_failed(result)
+            return
+        self._handle_warnings(result.result)
+        if not result.task.ignore_errors:
+            self._report(result)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_on_unreachable(result)
+        elif not result.task.ignore_unreachable:
+            self._report(result)
+
+    def v2_runner_retry(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_retry(result)
+
+    def v2_runner_on_async_poll(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_on_async_poll(result)
+
+    def v2_runner_on_async_ok(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_on_async_ok(result)
+
+    def v2_runner_on_async_failed(self, result: Any) -> None:
+        if not self.brief:
+            super().v2_runner_on_async_failed(result)
+
+    def v2_playbook_on_include(self, included_file: Any) -> None:
+        if not self.brief:
+            super().v2_playbook_on_include(included_file)
+
+    def v2_on_file_diff(self, result: Any) -> None:
+        if self.brief and result.result.get("changed"):
+            self._display.display(f"{result.host.get_name()}  changes:")
+        super().v2_on_file_diff(result)
+
+    # The end.
+
+    def v2_playbook_on_no_hosts_remaining(self) -> None:
+        if not self.brief:
+            super().v2_playbook_on_no_hosts_remaining()
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        for host in tuple(self._rescued):
+            self._print_rescued(host)
+        if not self.brief or stats.failures or stats.dark:
+            super().v2_playbook_on_stats(stats)
+
+    def _print_interruption(self, now: float) -> None:
+        check = bool(context.CLIARGS["check"])
+        line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check)
+        self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
+
+    def _print_message(self, result: Any) -> None:
+        """Print the message of a debug task."""
+        if result.task.action in DEBUG and "msg" in result.result:
+            for line in run_output.message_lines(result.result["msg"]):
+                self._display.display(f"{result.host.get_name()}  {line}")
+
+    def _report(self, result: Any) -> None:
+        """Print a failure now, or, if its block has a rescue, unless the message of the rescue contains it."""
+        host, failed = result.host.get_name(), self._failed(result)
+        earlier = self._rescued.get(host)
+        if earlier and run_output.contains(failed, earlier):
+            del self._rescued[host]
+        self._print_rescued(host)
+        if _has_rescue(result.task):
+            self._rescued[host] = failed
+        else:
+            self._print_failure(host, failed)
+
+    def _print_rescued(self, host: str) -> None:
+        failed = self._rescued.pop(host, None)
+        if failed:
+            self._print_failure(host, failed)
+
+    def _print_failure(self, host: str, failed: FailedTask) -> None:
+        for line in self._reported.lines(host, run_output.failure(failed)):
+            self._display.display(line, color=_color("COLOR_ERROR"), stderr=True)
+
+    def _failed(self, result: Any) -> FailedTask:
+        """Return a failure, in the toolkit's words if it concerns the access to the host."""
+        shown = dict(result.result)
+        text = str(shown.get("msg", ""))
+        if not run_output.is_own(text):
+            variables = self._play.get_variable_manager().get_vars(play=self._play, host=result.host)
+            explained = host_access.explain(text, host_access.Login.of(variables))
+            shown["msg"] = str(explained) if explained else text
+        causes, event = [], result.exception.event if result.exception else None
+        while event:
+            causes.append(Cause(event.msg, run_output.place(event.formatted_source_context)))
+            event = event.chain.event if event.chain else None
+        return FailedTask(result.task.get_name(), str(result.task.get_path()), shown, tuple(causes))
+
+
+def _color(name: str) -> str:
+    return str(constants.config.get_config_value(name))
+
+
+def _has_rescue(task: Any) -> bool:
+    """Return whether a block around the task, in whose `block` part it is, has a rescue."""
+    child, parent = task, task._parent
+    while parent is not None:
+        uuids = {member._uuid for member in getattr(parent, "block", None) or []}
+        if getattr(parent, "rescue", None) and child._uuid in uuids:
+            return True
+        child, parent = parent, getattr(parent, "_parent", None)
+    return False

@@ -1,0 +1,72 @@
+#!/usr/bin/python
+"""Measure TCP over each subnet of the fabric, in both directions. Changes nothing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: spark_link_rate
+short_description: Measure TCP over each subnet of the fabric
+description:
+  - Sends to the peer and receives from it over each subnet in turn. It must run on both hosts at the same time.
+author: vllm-spark
+options:
+  rails:
+    description: The subnets, each with C(netdev), C(own) and C(peer), the addresses of the two ends.
+    type: list
+    elements: dict
+    required: true
+  first:
+    description: Whether this host sends first. True on exactly one of the two hosts.
+    type: bool
+    required: true
+  port:
+    description: The TCP port on which both hosts listen, on the addresses of the rails alone.
+    type: int
+    default: 5201
+  seconds:
+    description: Duration of each direction of each subnet.
+    type: float
+    default: 2.0
+  wait_s:
+    description: Seconds in which the peer must appear.
+    type: float
+    default: 20.0
+attributes:
+  check_mode:
+    support: full
+    description: The module changes nothing.
+"""
+
+EXAMPLES = r"""
+- name: Measure the link
+  spark_link_rate:
+    first: true
+    rails: [{netdev: enp1s0f1np1, own: 192.168.177.11, peer: 192.168.177.12}]
+"""
+
+RETURN = r"""
+received:
+  description: For each rail its netdev, the received_bytes and seconds of what the peer sent, and an error.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_link_rate import measure
+
+
+def main() -> None:
+    spec = {
+        "rails": {"type": "list", "elements": "dict", "required": True},
+        "first": {"type": "bool", "required": True},
+        "port": {"type": "int", "default": 5201},
+        "seconds": {"type": "float", "default": 2.0},
+        "wait_s": {"type": "float", "default": 20.0},
+    }
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    module.exit_json(changed=False, received=measure(**module.params))
+
+
+if __name__ == "__main__":
+    main()

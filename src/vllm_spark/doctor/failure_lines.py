@@ -1,0 +1,64 @@
+"""Lines that say that something failed, without signatures and tracebacks."""
+
+from __future__ import annotations
+
+import re
+
+from vllm_spark.doctor.tracebacks import MARK
+
+# argparse. Compilers print "error:" as well, so that the line needs the program's name or a usage before it.
+USAGE_ERROR = re.compile(r"(?:[\w./-]+(?: [\w-]+)?: )?error: \S")
+PROGRAM_ERROR = re.compile(r"\S*(?:vllm|api_server(?:\.py)?|ray|python3?)(?: [\w-]+)?: error: \S")
+DOCKER_ERROR = re.compile(r"docker: \S|Error response from daemon: ")
+NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
+LOGGED = "the engine logged an error that no signature knows"
+SERVING = "Application startup complete."
+ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
+FATAL = frozenset({"ERROR", "CRITICAL"})
+# Lines of native code and of compilers, which have no level.
+NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |nvcc fatal|ptxas fatal")
+# Any line without a level that a family may know.
+HINT = re.compile(r"(?i)\bfail|error")
+# Lines that only say that a process ended. Status 130 and 143 are an orderly stop.
+ENDED = re.compile(
+    r"Engine core initialization failed|Engine process failed to start|EngineDeadError|Failed core proc"
+    r"|EngineCore (?:failed to start|encountered a fatal)|WorkerProc (?:initialization failed|failed to start)"
+    r"|Got fatal signal from worker"
+    r"|Main process exited, code=(?:exited, status=(?!130|143)[1-9]|killed|dumped)|Failed with result '(?!success)"
+    r"|(?:[Ee]xited with code|[Ee]xit(?:ed with)? (?:status|code):?|exitcode:?|returned non-zero exit status)"
+    r" (?!130|143)-?[1-9]|Exited \((?!130|143)[1-9]|\(core dumped\)|Segmentation fault|Fatal Python error"
+    r"|terminate called (?:after|without)|died unexpectedly|Bus error"
+)
+ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
+# Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
+MARKS = (
+    *(
+        MARK,
+        "ERROR",
+        "CRITICAL",
+        "rror",
+        "docker: ",
+        "Error response",
+        NCCL_WARNING,
+        SERVING,
+        " E ",
+        " F ",
+        '  File "',
+    ),
+    *(
+        "Exception",
+        "Failure",
+        "Timeout",
+        "fatal",
+        "Fatal",
+        "[E",
+        "xited",
+        "xit",
+        "dumped",
+        "ailed",
+        "died",
+        "terminate",
+        "OutOf",
+    ),
+    *("usage: ", "Segmentation", '"MESSAGE":[', '"MESSAGE": ['),
+)

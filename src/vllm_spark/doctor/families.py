@@ -1,0 +1,98 @@
+"""Families of causes (families.yml) for exceptions and error lines that no signature explains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+_NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
+_LINE = 2000  # characters of a line that are searched
+_SENTENCE = 300  # characters of a message within a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a family. Its texts are str.format templates over the named groups and {sentence}."""
+
+    cause: str
+    fix: str
+    line: re.Pattern[str] | None = None
+    frames: re.Pattern[str] | None = None
+    exception_only: bool = False
+
+    def values(self, line: str, frames: str, *, raised: bool) -> dict[str, str] | None:
+        """Return the values of the templates, or None if the rule does not match."""
+        if self.exception_only and not raised:
+            return None
+        groups: dict[str, str] = {"sentence": sentence(line)}
+        for pattern, text in ((self.line, line), (self.frames, frames)):
+            if pattern is None:
+                continue
+            match = pattern.search(text)
+            if not match:
+                return None
+            groups |= {name: value[:_SENTENCE] for name, value in match.groupdict(default="").items()}
+        return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of causes. `transient`: a second start of the same launch can succeed."""
+
+    id: str
+    runbook: str
+    source: str
+    example: str
+    rules: tuple[Rule, ...]
+    transient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a family says of an exception or an error line."""
+
+    family: Family
+    cause: str
+    fix: str
+
+
+def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> Diagnosis | None:
+    """Return the diagnosis of the first rule that matches, or None. `raised` is False for a line that is not an
+    exception."""
+    line = line[:_LINE]
+    joined = "\n".join(frames)
+    for family in families():
+        for rule in family.rules:
+            values = rule.values(line, joined, raised=raised)
+            if values is not None:
+                cause = " ".join(rule.cause.format(**values).split()).rstrip(".:")
+                return Diagnosis(family, cause, " ".join(rule.fix.format(**values).split()))
+    return None
+
+
+def sentence(line: str) -> str:
+    """Return the message of an exception line without its name, or the whole line if it has no message."""
+    text = _NAME.sub("", line, count=1).strip() or line
+    return text if len(text) <= _SENTENCE else f"{text[:_SENTENCE]} …"
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """Load the families in the order of their file. Raises TypeError, KeyError or re.error on a malformed file."""
+    text = resources.files("vllm_spark.doctor").joinpath("families.yml").read_text(encoding="utf-8")
+    return tuple(
+        Family(**{**entry, "rules": tuple(_rule(**rule) for rule in entry["rules"])})
+        for entry in yaml.safe_load(text)["families"]
+    )
+
+
+def _rule(*, cause: str, fix: str, line: str = "", frames: str = "", **fields: Any) -> Rule:
+    return Rule(
+        cause, fix, re.compile(line) if line else None, re.compile(frames, re.MULTILINE) if frames else None, **fields
+    )

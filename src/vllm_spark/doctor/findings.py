@@ -1,0 +1,52 @@
+"""Findings: what the doctor tells an operator about a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNRECOGNISED = "unrecognised"
+GENERIC_RUNBOOK = "engine-failed-to-start.md"
+GENERIC_FIX = (
+    "read the log from this line upwards with `journalctl -u vllm@<deployment>.service -o cat` and compare "
+    "the command that ran, /etc/vllm-spark/<deployment>/launch, with the recipe."
+)
+_LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding in a log. `fix` is without "Fix:"; `runbook` is a file of docs/runbooks; `number` is that of the
+    first matching line, 0 if unknown; `count` is the number of matches."""
+
+    signature: str
+    cause: str
+    line: str
+    fix: str
+    runbook: str
+    severity: str = "cause"
+    file: str = ""
+    number: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Findings, root cause first, and a few of the errors that no signature explains."""
+
+    findings: tuple[Finding, ...]
+    unrecognised: tuple[Finding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Return True if something failed, False for warnings only and for no finding."""
+        return bool(self.unrecognised) or any(finding.severity != "warning" for finding in self.findings)
+
+
+def explain(finding: Finding) -> str:
+    """Return one message to the operator: cause, matching line, fix, runbook."""
+    return f"{finding.cause} — seen: {log_line(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+
+
+def log_line(finding: Finding) -> str:
+    """Return the log line, cut to the length of a message."""
+    return finding.line if len(finding.line) <= _LINE_LIMIT else finding.line[:_LINE_LIMIT] + " …"

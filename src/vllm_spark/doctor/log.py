@@ -1,0 +1,297 @@
+"""One log, diagnosed block by block.
+
+A block without any fixed text of the signatures and without anything that looks like an error is not parsed; that is
+nearly every block of a large log. Everything here is pure, except that the packaged data files are read once.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+from vllm_spark.doctor import carriers, failure_lines, families
+from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
+from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
+from vllm_spark.doctor.signatures import Signature, harmless, signatures
+from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
+
+_OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
+_DULL = 1000  # kinds of lines without a level that are judged
+_LESSONS = 3  # blocks from which a carrier is learnt
+_SPAN = 5  # lines at the end of a log within which a log "ends with" one
+_CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
+_KINDS = 200  # of unknown error lines that are kept of one log
+
+_Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
+
+
+@dataclass(slots=True)
+class Log:
+    """One log, diagnosed block by block from its beginning. The log of a start is one systemd invocation."""
+
+    file: str = ""
+    lines: int = 0
+    _findings: dict[_Key, Finding] = field(default_factory=dict)
+    _errors: dict[str, Finding | None] = field(default_factory=dict)  # by kind; None for a harmless line
+    _counts: Counter[_Key | str] = field(default_factory=Counter)  # of findings and errors
+    _last: dict[str, int] = field(default_factory=dict)
+    _overlap: list[str] = field(default_factory=list)
+    _known: set[int] = field(default_factory=set)
+    _tracebacks: Tracebacks = field(default_factory=Tracebacks)
+    _refused: Finding | None = None
+    _last_error: tuple[str, int] | None = None
+    _ended: tuple[str, int] | None = None
+    _serving: bool = False
+    _usage: bool = False
+    _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
+    _carrier: re.Pattern[str] | None = None
+    _lessons: int = _LESSONS
+
+    def read(self, text: str) -> None:
+        """Read the next block of whole lines."""
+        whole = "\n".join([*self._overlap, text])
+        kinds = _kinds(whole)
+        expected = [sign for sign, texts in _literals() if any(text_ in kinds for text_ in texts)]
+        if expected or self._tracebacks.busy or any(mark in kinds for mark in failure_lines.MARKS):
+            lines = [*self._overlap, *text.removesuffix("\n").split("\n")]
+            first = self.lines - len(self._overlap) + 1
+            if self._carrier is None and self._lessons:
+                self._lessons -= 1
+                self._carrier = carriers.learn(lines)
+            self._judge(first, [parse(line, self._carrier) for line in lines], expected)
+            self.lines += len(lines) - len(self._overlap)
+        else:
+            self.lines += text.count("\n") + (not text.endswith("\n"))
+        last = text.removesuffix("\n").rsplit("\n", _OVERLAP)[-_OVERLAP:]
+        self._overlap = [*self._overlap, *(line[:LINE_CHARACTERS] for line in last)][-_OVERLAP:]
+
+    def findings(self) -> list[Finding]:
+        """Return the findings of signatures and families, root cause first. A signature is more precise."""
+        known = list(self._signed())
+        causes = [finding for finding in known if finding.severity == "cause"]
+        return [*causes, *self._families(), *(finding for finding in known if finding.severity != "cause")]
+
+    def exception(self) -> Finding | None:
+        """Return the innermost exception of the first traceback that neither a signature nor a family explains."""
+        return next(iter(self._exceptions(UNRECOGNISED)), None)
+
+    def unknown_cause(self) -> Finding | None:
+        """Return the cause of a failed start without regard to signatures, or None if nothing failed."""
+        chains = self._tracebacks.chains()
+        if root := next((chain.root for chain in chains if chain.root), None):
+            return self._exception(root.line, root.number)
+        if self._refused:
+            return self._refused
+        if self._last_error:
+            return self._logged(*self._last_error)
+        if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
+            return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
+        return self._unrecognised(failure_lines.ENDED_CAUSE, *self._ended) if self._ended else None
+
+    def unrecognised(self) -> list[Finding]:
+        """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
+        that ends in a failure without any of them has one finding that says so."""
+        found = [
+            *(finding for finding in self._exceptions(UNRECOGNISED) if not _is_harmless(finding.line)),
+            *self._logged_errors(UNRECOGNISED),
+        ]
+        if not found and all(finding.severity == "warning" for finding in self.findings()):
+            wrappers = (
+                (raised.line, raised.number)
+                for chain in self._tracebacks.chains()
+                for raised in chain.raised
+                if not chain.known and not ORDERLY.search(raised.line) and not _is_harmless(raised.line)
+            )
+            ended = self._ended or next(wrappers, None) or (None if self._serving else self._tracebacks.unfinished)
+            return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
+        return found
+
+    def _signed(self) -> Iterator[Finding]:
+        """Yield the findings of the signatures, in their order."""
+        for signature in signatures():
+            keys = [key for key in self._findings if key[0] == signature.id]
+            enough = sum(self._counts[key] for key in keys) >= signature.at_least
+            if enough and (not signature.at_end or self._last.get(signature.id, 0) > self.lines - _SPAN):
+                yield from (replace(self._findings[key], count=self._counts[key]) for key in keys)
+
+    def _families(self) -> list[Finding]:
+        """Return the findings of the families by their first lines, those with the same cause as one."""
+        merged: dict[tuple[str, str], Finding] = {}
+        found = [*self._exceptions(""), *self._logged_errors("")]
+        for finding in sorted((finding for finding in found if finding.signature != UNRECOGNISED), key=_number):
+            key = (finding.signature, finding.cause)
+            earlier = merged.get(key)
+            merged[key] = replace(earlier, count=earlier.count + finding.count) if earlier else finding
+        return list(merged.values())[:_CAUSES]
+
+    def _exceptions(self, signature: str) -> Iterator[Finding]:
+        """Yield the chains of exceptions that no signature explains, all or those with this id."""
+        for chain in self._tracebacks.chains():
+            if chain.root and not chain.known:
+                finding = self._of_chain(chain)
+                if signature in ("", finding.signature):
+                    yield replace(finding, count=chain.count)
+
+    def _logged_errors(self, signature: str) -> Iterator[Finding]:
+        """Yield the error lines, all or those with this id."""
+        for kind, error in self._errors.items():
+            if error and signature in ("", error.signature):
+                yield replace(error, count=self._counts[kind])
+
+    def _of_chain(self, chain: Chain) -> Finding:
+        """Return the finding of a chain: the family of an exception, innermost first, or the exception itself."""
+        for raised in chain.raised:
+            if not WRAPPER.search(raised.line) and (known := families.classify(raised.line, raised.frames)):
+                return self._familiar(known, raised.line, raised.number)
+        root = chain.root or chain.raised[0]
+        return self._exception(root.line, root.number)
+
+    def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
+        """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
+        self._known = {number for number in self._known if number >= first}
+        # The lines of one process are joined: two ranks that fail at once interleave their tracebacks, and a
+        # signature can span lines.
+        order = sorted(range(len(entries)), key=lambda index: entries[index].process)
+        text = "\n".join(entries[index].text for index in order)
+        begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
+        for signature in expected:
+            for match in signature.pattern.finditer(text):
+                places = range(bisect_right(begins, match.start()) - 1, bisect_right(begins, match.end()))
+                numbers = [first + order[place] for place in places if place < len(order)]
+                self._match(signature, match, numbers)
+        for number, entry in enumerate(entries, first):
+            if number > self.lines:
+                for text in entry.text.split("\n"):  # a message of a JSON logger can hold a traceback
+                    self._read_error(number, entry if text == entry.text else replace(entry, text=text))
+
+    def _match(self, signature: Signature, match: re.Match[str], numbers: Sequence[int]) -> None:
+        # A line has one cause: a line that an earlier signature explains is not a second finding.
+        if max(numbers) <= self.lines or numbers[0] in self._known:
+            return
+        self._known.update(numbers)
+        self._last[signature.id] = max(numbers)
+        key: _Key = (signature.id, match.groups() or ((match[0],) if "{0}" in signature.cause else ()))
+        if key not in self._findings:
+            same = [other for other in self._findings if other[0] == signature.id]
+            key = key if len(same) < _CAUSES else same[0]
+        self._counts[key] += 1
+        # A block is sorted by process, not by line.
+        if key not in self._findings or numbers[0] < self._findings[key].number:
+            self._findings[key] = _finding(signature, match, self.file, numbers[0])
+
+    def _read_error(self, number: int, entry: LogEntry) -> None:
+        """Search a line for an error, without signatures."""
+        text = entry.text.strip()
+        self._note_state(number, entry, text)
+        if self._serving and entry.process.lower().startswith("apiserver"):
+            return  # once it serves, the API server logs errors of requests
+        if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
+            return
+        # An indented line belongs to the message above it.
+        kind = None if number in self._known or entry.text[:1].isspace() else alike(text)
+        if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
+            self._counts[kind] += 1
+            self._last_error = (text, number)
+        elif refused := self._refusal(text):
+            self._refused = self._refused or self._unrecognised(refused, text, number)
+            self._count_error(kind, self._unrecognised(refused, text, number))
+        elif self._is_error(entry, text, kind) and not WRAPPER.search(text):
+            self._last_error = (text, number)
+            self._count_error(kind, self._logged(text, number))
+
+    def _is_error(self, entry: LogEntry, text: str, kind: str | None) -> bool:
+        """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
+        if entry.level in failure_lines.FATAL or failure_lines.NCCL_WARNING in text:
+            return bool(text)
+        if entry.level or kind is None or kind in self._dull:
+            return False
+        if failure_lines.NATIVE.match(text):
+            return True
+        if not failure_lines.HINT.search(text) or len(self._dull) >= _DULL:
+            return False
+        if families.classify(text, raised=False):
+            return True
+        self._dull.add(kind)
+        return False
+
+    def _note_state(self, number: int, entry: LogEntry, text: str) -> None:
+        """Note what a line says of the server: it serves, it ended, or its usage is printed."""
+        if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
+            self._serving, self._ended = True, None
+        elif entry.level not in NOT_FATAL and failure_lines.ENDED.search(text) and not _is_harmless(text):
+            self._ended = (text, number)
+        self._usage = self._usage or text.startswith("usage: ")
+
+    def _refusal(self, text: str) -> str:
+        """Return what refused to start the engine according to this line, or an empty text."""
+        if failure_lines.PROGRAM_ERROR.match(text) or (self._usage and failure_lines.USAGE_ERROR.match(text)):
+            return "the engine refused its command line"
+        return "Docker did not start the container" if failure_lines.DOCKER_ERROR.match(text) else ""
+
+    def _count_error(self, kind: str | None, finding: Finding) -> None:
+        if kind is not None and (kind in self._errors or len(self._errors) < _KINDS):
+            self._errors.setdefault(kind, None if _is_harmless(finding.line) else finding)
+            self._counts[kind] += 1
+
+    def _logged(self, text: str, number: int) -> Finding:
+        known = families.classify(text, raised=False)
+        return self._familiar(known, text, number) if known else self._unrecognised(failure_lines.LOGGED, text, number)
+
+    def _familiar(self, known: families.Diagnosis, line: str, number: int) -> Finding:
+        family = known.family
+        return Finding(family.id, known.cause, line, known.fix, family.runbook, file=self.file, number=number)
+
+    def _exception(self, line: str, number: int) -> Finding:
+        name = line.partition(":")[0].rpartition(".")[2]
+        return self._unrecognised(f"the engine stopped with a {name} that no signature knows", line, number)
+
+    def _unrecognised(self, cause: str, line: str, number: int) -> Finding:
+        return Finding(UNRECOGNISED, cause, line, GENERIC_FIX, GENERIC_RUNBOOK, file=self.file, number=number)
+
+
+def _kinds(text: str) -> str:
+    """Return every kind of line once, without its digits. A large log repeats a few lines, and it takes longer to
+    search all of it for a hundred texts than to reduce it first."""
+    return "\n".join(set(text.translate(NO_DIGITS).split("\n")))
+
+
+@cache
+def _literals() -> list[tuple[Signature, tuple[str, ...]]]:
+    return [(sign, tuple(fixed.translate(NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
+
+
+def _number(finding: Finding) -> int:
+    return finding.number
+
+
+def _is_harmless(text: str) -> bool:
+    return any(line.pattern.search(text) for line in harmless())
+
+
+def _finding(signature: Signature, match: re.Match[str], file: str, number: int) -> Finding:
+    values = [match[0], *match.groups(default="")]
+    texts, special = signature.texts(match[0])
+    names: dict[str, Any] = match.groupdict(default="") | special
+    return Finding(
+        signature=signature.id,
+        # The groups of other alternatives are empty and leave gaps in the sentence.
+        cause=" ".join(texts.cause.format(*values, **names).split()),
+        line=_line_at(match.string, match.start()),
+        fix=texts.fix.format(*values, **names),
+        runbook=texts.runbook,
+        severity=signature.severity,
+        file=file,
+        number=number,
+    )
+
+
+def _line_at(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return text[start : end if end >= 0 else len(text)].strip()

@@ -1,0 +1,54 @@
+"""Differences between the commands of two launches, for the operator who chooses between them. Pure.
+
+A command is the list of its lines in the launch script: an option with its values is one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+# Lines that differ between any two launches: the fingerprint as a label, and for the supervisor of a pair.
+FINGERPRINT = re.compile(r"(?:--label vllm-spark\.launch=|--launch )")
+# Options that occur once for each name, and where that name is.
+NAMED = (re.compile(r"(--(?:env|label|ulimit)) ([^=]+)="), re.compile(r"(--mount) .*\btarget=([^,]+)"))
+DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]+")
+MOST = 4
+
+
+def differences(current: Sequence[str], target: Sequence[str]) -> list[str]:
+    """Return what a change from `current` to `target` does, as texts of the form `--flag old → new`."""
+    old = {_key(line): line for line in current if line not in target and not FINGERPRINT.match(line)}
+    new = {_key(line): line for line in target if line not in current and not FINGERPRINT.match(line)}
+    return [_change(key, old, new) for key in dict.fromkeys([*old, *new])]
+
+
+def summary(current: Sequence[str], target: Sequence[str]) -> str:
+    """Return the first differences in one line, and the number of further ones."""
+    if not current or not target:
+        return "the commands cannot be compared"
+    changes = differences(current, target)
+    more = [f"{len(changes) - MOST} more"] if len(changes) > MOST else []
+    return "; ".join([*changes[:MOST], *more]) or "the same command"
+
+
+def _key(line: str) -> str:
+    for pattern in NAMED:
+        if match := pattern.match(line):
+            return f"{match[1]} {match[2]}"
+    if line.startswith("-"):
+        return line.partition(" ")[0]
+    return "image" if "@sha256:" in line or re.fullmatch(r"\S+:\S+", line) else line.partition(" ")[0]
+
+
+def _change(key: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    values = [DIGEST.sub(r"\1", _value(key, lines[key])) for lines in (old, new) if key in lines]
+    if len(values) > 1:
+        return f"{key} {values[0]} → {values[1]}"
+    return f"{' '.join([key, *values]).strip()} is {'removed' if key in old else 'added'}"
+
+
+def _value(key: str, line: str) -> str:
+    """Return a line without what its key has said already."""
+    option = key.partition(" ")[0]
+    return (line.removeprefix(key) if line.startswith(key) else line.removeprefix(option)).lstrip(" =")

@@ -1,0 +1,74 @@
+"""The corpus of failure logs of public threads and of healthy logs, and what the doctor makes of each.
+
+Used by tests/unit/test_doctor_corpus.py and tests/bench/doctor_corpus.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vllm_spark.doctor import command
+from vllm_spark.doctor.diagnosis import judge
+from vllm_spark.doctor.findings import Finding
+
+DATA = Path(__file__).parent / "data"
+FAILED = DATA / "doctor-logs"
+HEALTHY = DATA / "doctor-logs" / "healthy"
+ENGINE_LOGS = DATA / "engine-logs"
+STARTS = (
+    *("26b-a4b-bf16", "26b-a4b-fp8", "26b-a4b-nvfp4-marlin", "26b-a4b-nvfp4-marlin.serve", "31b-bf16", "31b-fp8"),
+    *("31b-nvfp4-marlin", "ray-worker"),
+)
+VERDICTS = ("right cause", "right line", "wrong cause", "all clear")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log of a failure. `expected`: ids of which one must come first; none if the log does not hold its cause."""
+
+    name: str
+    source: str
+    cause: str
+    expected: tuple[str, ...]
+    line: str
+    batch: int
+
+    @property
+    def held_back(self) -> bool:
+        """Return True if the log was not read while the rules were written. The comment in index.yml explains it."""
+        return self.batch > 1 or hashlib.sha256(self.name.encode()).digest()[0] % 3 == 0
+
+    def verdict(self) -> tuple[str, Finding | None]:
+        """Return the verdict on the doctor's first finding, and that finding."""
+        judgement = judge([command.read(str(FAILED / f"{self.name}.log"))])
+        fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
+        first = next(iter([*fatal, *judgement.unrecognised]), None)
+        if first is None:
+            return "all clear", None
+        if first.signature in self.expected:
+            return "right cause", first
+        if not self.line or self.line in first.line:
+            # A log without its cause is read correctly if the doctor says that it ends in a failure.
+            unknown = first.signature == "unrecognised"
+            return (
+                "right cause" if not self.expected and unknown else "right line" if unknown else "wrong cause"
+            ), first
+        return "wrong cause", first
+
+
+def cases() -> Iterator[Case]:
+    """Yield the failure logs of the index."""
+    index: dict[str, dict[str, Any]] = yaml.safe_load((FAILED / "index.yml").read_text(encoding="utf-8"))
+    for name, fields in index.items():
+        yield Case(name=name, **{**fields, "expected": tuple(fields["expected"])})
+
+
+def healthy() -> list[Path]:
+    """Return the healthy logs: whole starts of real engines, and excerpts of public threads."""
+    return sorted([*HEALTHY.glob("*.log"), *(ENGINE_LOGS / f"{name}.log" for name in STARTS)])

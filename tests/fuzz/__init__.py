@@ -1,0 +1,1 @@
+"""Fuzzing of everything that the toolkit reads and has not written in the same run."""

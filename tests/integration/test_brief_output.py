@@ -1,0 +1,178 @@
+"""What an operator sees of real runs of ansible-playbook with the callback of ansible.cfg."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vllm_spark.core import paths
+
+RUN = Path(sys.executable).with_name("ansible-playbook")
+LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
+TASKS = """
+- name: Report a line
+  ansible.builtin.debug: {msg: [one, two]}
+- name: Change a file
+  ansible.builtin.copy: {content: "new\\n", dest: "{{ work }}/{{ inventory_hostname }}.txt", mode: "0644"}
+- name: Fail without consequences
+  ansible.builtin.command: "false"
+  ignore_errors: true
+"""
+RESCUED = """
+- block:
+    - name: Copy it
+      ansible.builtin.shell: "echo the cause >&2; exit 3"
+  rescue:
+    - name: Fail with the reason
+      ansible.builtin.fail: {msg: "stopped: {{ ansible_failed_result.stderr if told else 'no reason' }}. Fix: x"}
+"""
+FAILS = """
+- name: Run a program
+  ansible.builtin.shell: "echo the cause >&2; exit 3"
+"""
+UNDEFINED = """
+- name: Use the inventory
+  ansible.builtin.debug: {msg: "{{ typo }}"}
+"""
+WAITS = """
+- name: Change a file
+  ansible.builtin.copy: {content: "new\\n", dest: "{{ work }}/{{ inventory_hostname }}.txt", mode: "0644"}
+- name: Wait for the server
+  ansible.builtin.shell: "touch {{ work }}/waits; sleep 30"
+"""
+
+
+class Site:
+    """A folder with a playbook and an inventory of two hosts, both this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, tasks: str, name: str = "deploy", **variables: object) -> None:
+        play = {"name": "Try", "hosts": "sparks", "gather_facts": False, "tasks": yaml.safe_load(tasks)}
+        (self.folder / f"{name}.yml").write_text(yaml.safe_dump([play]))
+        hosts = {"spark1": {**LOCAL}, "spark2": {**LOCAL}}
+        inventory = {"sparks": {"hosts": hosts, "vars": {"work": str(self.folder), **variables}}}
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+
+    def start(self, playbook: Path, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [RUN, "-i", self.folder / "hosts.yml", playbook, *words],
+            cwd=paths.ROOT,
+            env={**os.environ, "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, name: str = "deploy") -> tuple[int, str, str]:
+        return self.run_file(self.folder / f"{name}.yml", *words)
+
+    def run_file(self, playbook: Path, *words: str) -> tuple[int, str, str]:
+        process = self.start(playbook, *words)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_only_own_lines_are_printed(site: Site) -> None:
+    site.write(TASKS)
+    status, out, err = site.run()
+    assert (status, err) == (0, "")
+    assert sorted(out.splitlines()) == ["spark1  one", "spark1  two", "spark2  one", "spark2  two"]
+
+
+def test_v_shows_tasks_and_recap(site: Site) -> None:
+    site.write(TASKS)
+    status, out, _ = site.run("-v")
+    assert status == 0
+    assert "TASK [Change a file]" in out
+    assert "PLAY RECAP" in out
+
+
+def test_a_difference_names_its_host(site: Site) -> None:
+    site.write(TASKS)
+    status, out, _ = site.run("--check", "--diff")
+    assert status == 0
+    for host in ("spark1", "spark2"):
+        assert f"{host}  changes:\n--- before" in out
+    assert "+new" in out
+
+
+def test_an_unexpected_failure_is_complete_and_its_recap_is_shown(site: Site) -> None:
+    site.write(FAILS)
+    status, out, err = site.run()
+    assert status == 2
+    lines = err.splitlines()
+    assert [line.split("  ")[0] for line in lines].count("spark2") == 1
+    for part in ("non-zero return code", "exit status 3", "the cause", "'Run a program'", "deploy.yml:"):
+        assert err.count(part) == 1
+    assert "PLAY RECAP" in out
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_rescued_failure_is_shown_once(site: Site, told: bool) -> None:
+    site.write(RESCUED, told=told)
+    status, _, err = site.run("-l", "spark1")
+    assert status == 2
+    assert err.count("stopped: ") == 1
+    assert err.count("the cause") == 1
+
+
+def test_a_typo_in_the_inventory_has_file_and_line(site: Site) -> None:
+    site.write(UNDEFINED, typo="{{ (1 }}")
+    line = next(
+        number for number, text in enumerate((site.folder / "hosts.yml").read_text().splitlines(), 1) if "(1" in text
+    )
+    status, _, err = site.run()
+    assert status == 2
+    assert f"{site.folder}/hosts.yml:{line}:" in err.splitlines()[0]
+    assert len(err.splitlines()) == 3
+
+
+def test_a_refusal_is_shown_once(site: Site) -> None:
+    deployments = [{"name": f"on-{host}", "recipe": "nosuch", "hosts": [host]} for host in ("spark1", "spark2")]
+    site.write(TASKS, vllm_deployments=deployments)
+    status, out, err = site.run_file(paths.ROOT / "plan.yml")
+    assert status == 2
+    assert err.count("unknown recipe nosuch") == 1
+    assert len(err.splitlines()) == 2
+    assert "ERROR" not in out + err
+    assert "Origin" not in out + err
+
+
+def test_history_as_json_is_json(site: Site) -> None:
+    site.write(TASKS)
+    status, out, _ = site.run_file(paths.ROOT / "history.yml", "-e", "json=true")
+    assert status == 0
+    assert isinstance(json.loads(out), list)
+
+
+@pytest.mark.parametrize(("name", "part"), [("deploy", "goes on loading"), ("plan", "has changed no host")])
+def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, part: str) -> None:
+    site.write(WAITS, name=name)
+    process = site.start(site.folder / f"{name}.yml", "-l", "spark1")
+    until = time.monotonic() + 60
+    while not (site.folder / "waits").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith(f"Interrupted: {name} ended after ")
+    assert "in 'Wait for the server'" in line
+    assert part in line
+    assert "Fix: " in line
