@@ -33,8 +33,8 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 class ActionModule(SparkAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task). The controller itself sends the request of the gate `reach`. Returns `holds`
-    and `missed`, and of a rank that serves the report's path."""
+    a failed gate does not fail the task); brief (true: the gates that pass share one line). The controller itself sends
+    the request of the gate `reach`. Returns `holds` and `missed`, and of a rank that serves the report's path."""
 
     _last_probe: Probe
 
@@ -42,7 +42,8 @@ class ActionModule(SparkAction):
         request = GateRequest.from_json(self.args["gates"])
         watch = startup.StartupWatch(deadline_s=request.deadline_s)
         try:
-            verdicts, run = Verification(request, self.host, self._probe, self.say, watch).run(wait=self.args["wait"])
+            run_of = Verification(request, self.host, self._probe, self.say, watch, brief=self.args.get("brief", False))
+            verdicts, run = run_of.run(wait=self.args["wait"])
             missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:

@@ -124,6 +124,23 @@ def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict
     assert "deploy.yml --check --diff" in diff[-1]
 
 
+def test_a_deployment_that_is_not_there_has_no_lines_of_a_launch(spec: Spec, host_facts: dict[str, Any]) -> None:
+    host_facts["status"]["files"][LAUNCH] = None
+    host_facts["status"]["deployments"] = {}
+    result = of(spec, host_facts)
+    assert result.differs
+    assert result.launch_diff == ()
+
+
+def test_a_deploy_that_changes_nothing_repeats_no_notes(spec: Spec, host_facts: dict[str, Any]) -> None:
+    def lines(*, acts: bool) -> list[str]:
+        return plan.of_host({"spark1": spec}, {"spark1": host_facts}, "spark1", "test", plan.Purpose(acts=acts))[1]
+
+    assert len(lines(acts=True)) == 1
+    assert lines(acts=True)[0].endswith("stays, it runs as planned")
+    assert len(lines(acts=False)) > 1
+
+
 def test_an_idle_spark(facts: dict[str, Any]) -> None:
     facts["units"] = {"vllm@old.service": {"ActiveState": "active"}}
     assert drift.of_idle(facts) == Drift(False)

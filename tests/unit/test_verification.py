@@ -68,6 +68,18 @@ def test_the_present_state_is_judged_with_the_whole_log(resolve: Callable[..., S
     assert verdicts[0].ok is False
 
 
+def test_a_brief_run_prints_one_line_for_all_gates_that_pass(resolve: Callable[..., Spec]) -> None:
+    host = Host(resolve, probe(responses=TOKEN))
+    host.verification.brief = True
+    verdicts, _ = host.verification.run(wait=False)
+    passed = [verdict for verdict in verdicts if verdict.ok]
+    missed = [verdict.line() for verdict in verdicts if verdict.ok is not True]
+    assert passed
+    assert missed
+    assert host.lines[:-1] == missed
+    assert host.lines[-1].startswith(f"✓ {len(passed)} gate")
+
+
 def test_a_phase_is_printed_once(resolve: Callable[..., Spec]) -> None:
     host = Host(resolve, probe(), probe(), probe(responses=TOKEN))
     host.verification.run(wait=True)

@@ -119,7 +119,10 @@ def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
         return
     name = planned.unit.partition("@")[2].removesuffix(".service")
     deployment = facts["status"]["deployments"].get(name)
-    on_disk = (deployment["launch"] if deployment else None) or ""
+    on_disk = deployment["launch"] if deployment else None
+    if not on_disk:
+        # Nothing is deployed, so every line would be new.
+        return
     diff = difflib.unified_diff(on_disk.splitlines(), launch.content.splitlines(), n=0, lineterm="")
     lines = [line for line in list(diff)[2:] if not line.startswith("@@")]
     yield from lines[:DIFF_LINES]

@@ -115,7 +115,9 @@ def of_host(
         raise RefusedError(refused)
     peers = [facts[name] for name in specs if name != host]
     plan = build(ranked[host], facts[host], toolkit, peers)
-    return plan, [*summary(ranked[host], plan, acts=purpose.acts), *ranks.notes(specs, facts, host)]
+    lines = summary(ranked[host], plan, acts=purpose.acts)
+    # A deploy that changes nothing repeats no notes: precheck and plan show them.
+    return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
 
 
 def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
@@ -195,6 +197,8 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec, acts=acts)
     lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
     lines += unit_state.ended_elsewhere(spec, plan.stop_units)
+    if plan.settled and acts:
+        return lines
     if spec.rank == 0:
         lines += known_issues.notes(
             known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted

@@ -25,7 +25,7 @@ LOG_INTERVAL_S = 30.0
 @dataclass(slots=True)
 class Verification:
     """`probe` sends the requests of a round and returns the probe, with the log lines after a journal cursor. `say`
-    prints a line. `sleep` waits."""
+    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end."""
 
     request: GateRequest
     host: str
@@ -33,6 +33,7 @@ class Verification:
     say: Callable[[str], None]
     watch: startup.StartupWatch
     sleep: Callable[[float], None] = time.sleep
+    brief: bool = False
 
     def run(self, *, wait: bool) -> tuple[list[Verdict], dict[str, Any]]:
         """Return (the verdicts, each printed as soon as it is known; the state of the unit's run).
@@ -52,10 +53,12 @@ class Verification:
         for round_ in others:
             if any_failed(verdicts):
                 break
-            if round_.requests:
+            if round_.requests and not self.brief:
                 self.say(f"… {round_.name}: {len(round_.requests)} requests")
             probe = self.probe(round_, probe["cursor"]) if wait or probe["cursor"] else self._read(round_)
             verdicts += self._judge(round_, probe)
+        if self.brief and (passed := [verdict for verdict in verdicts if verdict.ok]):
+            self.say(_together(passed))
         return verdicts, run
 
     def _read(self, round_: Round) -> Probe:
@@ -67,7 +70,8 @@ class Verification:
     def _judge(self, round_: Round, probe: Probe) -> list[Verdict]:
         verdicts = round_.judge(self.request, probe, self.watch.lines)
         for verdict in verdicts:
-            self.say(verdict.line())
+            if not (self.brief and verdict.ok):
+                self.say(verdict.line())
         return verdicts
 
     def _wait(self, first: Round) -> Probe:
@@ -88,3 +92,9 @@ class Verification:
                 self.say(self.watch.headline())
                 phase, printed_at = now, time.monotonic()
             self.sleep(POLL_INTERVAL_S)
+
+
+def _together(passed: list[Verdict]) -> str:
+    """Return one line for gates that pass."""
+    names = ", ".join(dict.fromkeys(verdict.gate for verdict in passed))
+    return f"✓ {len(passed)} {'gate passes' if len(passed) == 1 else 'gates pass'}: {names}"
