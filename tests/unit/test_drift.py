@@ -14,7 +14,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets i
 from fakes.cases import CASES, hosts_of, merge, resolved
 from fakes.deployed_spark import STARTED, deployed_facts
 from fakes.recorded_hosts import HOSTS
-from vllm_spark.deploy import drift, ranks
+from vllm_spark.deploy import drift, plan, ranks
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
 
@@ -125,7 +125,7 @@ def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict
 
 
 def test_a_deployment_that_is_not_there_has_no_lines_of_a_launch(spec: Spec, host_facts: dict[str, Any]) -> None:
-    host_facts["status"]["files"][LAUNCH] = None
+    del host_facts["status"]["files"][LAUNCH]
     host_facts["status"]["deployments"] = {}
     result = of(spec, host_facts)
     assert result.differs
