@@ -42,10 +42,24 @@ def each_signature() -> pytest.MarkDecorator:
         "made/cpu.serve.log",
         "made/0.33-cached.serve.log",
         "made/dealt-with.log",
+        "sandbox-0.32-stopped.log",
     ],
 )
 def test_healthy_log_has_no_cause(log: str) -> None:
     assert root_cause(read(log)) is None
+
+
+def test_a_server_that_was_stopped_is_clean_and_one_that_died_is_not() -> None:
+    stopped = read("sandbox-0.32-stopped.log")
+    died = [line for line in stopped if "received signal" not in line]
+    assert unrecognised(stopped) == []
+    assert len(unrecognised(died)) == 1
+
+
+def unrecognised(lines: list[str]) -> list[Finding]:
+    log = Log()
+    log.read("\n".join(lines))
+    return log.unrecognised()
 
 
 def test_free_memory_with_the_numbers() -> None:

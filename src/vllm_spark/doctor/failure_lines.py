@@ -14,6 +14,8 @@ NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 LOGGED = "the engine logged an error that no signature knows"
 SERVING = "Application startup complete."
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
+# A server that is stopped from outside (v1/engine/core.py, 0.32.0). What it prints afterwards is not a failure.
+STOPPED = re.compile(r"\[shutdown\] .*\breceived signal=SIG(?:TERM|INT)")
 FATAL = frozenset({"ERROR", "CRITICAL"})
 # Lines of native code and of compilers, which have no level.
 NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |nvcc fatal|ptxas fatal")
@@ -54,6 +56,7 @@ MARKS = (
         "[E",
         "xited",
         "xit",
+        "[shutdown]",
         "dumped",
         "ailed",
         "died",

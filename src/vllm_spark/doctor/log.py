@@ -48,6 +48,7 @@ class Log:
     _last_error: tuple[str, int] | None = None
     _ended: tuple[str, int] | None = None
     _serving: bool = False
+    _stopped: int | None = None  # the line that stopped a serving engine
     _usage: bool = False
     _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
     _carrier: re.Pattern[str] | None = None
@@ -106,7 +107,10 @@ class Log:
                 (raised.line, raised.number)
                 for chain in self._tracebacks.chains()
                 for raised in chain.raised
-                if not chain.known and not ORDERLY.search(raised.line) and not _is_harmless(raised.line)
+                if not chain.known
+                and not ORDERLY.search(raised.line)
+                and not _is_harmless(raised.line)
+                and (self._stopped is None or raised.number < self._stopped)
             )
             ended = self._ended or next(wrappers, None) or (None if self._serving else self._tracebacks.unfinished)
             return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
@@ -223,8 +227,11 @@ class Log:
     def _note_state(self, number: int, entry: LogEntry, text: str) -> None:
         """Note what a line says of the server: it serves, it ended, or its usage is printed."""
         if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
-            self._serving, self._ended = True, None
-        elif entry.level not in NOT_FATAL and failure_lines.ENDED.search(text) and not _is_harmless(text):
+            self._serving, self._ended, self._stopped = True, None, None
+        elif self._serving and failure_lines.STOPPED.search(text):
+            self._stopped = number
+        ended = entry.level not in NOT_FATAL and failure_lines.ENDED.search(text)
+        if ended and self._stopped is None and not _is_harmless(text):
             self._ended = (text, number)
         self._usage = self._usage or text.startswith("usage: ")
 
