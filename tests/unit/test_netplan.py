@@ -202,6 +202,15 @@ def test_the_file() -> None:
     assert plan.move == ()
 
 
+def test_the_profiles_of_the_link_win_over_a_profile_without_a_netdev() -> None:
+    """NetworkManager activates the profile that was used last, whose `match: {}` fits the netdevs of the cable."""
+    loose = file("90-NM-1", profiles=["1-2-3"]) | {"unbound": ["1-2-3"]}
+    ethernets = yaml.safe_load(planned(changes={"files": [loose]}).content)["network"]["ethernets"]
+    expected = {"passthrough": {"connection.autoconnect-priority": "100"}}
+    assert [ethernets[netdev]["networkmanager"] for netdev in (ONE, TWO)] == [expected, expected]
+    assert "networkmanager" not in planned().content
+
+
 def test_the_ends_can_have_other_names_in_any_order() -> None:
     inventory = fabrics()
     inventory["spark2"]["addresses"] = {"enP2p1s0f0np0": "192.168.178.12/24", "enp1s0f0np0": "192.168.177.12/24"}

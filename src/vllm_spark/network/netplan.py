@@ -107,7 +107,7 @@ def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace:
         host=own.host,
         peer=own.peer,
         path=netplan_refusals.FILE,
-        content=netplan_yaml(own),
+        content=netplan_yaml(own, preferred=any(file.get("unbound") for file in netplan["files"])),
         move=tuple(file["path"] for file in netplan_refusals.conflicts(own, netplan)),
         addresses={twin.netdev: str(twin.address) for twin in own.twins},
         mtu=own.mtu,
@@ -122,11 +122,14 @@ def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace:
     )
 
 
-def netplan_yaml(config: LinkConfig) -> str:
+def netplan_yaml(config: LinkConfig, *, preferred: bool = False) -> str:
     """Return the netplan file.
 
     It names no renderer, so the host keeps its own: NetworkManager on DGX OS. `optional` lets the host boot without
     the cable. There is no route and no link-local address, because only the pair uses this link.
+
+    `preferred` gives the netdevs' profiles a priority. Without it, NetworkManager keeps a profile of its own that names
+    no netdev on one of them, because it activates the profile that was used last.
     """
     lines = [
         f"# vllm-spark: the direct link to {config.peer}. fabric.yml writes this file;",
@@ -145,6 +148,8 @@ def netplan_yaml(config: LinkConfig) -> str:
             "      link-local: []",
             "      optional: true",
         ]
+        if preferred:
+            lines.append('      networkmanager: {passthrough: {connection.autoconnect-priority: "100"}}')
     return "\n".join(lines) + "\n"
 
 
