@@ -57,7 +57,7 @@ def test_no_round_follows_a_failed_gate(resolve: Callable[..., Spec]) -> None:
     verdicts, _ = host.verification.run(wait=True)
     assert any_failed(verdicts)
     assert host.rounds == [("ready", "")]
-    assert host.lines[-len(verdicts) :] == [verdict.line() for verdict in verdicts]
+    assert host.lines[-len(verdicts) :] == [verdict.headline() for verdict in verdicts]
 
 
 def test_the_present_state_is_judged_with_the_whole_log(resolve: Callable[..., Spec]) -> None:
@@ -73,7 +73,7 @@ def test_a_brief_run_prints_one_line_for_all_gates_that_pass(resolve: Callable[.
     host.verification.brief = True
     verdicts, _ = host.verification.run(wait=False)
     passed = [verdict for verdict in verdicts if verdict.ok]
-    missed = [verdict.line() for verdict in verdicts if verdict.ok is not True]
+    missed = [verdict.headline() for verdict in verdicts if verdict.ok is not True]
     assert passed
     assert missed
     assert host.lines[:-1] == missed

@@ -52,6 +52,11 @@ class Fault:
     fix: str
 
 
+USE_DASH_K = (
+    "the same command with -K. -K takes one password for all Sparks: if theirs differ, give each Spark its own "
+    "ansible_become_password."
+)
+
 # The first match counts. The texts are those of ansible-core 2.19 (plugins/connection/ssh.py), OpenSSH and sudo.
 FAULTS = (
     Fault(
@@ -59,8 +64,7 @@ FAULTS = (
         re.compile(r"Incorrect sudo password|Sorry, try again"),
         "{host}: sudo does not accept this password for {user}",
         "the password of {user} on {host}",
-        "the same command with -K. -K takes one password for all Sparks: if theirs differ, give each Spark its own "
-        "ansible_become_password.",
+        USE_DASH_K,
     ),
     Fault(
         register("sudo-denied", runbook="sudo-password"),
@@ -77,8 +81,7 @@ FAULTS = (
         ),
         "{host}: sudo asks {user} for a password, and this run has none",
         "the password of sudo",
-        "the same command with -K. -K takes one password for all Sparks: if theirs differ, give each Spark its own "
-        "ansible_become_password.",
+        USE_DASH_K,
     ),
     Fault(
         register("host-key", runbook="contact-host-key"),

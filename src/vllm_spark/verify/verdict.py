@@ -35,8 +35,12 @@ class Verdict:
         document["said"] = document.pop("observed")
         return document
 
+    def headline(self) -> str:
+        """Return one line of a run: mark, gate, id, and the observed value. The final failure has the rest."""
+        return f"{MARKS[self.ok]} {self.gate} {self.id}: {self.observed}"
+
     def line(self) -> str:
-        """Return one line of a run or a report: mark, gate, id, and the observed value."""
+        """Return one line of a report: the headline, and after a failure the expected value and the fix."""
         return f"{MARKS[self.ok]} {self.gate} {self.id}: {self}"
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ class Verification:
         verdicts = round_.judge(self.request, probe, self.watch.lines)
         for verdict in verdicts:
             if not (self.brief and verdict.ok):
-                self.say(verdict.line())
+                self.say(verdict.headline())
         return verdicts
 
     def _wait(self, first: Round) -> Probe:
