@@ -48,7 +48,7 @@ attributes:
     description: The module predicts every change.
   diff_mode:
     support: full
-    description: The diff has every file except the env file.
+    description: The diff has every file except the env file and the toolkit's own programs.
 """
 
 EXAMPLES = r"""
@@ -98,10 +98,16 @@ def syntax_error(file: dict[str, Any]) -> str:
 
 
 def diff_of(file: dict[str, Any], secret_path: str | None) -> dict[str, str]:
-    """Return the diff of one file; for the env file only that it changes."""
+    """Return the diff of one file; for the env file and the toolkit's programs only that they change.
+
+    The toolkit's programs are the executables that no shell checks. Their source would hide the launch in a diff.
+    """
     before = current(file["path"])
+    change = f"{file['path']}: {'changes' if before else 'is new'}"
     if file["path"] == secret_path:
-        return {"prepared": f"{file['path']}: {'changes' if before else 'is new'} (its content is secret)\n"}
+        return {"prepared": f"{change} (its content is secret)\n"}
+    if file["mode"] == "0755" and not file["syntax"]:
+        return {"prepared": f"{change} (a program of the toolkit, {file['content'].count(chr(10))} lines)\n"}
     return {
         "before_header": file["path"],
         "after_header": file["path"],

@@ -55,6 +55,14 @@ def test_check_mode_predicts_and_places_nothing(place: Run, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_diff_names_a_program_without_its_source(place: Run, tmp_path: Path) -> None:
+    program = {"path": str(tmp_path / "program"), "content": "#!/usr/bin/env python3\npass\n", "mode": "0755"}
+    new = place(files=[program])["diff"][0]
+    newer = place(files=[{**program, "content": program["content"] + "pass\n"}])["diff"][0]
+    assert new == {"prepared": f"{program['path']}: is new (a program of the toolkit, 2 lines)\n"}
+    assert newer == {"prepared": f"{program['path']}: changes (a program of the toolkit, 3 lines)\n"}
+
+
 def test_no_result_contains_the_secret(place: Run) -> None:
     results = [place(check=True), place(), place(env_content=f"VLLM_API_KEY={SECRET}2\n")]
     assert all(result["changed"] for result in results)
