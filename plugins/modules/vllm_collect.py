@@ -65,23 +65,23 @@ STARTS = ("7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
 LISTED = re.compile(r"\s*vllm@(\S+)\.service\s+\S+\s+(\S+)")
 
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "box/gpu.log": (
+    "host/gpu.log": (
         ("nvidia-smi", "--query-gpu=power.draw,utilization.gpu,clocks.sm", "--format=csv,noheader"),
         ("nvidia-smi", "-q"),
     ),
-    "box/memory.txt": (
+    "host/memory.txt": (
         ("free", "--mebi"),
         ("swapon", "--show"),
         ("cat", "/proc/meminfo"),
         ("cat", "/proc/pressure/memory"),
     ),
-    "box/disk.txt": (("df", "--human-readable", "--print-type"), ("df", "--inodes", "--human-readable")),
+    "host/disk.txt": (("df", "--human-readable", "--print-type"), ("df", "--inodes", "--human-readable")),
     # Names of programs only: an argv may hold a secret.
-    "box/processes.txt": (("ps", "-eo", "pid,ppid,user:12,rss,pcpu,stat,etime,comm", "--sort=-rss"),),
-    "box/ports.txt": (("ss", "--listening", "--tcp", "--numeric", "--processes"),),
-    "box/network.txt": (("ip", "-statistics", "address"), ("ip", "route")),
-    "box/clock.txt": (("timedatectl",), ("timedatectl", "timesync-status"), ("chronyc", "tracking")),
-    "box/system.txt": (
+    "host/processes.txt": (("ps", "-eo", "pid,ppid,user:12,rss,pcpu,stat,etime,comm", "--sort=-rss"),),
+    "host/ports.txt": (("ss", "--listening", "--tcp", "--numeric", "--processes"),),
+    "host/network.txt": (("ip", "-statistics", "address"), ("ip", "route")),
+    "host/clock.txt": (("timedatectl",), ("timedatectl", "timesync-status"), ("chronyc", "tracking")),
+    "host/system.txt": (
         ("uname", "-a"),
         ("uptime",),
         ("cat", "/etc/os-release"),
@@ -261,16 +261,16 @@ def collect_ray(bundle: Bundle, container: dict[str, Any] | None, target: str) -
 
 def collect_host(bundle: Bundle, docker: DockerReader) -> None:
     """Store the texts that are not of one deployment."""
-    if not bundle.journal("box/kernel.log", ("--dmesg", "--boot", "0"), SHORT, "the kernel, this boot"):
-        bundle.commands("box/kernel.log", [("dmesg", "--time-format", "iso")], SHORT)
-    bundle.journal("box/kernel-previous.log", ("--dmesg", "--boot", "-1"), SHORT, "the kernel, the boot before")
+    if not bundle.journal("host/kernel.log", ("--dmesg", "--boot", "0"), SHORT, "the kernel, this boot"):
+        bundle.commands("host/kernel.log", [("dmesg", "--time-format", "iso")], SHORT)
+    bundle.journal("host/kernel-previous.log", ("--dmesg", "--boot", "-1"), SHORT, "the kernel, the boot before")
     for path, commands in COMMANDS.items():
         bundle.commands(path, commands)
-    bundle.journal("box/docker.log", ("--boot", "0", "_SYSTEMD_UNIT=docker.service"), SHORT, "the Docker engine")
-    bundle.put_json("box/facts.json", facts(bundle), "as spark_facts reads them")
+    bundle.journal("host/docker.log", ("--boot", "0", "_SYSTEMD_UNIT=docker.service"), SHORT, "the Docker engine")
+    bundle.put_json("host/facts.json", facts(bundle), "as spark_facts reads them")
     responses = {path: docker.get(path) for path in ("/version", "/info", "/containers/json?all=1", "/images/json")}
     if any(responses.values()):
-        bundle.put_json("box/docker.json", responses, "the Docker engine's API")
+        bundle.put_json("host/docker.json", responses, "the Docker engine's API")
 
 
 def facts(bundle: Bundle) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_no_secret_leaves_the_host(full: ModuleType, gather: Gather) -> None:
     assert collected.files[f"{at}/ray/raylet.out.log"] == "[I] token <masked>\n"
     assert "OMP_NUM_THREADS=4" in collected.files[f"{at}/container.json"]
     assert "--env 'PEER_TOKEN=<masked>'" in collected.files[f"{at}/launch"]
-    assert "who knows <masked>" in collected.files["box/processes.txt"]
+    assert "who knows <masked>" in collected.files["host/processes.txt"]
     assert collected.manifest["weak_secrets"] == ["SHORT"]
 
 
@@ -276,7 +276,7 @@ def test_unreadable_facts_are_a_note(host: ModuleType, gather: Gather, monkeypat
     monkeypatch.setattr(host, "fabric", odd)
     collected = gather(host)
     assert "facts, fabric: ValueError: ip said no JSON" in collected.manifest["notes"]
-    assert json.loads(collected.files["box/facts.json"])["memory"]["total"] > 0
+    assert json.loads(collected.files["host/facts.json"])["memory"]["total"] > 0
 
 
 def test_a_docker_socket_without_http(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_after_the_deadline(host: ModuleType, gather: Gather, tmp_path: Path, mo
     monkeypatch.setattr(spark_bundle, "DEADLINE_S", 0.0)
     program(tmp_path, "ps", PS)
     collected = gather(host)
-    assert collected.files["box/processes.txt"].splitlines()[1:] == []
+    assert collected.files["host/processes.txt"].splitlines()[1:] == []
     assert any("not run, the 0 s for this host are over" in note for note in collected.manifest["notes"])
 
 

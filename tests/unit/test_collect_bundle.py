@@ -29,8 +29,8 @@ FILES = {
     "deployments/gemma/launch": f"#!/bin/sh\n# {PORT}\n",
     "deployments/gemma/journal.log": "calm\n",
     "deployments/gemma/journal-previous.log": f"calm\n{PORT}\n",
-    "box/kernel.log": f"{KILLED}\n{KILLED}\n",
-    "box/memory.txt": "Mem: 1\n",
+    "host/kernel.log": f"{KILLED}\n{KILLED}\n",
+    "host/memory.txt": "Mem: 1\n",
 }
 RUN = CollectRun("spark1", "0.1.0 (abc)", requested_at=1000.0, answered_at=1010.0)
 
@@ -49,7 +49,7 @@ def packed(document: Any) -> str:
 
 
 def test_the_bundle(tmp_path: Path) -> None:
-    path = written(tmp_path, collected(notes=["no dmesg"], left_out={"box/kernel.log": "9 lines"}))
+    path = written(tmp_path, collected(notes=["no dmesg"], left_out={"host/kernel.log": "9 lines"}))
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(1010))
     assert path == tmp_path / f"collect-spark1-{stamp}.tar.gz"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -64,8 +64,8 @@ def test_the_bundle(tmp_path: Path) -> None:
         "deployments/gemma/journal-previous.log",
         "deployments/gemma/journal.log",
         "deployments/gemma/launch",
-        "box/kernel.log",
-        "box/memory.txt",
+        "host/kernel.log",
+        "host/memory.txt",
     ]
     assert {member.mode for member in members} == {0o600}
     front = texts["FINDINGS.txt"]
@@ -73,11 +73,11 @@ def test_the_bundle(tmp_path: Path) -> None:
     parts = [
         "gemma: active (running), 2 restarts",
         "1. the kernel",
-        "box/kernel.log:1 and 1 more",
+        "host/kernel.log:1 and 1 more",
         "Before that",
         "port",
     ]
-    places = [front.index(part) for part in (*parts, "box/kernel.log: left out: 9 lines", "no dmesg")]
+    places = [front.index(part) for part in (*parts, "host/kernel.log: left out: 9 lines", "no dmesg")]
     assert places == sorted(places)
     findings = json.loads(texts["findings.json"])
     assert [finding["signature"] for finding in findings["findings"]] == ["out-of-memory-killed"]
@@ -91,7 +91,7 @@ def test_the_doctor_reads_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main.main(["doctor", str(path), str(tmp_path / "other.log"), "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert [(finding["signature"], finding["file"], finding["count"]) for finding in shown["findings"]] == [
-        ("out-of-memory-killed", f"{path}/box/kernel.log", 2),
+        ("out-of-memory-killed", f"{path}/host/kernel.log", 2),
         ("port-in-use", f"{path}/deployments/gemma/journal-previous.log", 1),
     ]
     # The launch and the table of memory are not logs.
@@ -122,7 +122,7 @@ def _judged(logs: list[Any]) -> tuple[Any, list[Any]]:
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
 def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f"{number} {os.urandom(20).hex()}\n" for number in range(5000))
-    path = written(tmp_path, collected({"box/kernel.log": text}))
+    path = written(tmp_path, collected({"host/kernel.log": text}))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     assert main.main(["doctor", str(path)]) == 2
     stderr = capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_a_bundle_is_refused(make: Callable[[Path], object], 
 
 def test_memory_does_not_grow_with_the_logs_of_a_bundle(tmp_path: Path) -> None:
     def peak(lines: int) -> int:
-        path = written(tmp_path, collected({"box/kernel.log": "calm, and nothing to say of it\n" * lines}))
+        path = written(tmp_path, collected({"host/kernel.log": "calm, and nothing to say of it\n" * lines}))
         tracemalloc.start()
         assert command.read_bundle(str(path))[0].lines == lines
         _, most = tracemalloc.get_traced_memory()

@@ -248,7 +248,7 @@ def _members(collected: Collected, examination: Examination, run: CollectRun) ->
     yield FINDINGS_JSON, json.dumps(findings, indent=2) + "\n"
     about = {"inventory_host": run.host, "toolkit": run.toolkit, "asked": run.requested_at, "answered": run.answered_at}
     yield MANIFEST, json.dumps({**collected.manifest, **about}, indent=2, sort_keys=True) + "\n"
-    yield from sorted(collected.files.items(), key=lambda item: (item[0].startswith("box/"), item[0]))
+    yield from sorted(collected.files.items(), key=lambda item: (item[0].startswith("host/"), item[0]))
 
 
 def _front_page(collected: Collected, examination: Examination, run: CollectRun) -> Iterator[str]:
