@@ -1,0 +1,1 @@
+"""Benchmarks: profiles, evidence files, their comparison and their report."""
