@@ -1,0 +1,66 @@
+"""Measured beside forecast, by term."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from vllm_spark.bench.report import bars, marks, sweep, text
+from vllm_spark.bench.report.evidence import Run, figure, letter
+from vllm_spark.bench.report.material import Drawn, Forecast, Material, Plot
+
+FORECAST = marks.COUNT - 1
+
+
+def draw(material: Material) -> Drawn | None:
+    """Return the terms of the forecast as a waterfall, and below them the step that each run measured."""
+    forecast = material.forecast
+    if not forecast or not forecast.terms:
+        return None
+    total = sum(forecast.terms.values())
+    rows = [
+        _term(forecast, term, end)
+        for term, end in zip(forecast.terms, accumulate(forecast.terms.values()), strict=True)
+    ]
+    rows.append(bars.Row("forecast step", (_bar(FORECAST, "", 0, total, "forecast", True),), strong=True))
+    steps = [
+        (index, step)
+        for index, run in enumerate(material.runs)
+        if (step := _measured_step(run, forecast.cell)) is not None
+    ]
+    several = len(material.runs) > 1
+    for index, step in steps:
+        difference = f"{100 * (step / total - 1):+.0f} %" if total else ""
+        bar = _bar(index, letter(index) if several else "", 0, step, f"measured, {difference} of the forecast")
+        rows.append(bars.Row(f"measured step, {difference}", (bar,), strong=True))
+    note = "" if steps else "No run measured the step of this cell."
+    svg = bars.draw(rows, "Measured beside forecast", "time per step, ms")
+    return Drawn(((text.plain(forecast.cell), svg),), sweep.run_legend(material.runs, {n for n, _ in steps}), note)
+
+
+def _term(forecast: Forecast, term: str, end: float) -> bars.Row:
+    size = forecast.terms[term]
+    found = [_bar(FORECAST, "", end - size, end, f"{term}, forecast", True)]
+    if (measured := forecast.measured.get(term)) is not None:
+        found.append(_bar(0, "", end - size, end - size + measured, f"{term}, measured"))
+    return bars.Row(term.replace("_", " "), tuple(found))
+
+
+def _bar(index: int, key: str, start: float, end: float, what: str, outline: bool = False) -> bars.Bar:
+    words = f"{text.number(end - start)} ms"
+    return bars.Bar(index, key, start, end, words, f"{what}: {words}", outline)
+
+
+def _measured_step(run: Run, cell: str) -> float | None:
+    for record in run.cells:
+        if record["cell"]["id"] == cell and (step := figure(record, "step")):
+            return float(step["median"])
+    return None
+
+
+PLOT = Plot(
+    id="forecast",
+    order=70,
+    title="Measured beside forecast",
+    caption="The forecast adds up terms: each begins where the one above it ends. Below is the step that was measured.",
+    draw=draw,
+)

@@ -1,0 +1,153 @@
+"""Cells that differ in one dimension only, as series of panels: what most plots have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from markupsafe import Markup
+
+from vllm_spark.bench.report import marks, panel, text
+from vllm_spark.bench.report.evidence import Run, figure, letter
+from vllm_spark.bench.report.material import Drawn
+from vllm_spark.bench.report.panel import Panel, Point, Series
+from vllm_spark.bench.report.scale import Axis
+from vllm_spark.node.bench.records import Cell, CellRecord
+
+# Dimensions of a cell by which a group is named, in the order of its name.
+DIMENSIONS: Mapping[str, Callable[[Cell], str]] = {
+    "corpus": lambda cell: text.plain(cell["corpus"]),
+    "prompt": lambda cell: f"prompt {text.length(cell['prompt'])}",
+    "output": lambda cell: f"output {text.length(cell['output'])}",
+    "depth": lambda cell: f"depth {text.length(cell['depth'])}",
+    "streams": lambda cell: f"{cell['streams']} stream{'' if cell['streams'] == 1 else 's'}",
+    "sampling": lambda cell: _settings(cell["sampling"]),
+    "server": lambda cell: _settings(cell["server"]),
+}
+Group = tuple[str, ...]
+
+
+def _settings(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{text.plain(name).replace('_', ' ')} {text.plain(value)}" for name, value in values.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points of one run and one group."""
+
+    run: int
+    group: Group
+    points: tuple[Point, ...]
+
+
+def lines(
+    runs: Sequence[Run], metric: str, x: Callable[[Cell], float | None], ignored: Iterable[str], *, unit: float = 1.0
+) -> list[Line]:
+    """Return a line for each run and each group of cells that are alike except in x and in the ignored dimensions.
+
+    `unit` divides the values. Groups with fewer than two places on the axis in every run are left out."""
+    kept = [name for name in DIMENSIONS if name not in {*ignored}]
+    found: dict[tuple[int, Group], list[Point]] = {}
+    for index, run in enumerate(runs):
+        for record in run.cells:
+            place = x(record["cell"])
+            if place is None or not (known := _point(record, metric, place, unit)):
+                continue
+            group = tuple(DIMENSIONS[name](record["cell"]) for name in kept)
+            found.setdefault((index, group), []).append(known)
+    sweeps = {group for (_, group), points in found.items() if len({point.x for point in points}) > 1}
+    return [
+        Line(index, group, tuple(sorted(points, key=lambda point: (point.x, point.y))))
+        for (index, group), points in found.items()
+        if group in sweeps
+    ]
+
+
+def _point(record: CellRecord, metric: str, x: float, unit: float) -> Point | None:
+    known = figure(record, metric)
+    if not known:
+        return None
+    values = [value for value in known["values"] if isinstance(value, int | float)] or [known["median"]]
+    spread = "" if known["spread"] is None else f", spread {text.percent(known['spread'])}"
+    title = f"{record['cell']['id']}: {text.number(known['median'])} {known['unit']}{spread}, {len(values)} values"
+    return Point(x, known["median"] / unit, min(values) / unit, max(values) / unit, title)
+
+
+def names(groups: Iterable[Group]) -> dict[Group, str]:
+    """Return the name of each group: the words in which the groups differ, or all words of a single group."""
+    known = list(dict.fromkeys(groups))
+    differing = [n for n, words in enumerate(zip(*known, strict=True)) if len(known) == 1 or len({*words}) > 1]
+    return {group: ", ".join(group[n] for n in differing if group[n]) or "all cells" for group in known}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A panel to be made of the lines of one metric. `title` is the metric's name where a plot has several."""
+
+    title: str
+    y_label: str
+    lines: Sequence[Line]
+
+
+def panels(
+    views: Sequence[View], runs: Sequence[Run], x_label: str, x: Callable[[list[float]], Axis], y: Callable[..., Axis]
+) -> Drawn | None:
+    """Return the panels of a plot, or None without lines. Panels with the same vertical label share their axis.
+
+    Series are the groups of a single run, as long as there are markers for them, or else the runs in a panel per group."""
+    every = [line for view in views for line in view.lines]
+    if not every:
+        return None
+    by_group = len({line.run for line in every}) == 1 and len({line.group for line in every}) <= marks.COUNT
+    named = names(line.group for line in every)
+    index = {group: n for n, group in enumerate(named)}
+    x_axis = x([point.x for line in every for point in line.points])
+    made = []
+    for view in views:
+        same = [line for other in views if other.y_label == view.y_label for line in other.lines]
+        y_axis = y([value for line in same for point in line.points for value in (point.low, point.high)])
+        for group in [None] if by_group else named:
+            chosen = [line for line in view.lines if group in (None, line.group)]
+            series = tuple(_series(line, index[line.group], by_group) for line in chosen)
+            title = " · ".join(word for word in (view.title, _name(group, named)) if word)
+            if series:
+                made.append(Panel(title, x_label, view.y_label, x_axis, y_axis, series))
+    legend = _legend(every, named, by_group, runs)
+    return Drawn(tuple((each.title, panel.draw(each)) for each in made), legend)
+
+
+def _name(group: Group | None, named: Mapping[Group, str]) -> str:
+    if group is None:
+        return next(iter(named.values())) if len(named) == 1 else ""
+    return named[group]
+
+
+def _series(line: Line, index: int, by_group: bool) -> Series:
+    return (
+        Series(index, ascii_lowercase[index], line.points)
+        if by_group
+        else Series(line.run, letter(line.run), line.points)
+    )
+
+
+def _legend(
+    every: Sequence[Line], named: Mapping[Group, str], by_group: bool, runs: Sequence[Run]
+) -> tuple[tuple[Markup, str, str], ...]:
+    if by_group:
+        shown = enumerate(named.values()) if len(named) > 1 else ()
+        return tuple((marks.swatch(n), ascii_lowercase[n], name) for n, name in shown)
+    return run_legend(runs, {line.run for line in every})
+
+
+def run_legend(runs: Sequence[Run], shown: Iterable[int]) -> tuple[tuple[Markup, str, str], ...]:
+    """Return the legend of a plot whose series are runs. A single run needs none."""
+    if len(runs) == 1:
+        return ()
+    return tuple((marks.swatch(n), letter(n), run_name(runs[n])) for n in sorted(shown))
+
+
+def run_name(run: Run) -> str:
+    """Return the id of a run and what it measured."""
+    subject = run.record["subject"]
+    return f"{text.plain(subject['deployment'] or subject['served_name'] or 'unknown')}, run {run.record['id']}"
