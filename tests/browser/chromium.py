@@ -119,9 +119,7 @@ class Chromium:
         """Return the whole page as PNG."""
         size = self.command("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        return base64.b64decode(
-            self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
-        )
+        return base64.b64decode(self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
 
 
 @contextmanager
@@ -133,7 +131,9 @@ def chromium(folder: Path) -> Iterator[Chromium]:
     move = f'exec "$@" 3<&{to_read} 4>&{from_write}'
     words = ["bash", "-c", move, "bash", binary(), *OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
     with (folder / "chromium.log").open("w") as log:
-        browser = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_read, from_write))
+        browser = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_read, from_write)
+        )
     os.close(to_read)
     os.close(from_write)
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from vllm_spark.node.bench.records import CellRecord, EndRecord, Figure, RunRecord
 
@@ -29,7 +30,7 @@ class Run:
 
 
 def load(path: Path) -> Run:
-    """Return the run of an evidence file. Raises ValueError if a line is not a record, or `run` is not the first one."""
+    """Return the run of an evidence file. Raises ValueError if a line is not JSON, or the first one is not `run`."""
     with path.open(encoding="utf-8") as lines:
         return run_of(json.loads(line) for line in lines if line.strip())
 
@@ -53,7 +54,12 @@ def letter(index: int) -> str:
     return ascii_uppercase[index]
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return True for a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def figure(cell: CellRecord, metric: str) -> Figure | None:
     """Return a figure of a measured cell that has a number as its median."""
     found = cell["figures"].get(metric) if cell["state"] == "measured" else None
-    return found if found and isinstance(found["median"], int | float) else None
+    return found if found and is_number(found["median"]) else None

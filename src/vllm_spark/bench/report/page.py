@@ -54,6 +54,7 @@ def page(runs: Sequence[Run], *, verdict: str | None = None, forecast: Forecast 
             facts=table.facts(runs),
             columns=table.columns(runs),
             rows=rows,
+            left_out=len({cell["cell"]["id"] for run in runs for cell in run.cells}) - len(rows),
             plots=drawn,
             style=Markup(style),  # noqa: S704  the file beside this one
             policy=Markup(policy(style)),  # noqa: S704  base64 and constant words

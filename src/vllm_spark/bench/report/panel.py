@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -15,6 +17,14 @@ WIDTH, HEIGHT = 360.0, 232.0
 TOP, BELOW = 28.0, 42.0
 # Labels of values in panels with more points would be more ink than the lines.
 MAX_LABELLED = 24
+# Places of a value beside its point, the best first. Points nearer than NEAR could be mistaken for each other.
+SIDES: tuple[tuple[float, float, Anchor], ...] = (
+    *((0.0, -8.0, "middle"), (0.0, 18.0, "middle")),
+    *((6.0, -5.0, "start"), (-6.0, -5.0, "end"), (6.0, 14.0, "start"), (-6.0, 14.0, "end")),
+    *((6.0, -12.0, "start"), (-6.0, -12.0, "end"), (6.0, 20.0, "start"), (-6.0, 20.0, "end")),
+    *((0.0, -16.0, "middle"), (0.0, 26.0, "middle")),
+)
+NEAR = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +64,15 @@ def draw(panel: Panel) -> Markup:
     several = len(panel.series) > 1
     left = margin(panel.y)
     room = max((svg.width(series.key, FONT) for series in panel.series), default=0) if several else 0
-    frame = Frame(panel.x, panel.y, left, TOP, WIDTH - 14 - room, HEIGHT - BELOW)
-    placer = Placer((0.0, TOP - 8, WIDTH, frame.bottom - 2), FONT)
+    frame = Frame(panel.x, panel.y, left, TOP, WIDTH - 18 - room, HEIGHT - BELOW)
+    placer = Placer((left - 3, TOP - 10, WIDTH, frame.bottom - 2), FONT)
     parts = [frame.grid(), frame.names(panel.x_label, panel.y_label)]
     parts += [_line(series, frame, placer) for series in panel.series]
     if several:
         parts += [_key(series, frame, placer) for series in panel.series]
     if sum(len(series.points) for series in panel.series) <= MAX_LABELLED:
-        parts += [_values(series, frame, placer) for series in panel.series]
+        others = [frame.at(point.x, point.y) for series in panel.series for point in series.points]
+        parts += [_values(series, frame, placer, others) for series in panel.series]
     return svg.drawing(WIDTH, HEIGHT, f"{panel.title}: {panel.y_label} by {panel.x_label}", _spoken(panel), *parts)
 
 
@@ -82,6 +93,10 @@ def _line(series: Series, frame: Frame, placer: Placer) -> Markup:
         title = svg.element("title", text.plain(point.title))
         parts.append(svg.element("g", title, bar if low - high > 1 else "", marks.marker(x, y, series.index), hit))
         placer.take((x - 5, y - 5, x + 5, y + 5))
+    for before, after in pairwise(places):
+        for share in (0.1, 0.25, 0.4, 0.55, 0.7, 0.85):
+            x, y = before[0] + share * (after[0] - before[0]), before[1] + share * (after[1] - before[1])
+            placer.take((x - 2, y - 2, x + 2, y + 2))
     return Markup("").join(parts)
 
 
@@ -93,14 +108,21 @@ def _key(series: Series, frame: Frame, placer: Placer) -> Markup:
     return svg.label(place[0], place[1], series.key, class_=f"key {marks.style(series.index)}") if place else Markup()
 
 
-def _values(series: Series, frame: Frame, placer: Placer) -> Markup:
-    """Return the values of the points, each above or below its point. A value without a free place is left out."""
+def _values(series: Series, frame: Frame, placer: Placer, others: Sequence[tuple[float, float]]) -> Markup:
+    """Return the values of the points. A value without a free place is left out; its tooltip has it.
+
+    A value must not look like that of another point: it is above its point if another one is below, and vice versa."""
     parts = []
     for point in series.points:
         x, y = frame.at(point.x, point.y)
+        near = [other for across, other in others if abs(across - x) < NEAR and other != y]
         words = text.number(point.y)
-        sides: list[tuple[float, float, Anchor]] = [(x, y - 8, "middle"), (x, y + 18, "middle")]
-        sides += [(x, y - 14, "middle"), (x + 7, y - 7, "start"), (x - 7, y - 7, "end"), (x - 7, y + 16, "end")]
+        sides = [
+            (x + across, y + down, anchor)
+            for across, down, anchor in SIDES
+            if not (down > 0 and any(other > y for other in near))
+            and not (down < 0 and any(other < y for other in near))
+        ]
         if place := placer.first_free(words, sides):
             parts.append(svg.label(place[0], place[1], words, place[2], class_="value"))
     return Markup("").join(parts)

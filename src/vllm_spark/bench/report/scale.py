@@ -34,7 +34,7 @@ class Axis:
 
 
 def nice_step(span: float, count: int) -> float:
-    """Return the smallest step of 1, 2, 2.5, 5 × 10ⁿ that divides a span into at most `count` parts."""
+    """Return the smallest step of 1, 2, 2.5, 5 times 10ⁿ that divides a span into at most `count` parts."""
     power = 10.0 ** math.floor(math.log10(span / count))
     return next(step * power for step in (*STEPS, 20.0) if step * power * count >= span * (1 - 1e-9))
 
@@ -76,7 +76,7 @@ def log2(values: Iterable[float], count: int = 7) -> Axis:
 
 
 def log10(values: Iterable[float]) -> Axis:
-    """Return an axis with ticks at 1, 2, 5 × 10ⁿ, or at 10ⁿ over three decades or more. The values are positive."""
+    """Return an axis with ticks at 1, 2, 5 times 10ⁿ, or at 10ⁿ over three decades or more. The values are positive."""
     known = [value for value in values if value > 0]
     low, high = math.log10(min(known)), math.log10(max(known))
     parts = (0.0,) if high - low >= 3 else (0.0, math.log10(2), math.log10(5))  # noqa: PLR2004

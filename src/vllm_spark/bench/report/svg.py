@@ -22,7 +22,8 @@ def element(tag: str, *children: str, **attributes: object) -> Markup:
         if value is not None
     )
     inner = Markup("").join(children)
-    return Markup(f"<{tag}{words}>{inner}</{tag}>") if inner else Markup(f"<{tag}{words}/>")
+    opened = Markup("<{}{}").format(tag, Markup(words))  # noqa: S704  each value is escaped above
+    return opened + (Markup(">{}</{}>").format(inner, tag) if inner else Markup("/>"))
 
 
 def _value(value: object) -> str:

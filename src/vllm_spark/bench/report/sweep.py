@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from string import ascii_lowercase
 
 from markupsafe import Markup
 
 from vllm_spark.bench.report import marks, panel, text
-from vllm_spark.bench.report.evidence import Run, figure, letter
+from vllm_spark.bench.report.evidence import Run, figure, is_number, letter
 from vllm_spark.bench.report.material import Drawn
 from vllm_spark.bench.report.panel import Panel, Point, Series
 from vllm_spark.bench.report.scale import Axis
@@ -57,18 +58,29 @@ def lines(
             group = tuple(DIMENSIONS[name](record["cell"]) for name in kept)
             found.setdefault((index, group), []).append(known)
     sweeps = {group for (_, group), points in found.items() if len({point.x for point in points}) > 1}
-    return [
-        Line(index, group, tuple(sorted(points, key=lambda point: (point.x, point.y))))
-        for (index, group), points in found.items()
-        if group in sweeps
-    ]
+    return [Line(index, group, _merged(points)) for (index, group), points in found.items() if group in sweeps]
+
+
+def _merged(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Return one point per place on the axis, in order: the median of the cells there, and their extremes."""
+    places: dict[float, list[Point]] = {}
+    for point in points:
+        places.setdefault(point.x, []).append(point)
+    return tuple(_median(places[x]) for x in sorted(places))
+
+
+def _median(points: list[Point]) -> Point:
+    if len(points) == 1:
+        return points[0]
+    y, low, high = median(p.y for p in points), min(p.low for p in points), max(p.high for p in points)
+    return Point(points[0].x, y, low, high, f"{text.number(y)}, median of {len(points)} cells: {points[0].title} …")
 
 
 def _point(record: CellRecord, metric: str, x: float, unit: float) -> Point | None:
     known = figure(record, metric)
     if not known:
         return None
-    values = [value for value in known["values"] if isinstance(value, int | float)] or [known["median"]]
+    values = [value for value in known["values"] if is_number(value)] or [known["median"]]
     spread = "" if known["spread"] is None else f", spread {text.percent(known['spread'])}"
     title = f"{record['cell']['id']}: {text.number(known['median'])} {known['unit']}{spread}, {len(values)} values"
     return Point(x, known["median"] / unit, min(values) / unit, max(values) / unit, title)
@@ -95,7 +107,7 @@ def panels(
 ) -> Drawn | None:
     """Return the panels of a plot, or None without lines. Panels with the same vertical label share their axis.
 
-    Series are the groups of a single run, as long as there are markers for them, or else the runs in a panel per group."""
+    Series are the groups of a single run, if there are markers for them, or else the runs, with a panel per group."""
     every = [line for view in views for line in view.lines]
     if not every:
         return None
@@ -110,17 +122,14 @@ def panels(
         for group in [None] if by_group else named:
             chosen = [line for line in view.lines if group in (None, line.group)]
             series = tuple(_series(line, index[line.group], by_group) for line in chosen)
-            title = " · ".join(word for word in (view.title, _name(group, named)) if word)
+            title = " · ".join(
+                word for word in (view.title, "" if group is None or len(named) == 1 else named[group]) if word
+            )
             if series:
                 made.append(Panel(title, x_label, view.y_label, x_axis, y_axis, series))
     legend = _legend(every, named, by_group, runs)
-    return Drawn(tuple((each.title, panel.draw(each)) for each in made), legend)
-
-
-def _name(group: Group | None, named: Mapping[Group, str]) -> str:
-    if group is None:
-        return next(iter(named.values())) if len(named) == 1 else ""
-    return named[group]
+    note = f"Cells: {next(iter(named.values()))}." if len(named) == 1 else ""
+    return Drawn(tuple((each.title, panel.draw(each)) for each in made), legend, note)
 
 
 def _series(line: Line, index: int, by_group: bool) -> Series:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.evidence import Run, figure, letter
+from vllm_spark.bench.report.evidence import Run, figure, is_number, letter
 from vllm_spark.node.bench.records import UNITS, CellRecord
 
 # Metrics with one number per cell, and the head of their column. The plots show the others.
@@ -15,7 +15,7 @@ COLUMNS = {
     "total": "all streams",
     "step": "step",
     "tokens_per_step": "tokens per step",
-    "acceptance": "accep­tance",
+    "acceptance": "accepted",
     "prefill": "prefill",
     "first_chunk": "first chunk",
     "first_token": "first token",
@@ -26,6 +26,8 @@ COLUMNS = {
 }
 # More cells would make the page too large with every value in a tooltip.
 MAX_TOOLTIPS = 150
+# Results in the table. A soak of hours has more; a row per few minutes shows its course.
+MAX_RESULTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     ids = list(dict.fromkeys(id_ for cells in by_run for id_ in cells))
     metrics = [metric for metric, _, _ in columns(runs)]
     tooltips = sum(map(len, by_run)) <= MAX_TOOLTIPS
-    return [
+    all_rows = [
         Row(
             number,
             text.plain(id_),
@@ -87,6 +89,15 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         )
         for number, id_ in enumerate(ids, 1)
     ]
+    return _thinned(all_rows)
+
+
+def _thinned(all_rows: list[Row]) -> list[Row]:
+    """Return all rows, or of a long soak every n-th one and those with a fault."""
+    results = sum(len(row.results) for row in all_rows)
+    every = -(-results // MAX_RESULTS) or 1
+    kept = [row for n, row in enumerate(all_rows) if n % every == 0 or any(result.faults for result in row.results)]
+    return kept[:MAX_RESULTS]
 
 
 def _result(index: int, cell: CellRecord, metrics: Iterable[str], tooltips: bool) -> Result:
@@ -102,7 +113,7 @@ def _value(cell: CellRecord, metric: str, tooltips: bool) -> Value | None:
         return None
     factor = 100 if known["unit"] == "1" else 1
     spread = "" if known["spread"] is None else f"±{text.percent(known['spread'])}"
-    every = ", ".join(text.number(factor * value) for value in known["values"] if isinstance(value, int | float))
+    every = ", ".join(text.number(factor * value) for value in known["values"] if is_number(value))
     return Value(text.number(factor * known["median"]), spread, every if tooltips else "")
 
 

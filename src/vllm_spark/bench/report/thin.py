@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def _bucket(samples: Sequence[tuple[float, float]]) -> Bucket:
 
 def unbroken(buckets: Sequence[Bucket]) -> Iterator[list[Bucket]]:
     """Yield the parts between gaps. A gap is longer than 30 s and longer than six usual distances of two buckets."""
-    distances = sorted(after.t - before.t for before, after in zip(buckets, buckets[1:], strict=False))
+    distances = sorted(after.t - before.t for before, after in pairwise(buckets))
     usual = distances[len(distances) // 2] if distances else 0.0
     part: list[Bucket] = []
     for bucket in buckets:

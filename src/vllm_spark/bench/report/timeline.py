@@ -11,11 +11,13 @@ from vllm_spark.bench.report import marks, scale, svg, text, thin
 from vllm_spark.bench.report.frame import FONT, Frame, margin
 from vllm_spark.bench.report.placing import Placer
 
-TOP, BELOW, STRIP = 26.0, 42.0, 13.0
+TOP, BELOW, STRIP = 26.0, 42.0, 15.0
+SMALL = 10.5
 # Distance of two markers of a line, as a share of the width.
 MARKERS = 0.16
-# A strip with more cells has no tooltips, because they would be most of the file.
-MAX_TITLES = 60
+# Strips with more cells have no tooltips, because they would be most of the file.
+MAX_TITLES = 80
+NARROWEST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,16 @@ def draw(timeline: Timeline, size: Size) -> Markup:
     y = scale.linear(
         [v for trace in timeline.traces for bucket in trace.buckets for v in (bucket.low, bucket.high)], 4, zero=False
     )
-    top = TOP + STRIP * len(timeline.cells) + 4
+    top = TOP + STRIP * len(timeline.cells) + 8
     several = len(timeline.traces) > 1
     frame = Frame(x, y, max(margin(y), 40.0), top, size.width - (18 if several else 8), size.height - BELOW + top - TOP)
     placer = Placer((0, top - 6, size.width, frame.bottom), FONT)
     x_label = f"time since the start of the run, {x.unit}"
-    parts = [_shade(timeline.cells[0], frame) if len(timeline.cells) == 1 else Markup()]
+    few = sum(len(cells.spans) for cells in timeline.cells) <= MAX_TITLES
+    shaded, titled = few and len(timeline.cells) == 1, few and size is WIDE
+    parts = [_shade(timeline.cells[0], frame) if shaded else Markup()]
     parts += [frame.grid(), frame.names(x_label, timeline.y_label)]
-    parts += [_strip(cells, frame, TOP + n * STRIP, several) for n, cells in enumerate(timeline.cells)]
+    parts += [_strip(cells, frame, TOP + n * STRIP, several, titled) for n, cells in enumerate(timeline.cells)]
     parts += [_trace(trace, frame) for trace in timeline.traces]
     if several:
         parts += [_key(trace, frame, placer) for trace in timeline.traces]
@@ -97,25 +101,36 @@ def _shade(cells: Cells, frame: Frame) -> Markup:
     return svg.element("path", d=bands, class_="shade") if bands else Markup()
 
 
-def _strip(cells: Cells, frame: Frame, y: float, several: bool) -> Markup:
+def _strip(cells: Cells, frame: Frame, y: float, several: bool, titled: bool) -> Markup:
     """Return the cells of a run as blocks, with their number in the table where it fits."""
-    parts = [svg.label(frame.left - 7, y + STRIP - 3, f"cells {cells.key}" if several else "cells", "end", "small")]
-    outline, free = "", float("-inf")
-    for number, (begin, end, name) in enumerate(cells.spans, 1):
-        left, right, words = frame.across(begin), frame.across(end), str(number)
-        block = f"M{left:.1f} {y:.1f}H{right:.1f}V{y + STRIP - 2:.1f}H{left:.1f}Z"
-        if len(cells.spans) <= MAX_TITLES:
-            title = svg.element("title", text.plain(f"{number}: {name}"))
-            parts.append(svg.element("g", title, svg.element("path", d=block, class_="block")))
-        else:
-            outline += block
-        half = svg.width(words, 9) / 2
-        if right - left > 2 * half and (left + right) / 2 - half > free:
-            parts.append(svg.label((left + right) / 2, y + STRIP - 4, words, "middle", "small"))
-            free = (left + right) / 2 + half
-    if outline:
-        parts.insert(1, svg.element("path", d=outline, class_="block"))
+    parts = [svg.label(frame.left - 7, y + STRIP - 5, f"cells {cells.key}" if several else "cells", "end", "small")]
+    blocks = [
+        (frame.across(begin), frame.across(end), f"{n}: {name}") for n, (begin, end, name) in enumerate(cells.spans, 1)
+    ]
+    free = float("-inf")
+    for left, right, name in blocks if titled else ():
+        shape = svg.element("path", d=_block(left, right, y), class_="block")
+        parts.append(svg.element("g", svg.element("title", text.plain(name)), shape))
+    if not titled:
+        parts.append(svg.element("path", d=_merged(blocks, y), class_="block"))
+    for number, (left, right, _) in enumerate(blocks, 1):
+        middle, half = (left + right) / 2, svg.width(str(number), SMALL) / 2
+        if right - left > 2 * half and middle - half > free:
+            parts.append(svg.label(middle, y + STRIP - 5, str(number), "middle", "small"))
+            free = middle + half
     return Markup("").join(parts)
+
+
+def _block(left: float, right: float, y: float) -> str:
+    return f"M{left:.1f} {y:.1f}H{right:.1f}V{y + STRIP - 2:.1f}H{left:.1f}Z"
+
+
+def _merged(blocks: Sequence[tuple[float, float, str]], y: float) -> str:
+    """Return all blocks as one, with a line between two if they are wide enough to be seen."""
+    whole = _block(blocks[0][0], blocks[-1][1], y)
+    if blocks[-1][1] - blocks[0][0] < NARROWEST * len(blocks):
+        return whole
+    return whole + "".join(f"M{left:.0f} {y:.0f}v{STRIP - 2:.0f}" for left, _, _ in blocks[1:])
 
 
 def _trace(trace: Trace, frame: Frame) -> Markup:
@@ -143,7 +158,8 @@ def _markers(trace: Trace, frame: Frame) -> list[Markup]:
     chosen: Sequence[thin.Bucket] = trace.buckets[step // 2 + trace.index % 3 * step // 3 :: step]
     made = []
     for bucket in chosen:
-        title = f"{text.duration(bucket.t)}: {text.number(bucket.mean)} ({text.number(bucket.low)} – {text.number(bucket.high)})"
+        extremes = f"{text.number(bucket.low)} to {text.number(bucket.high)}"
+        title = f"{text.duration(bucket.t)}: {text.number(bucket.mean)} ({extremes})"
         made.append(
             svg.element("g", svg.element("title", title), marks.marker(*frame.at(bucket.t, bucket.mean), trace.index))
         )

@@ -23,11 +23,12 @@ def draw(material: Material) -> Drawn | None:
 
 def _lines(index: int, run: Run) -> list[sweep.Line]:
     found: dict[sweep.Group, list[list[float]]] = {}
-    for record in run.cells:
-        shares = record["figures"].get(METRIC, {}).get("median") if record["state"] == "measured" else None
-        if shares:
-            group = tuple(sweep.DIMENSIONS[name](record["cell"]) for name in ("corpus", "server"))
-            found.setdefault(group, []).append(shares)
+    measured = [record for record in run.cells if record["state"] == "measured" and METRIC in record["figures"]]
+    # The sweep of speculative tokens has a plot of its own.
+    plain = [record for record in measured if not record["cell"]["server"]]
+    for record in plain or measured:
+        group = tuple(sweep.DIMENSIONS[name](record["cell"]) for name in ("corpus", "server"))
+        found.setdefault(group, []).append(record["figures"][METRIC]["median"])
     return [sweep.Line(index, group, _points(cells)) for group, cells in found.items()]
 
 
@@ -44,7 +45,7 @@ PLOT = Plot(
     id="acceptance",
     order=40,
     title="Acceptance by position",
-    caption="Share of the drafted tokens that the model accepted, by their position in the draft. Each point is the median "
-    "of the cells of a corpus, its bar the smallest and the largest of them.",
+    caption="Share of the drafted tokens that the model accepted, by their position in the draft. Each point is the "
+    "median of the cells of a corpus, its bar the smallest and the largest of them.",
     draw=draw,
 )

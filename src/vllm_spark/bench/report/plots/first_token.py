@@ -36,7 +36,7 @@ PLOT = Plot(
     id="first-token",
     order=30,
     title="Time to first token by prompt",
-    caption="From sending the request to the first chunk with choices, to the first chunk with a token (reasoning counts), "
-    "and to the first chunk with content of the answer. The length is the prompt with the depth before it.",
+    caption="From sending the request to the first chunk with choices, to the first chunk with a token (reasoning "
+    "counts), and to the first chunk with content of the answer. The length is the prompt with the depth before it.",
     draw=draw,
 )

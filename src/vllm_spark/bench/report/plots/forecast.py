@@ -21,7 +21,7 @@ def draw(material: Material) -> Drawn | None:
         _term(forecast, term, end)
         for term, end in zip(forecast.terms, accumulate(forecast.terms.values()), strict=True)
     ]
-    rows.append(bars.Row("forecast step", (_bar(FORECAST, "", 0, total, "forecast", True),), strong=True))
+    rows.append(bars.Row("forecast step", (_forecast(0, total, "step"),), strong=True))
     steps = [
         (index, step)
         for index, run in enumerate(material.runs)
@@ -30,8 +30,8 @@ def draw(material: Material) -> Drawn | None:
     several = len(material.runs) > 1
     for index, step in steps:
         difference = f"{100 * (step / total - 1):+.0f} %" if total else ""
-        bar = _bar(index, letter(index) if several else "", 0, step, f"measured, {difference} of the forecast")
-        rows.append(bars.Row(f"measured step, {difference}", (bar,), strong=True))
+        name = f"measured step{f' of run {letter(index)}' if several else ''}, {difference}"
+        rows.append(bars.Row(name, (_measured(index, 0, step, name),), strong=True))
     note = "" if steps else "No run measured the step of this cell."
     svg = bars.draw(rows, "Measured beside forecast", "time per step, ms")
     return Drawn(((text.plain(forecast.cell), svg),), sweep.run_legend(material.runs, {n for n, _ in steps}), note)
@@ -39,15 +39,20 @@ def draw(material: Material) -> Drawn | None:
 
 def _term(forecast: Forecast, term: str, end: float) -> bars.Row:
     size = forecast.terms[term]
-    found = [_bar(FORECAST, "", end - size, end, f"{term}, forecast", True)]
+    found = [_forecast(end - size, end, term)]
     if (measured := forecast.measured.get(term)) is not None:
-        found.append(_bar(0, "", end - size, end - size + measured, f"{term}, measured"))
+        found.append(_measured(0, end - size, end - size + measured, term))
     return bars.Row(term.replace("_", " "), tuple(found))
 
 
-def _bar(index: int, key: str, start: float, end: float, what: str, outline: bool = False) -> bars.Bar:
+def _forecast(start: float, end: float, what: str) -> bars.Bar:
     words = f"{text.number(end - start)} ms"
-    return bars.Bar(index, key, start, end, words, f"{what}: {words}", outline)
+    return bars.Bar(FORECAST, "", start, end, words, f"{what}, forecast: {words}", True)
+
+
+def _measured(index: int, start: float, end: float, what: str) -> bars.Bar:
+    words = f"{text.number(end - start)} ms"
+    return bars.Bar(index, "", start, end, words, f"{what}, measured: {words}")
 
 
 def _measured_step(run: Run, cell: str) -> float | None:
@@ -61,6 +66,7 @@ PLOT = Plot(
     id="forecast",
     order=70,
     title="Measured beside forecast",
-    caption="The forecast adds up terms: each begins where the one above it ends. Below is the step that was measured.",
+    caption="The forecast adds up terms: each begins where the one above it ends. Below is the step "
+    "that was measured. Outlined bars are the forecast, solid ones are measured.",
     draw=draw,
 )

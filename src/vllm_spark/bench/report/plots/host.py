@@ -8,7 +8,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from vllm_spark.bench.report import sweep, thin, timeline
-from vllm_spark.bench.report.evidence import Run, letter
+from vllm_spark.bench.report.evidence import Run, is_number, letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.timeline import Cells, Timeline, Trace
 from vllm_spark.node.bench.records import Sample
@@ -60,7 +60,7 @@ def _samples(run: Run, host: str, field: str) -> list[tuple[float, float]]:
         (sample["t"], value)
         for cell in run.cells
         for sample in cell["samples"].get(host, ())
-        if isinstance(value := sample.get(field), int | float)
+        if is_number(value := sample.get(field))
     ]
 
 
@@ -89,7 +89,7 @@ PLOT = Plot(
     id="host",
     order=80,
     title="The hosts along the run",
-    caption="The line is the mean of the samples in a part of the time, the band their smallest and largest value. The blocks "
-    "are the cells, with their number in the table. A triangle above the clock marks the beginning of a throttling.",
+    caption="The line is the mean of the samples in a part of the time, the band their smallest and largest value. "
+    "The blocks are the cells, with their number in the table. A triangle above the clock marks the beginning of a throttling.",
     draw=draw,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from markupsafe import Markup
+
 from vllm_spark.bench.report import bars, sweep, text
 from vllm_spark.bench.report.evidence import letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
@@ -28,7 +30,7 @@ def draw(material: Material) -> Drawn | None:
     return Drawn(panels, sweep.run_legend(material.runs, {index for starts in kinds.values() for index, _ in starts}))
 
 
-def _waterfall(kind: str, starts: Starts, several: bool) -> bars.Markup:
+def _waterfall(kind: str, starts: Starts, several: bool) -> Markup:
     rows: dict[str, list[bars.Bar]] = {}
     for index, record in starts:
         key = letter(index) if several else ""
