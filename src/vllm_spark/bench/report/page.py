@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from vllm_spark.bench.report import plots, table, text
 from vllm_spark.bench.report.evidence import Run, letter
@@ -22,12 +23,22 @@ UNKNOWN_VERDICT = "No verdict: these figures were not compared with an earlier r
 
 @lru_cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else text.plain(value),
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(words: str) -> Markup:
+    """Return a name that may be broken after `_`, `=` and `/`."""
+    return Markup("").join(
+        escape(part) + (Markup("<wbr>") if part in "_=/" else "") for part in re.split("([_=/])", words) if part
     )
 
 

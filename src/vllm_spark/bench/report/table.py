@@ -75,10 +75,15 @@ def columns(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     ]
 
 
+def numbers(runs: Sequence[Run]) -> dict[str, int]:
+    """Return the number of each cell by its id, in the order of the first run that has it."""
+    ids = dict.fromkeys(cell["cell"]["id"] for run in runs for cell in run.cells)
+    return {id_: number for number, id_ in enumerate(ids, 1)}
+
+
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """Return a row per cell, in the order of the first run that has it."""
+    """Return a row per cell, in the order of their numbers."""
     by_run = [{cell["cell"]["id"]: cell for cell in run.cells} for run in runs]
-    ids = list(dict.fromkeys(id_ for cells in by_run for id_ in cells))
     metrics = [metric for metric, _, _ in columns(runs)]
     tooltips = sum(map(len, by_run)) <= MAX_TOOLTIPS
     all_rows = [
@@ -87,7 +92,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
             text.plain(id_),
             tuple(_result(n, cells[id_], metrics, tooltips) for n, cells in enumerate(by_run) if id_ in cells),
         )
-        for number, id_ in enumerate(ids, 1)
+        for id_, number in numbers(runs).items()
     ]
     return _thinned(all_rows)
 

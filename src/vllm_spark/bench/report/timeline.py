@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report import marks, scale, svg, text, thin
+from vllm_spark.bench.report import marks, scale, strip, svg, text, thin
 from vllm_spark.bench.report.frame import FONT, Frame, margin
 from vllm_spark.bench.report.placing import Placer
 
-TOP, BELOW, STRIP = 26.0, 42.0, 15.0
-SMALL = 10.5
+TOP, BELOW = 26.0, 42.0
 # Distance of two markers of a line, as a share of the width.
 MARKERS = 0.16
-# Strips with more cells have no tooltips, because they would be most of the file.
-MAX_TITLES = 80
-NARROWEST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +26,6 @@ class Size:
 
 
 NARROW, WIDE = Size(360, 190, 6), Size(1120, 168, 14)
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """The strip of a run: begin, end and name of each cell, in seconds since the start of the run."""
-
-    index: int
-    key: str
-    spans: tuple[tuple[float, float, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +46,7 @@ class Timeline:
     y_label: str
     seconds: float
     traces: tuple[Trace, ...]
-    cells: tuple[Cells, ...]
+    cells: tuple[strip.Cells, ...]
 
 
 def draw(timeline: Timeline, size: Size) -> Markup:
@@ -68,16 +55,13 @@ def draw(timeline: Timeline, size: Size) -> Markup:
     y = scale.linear(
         [v for trace in timeline.traces for bucket in trace.buckets for v in (bucket.low, bucket.high)], 4, zero=False
     )
-    top = TOP + STRIP * len(timeline.cells) + 8
+    top = TOP + strip.HEIGHT * len(timeline.cells) + 8
     several = len(timeline.traces) > 1
     frame = Frame(x, y, max(margin(y), 40.0), top, size.width - (18 if several else 8), size.height - BELOW + top - TOP)
     placer = Placer((0, top - 6, size.width, frame.bottom), FONT)
     x_label = f"time since the start of the run, {x.unit}"
-    few = sum(len(cells.spans) for cells in timeline.cells) <= MAX_TITLES
-    shaded, titled = few and len(timeline.cells) == 1, few and size is WIDE
-    parts = [_shade(timeline.cells[0], frame) if shaded else Markup()]
-    parts += [frame.grid(), frame.names(x_label, timeline.y_label)]
-    parts += [_strip(cells, frame, TOP + n * STRIP, several, titled) for n, cells in enumerate(timeline.cells)]
+    parts = [strip.shade(timeline.cells, frame), frame.grid(), frame.names(x_label, timeline.y_label)]
+    parts.append(strip.draw(timeline.cells, frame, TOP, tooltips=size is WIDE))
     parts += [_trace(trace, frame) for trace in timeline.traces]
     if several:
         parts += [_key(trace, frame, placer) for trace in timeline.traces]
@@ -92,45 +76,6 @@ def _spoken(timeline: Timeline) -> str:
         f"to {text.number(max(b.high for b in trace.buckets))}"
         for trace in timeline.traces
     )
-
-
-def _shade(cells: Cells, frame: Frame) -> Markup:
-    """Return every second cell as a band behind the data, as one path."""
-    spans = [(frame.across(begin), frame.across(end)) for begin, end, _ in cells.spans[1::2]]
-    bands = "".join(f"M{left:.1f} {frame.top:.1f}H{right:.1f}V{frame.bottom:.1f}H{left:.1f}Z" for left, right in spans)
-    return svg.element("path", d=bands, class_="shade") if bands else Markup()
-
-
-def _strip(cells: Cells, frame: Frame, y: float, several: bool, titled: bool) -> Markup:
-    """Return the cells of a run as blocks, with their number in the table where it fits."""
-    parts = [svg.label(frame.left - 7, y + STRIP - 5, f"cells {cells.key}" if several else "cells", "end", "small")]
-    blocks = [
-        (frame.across(begin), frame.across(end), f"{n}: {name}") for n, (begin, end, name) in enumerate(cells.spans, 1)
-    ]
-    free = float("-inf")
-    for left, right, name in blocks if titled else ():
-        shape = svg.element("path", d=_block(left, right, y), class_="block")
-        parts.append(svg.element("g", svg.element("title", text.plain(name)), shape))
-    if not titled:
-        parts.append(svg.element("path", d=_merged(blocks, y), class_="block"))
-    for number, (left, right, _) in enumerate(blocks, 1):
-        middle, half = (left + right) / 2, svg.width(str(number), SMALL) / 2
-        if right - left > 2 * half and middle - half > free:
-            parts.append(svg.label(middle, y + STRIP - 5, str(number), "middle", "small"))
-            free = middle + half
-    return Markup("").join(parts)
-
-
-def _block(left: float, right: float, y: float) -> str:
-    return f"M{left:.1f} {y:.1f}H{right:.1f}V{y + STRIP - 2:.1f}H{left:.1f}Z"
-
-
-def _merged(blocks: Sequence[tuple[float, float, str]], y: float) -> str:
-    """Return all blocks as one, with a line between two if they are wide enough to be seen."""
-    whole = _block(blocks[0][0], blocks[-1][1], y)
-    if blocks[-1][1] - blocks[0][0] < NARROWEST * len(blocks):
-        return whole
-    return whole + "".join(f"M{left:.0f} {y:.0f}v{STRIP - 2:.0f}" for left, _, _ in blocks[1:])
 
 
 def _trace(trace: Trace, frame: Frame) -> Markup:

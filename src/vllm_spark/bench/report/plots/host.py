@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report import sweep, thin, timeline
+from vllm_spark.bench.report import sweep, table, thin, timeline
 from vllm_spark.bench.report.evidence import Run, is_number, letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
-from vllm_spark.bench.report.timeline import Cells, Timeline, Trace
-from vllm_spark.node.bench.records import Sample
+from vllm_spark.bench.report.strip import Cells, Span
+from vllm_spark.bench.report.timeline import Timeline, Trace
+from vllm_spark.node.bench.records import CellRecord, Sample
 
 # Field of a sample, title, unit, and the value below which a whole run is not worth a panel.
 FIELDS = (
@@ -24,7 +25,7 @@ FIELDS = (
 )
 THROTTLED = "sm_mhz"
 # Buckets of all traces together. They bound the size of the page; a panel has no more than it has pixels for.
-ALL_BUCKETS, MOST_BUCKETS, FEWEST_BUCKETS = 3000, 240, 40
+ALL_BUCKETS, MOST_BUCKETS, FEWEST_BUCKETS = 2500, 240, 40
 MAX_ALERTS = 40
 
 
@@ -38,7 +39,7 @@ def draw(material: Material) -> Drawn | None:
     if not filled:
         return None
     buckets = max(FEWEST_BUCKETS, min(MOST_BUCKETS, ALL_BUCKETS // filled))
-    strips = tuple(_cells(index, run, len(runs)) for index, run in enumerate(runs) if run.cells)
+    strips = _strips(runs)
     panels = []
     for host, (field, title, unit, least) in wanted:
         found = series[host, field]
@@ -80,9 +81,18 @@ def _throttled(run: Run, host: str) -> tuple[tuple[float, str], ...]:
     return tuple(begun[:MAX_ALERTS])
 
 
-def _cells(index: int, run: Run, count: int) -> Cells:
-    spans = [(cell["started"], cell["started"] + cell["seconds"], cell["cell"]["id"]) for cell in run.cells]
-    return Cells(index, letter(index) if count > 1 else "", tuple(spans))
+def _strips(runs: Sequence[Run]) -> tuple[Cells, ...]:
+    numbers = table.numbers(runs)
+    return tuple(
+        Cells(letter(index) if len(runs) > 1 else "", tuple(_span(cell, numbers) for cell in run.cells))
+        for index, run in enumerate(runs)
+        if run.cells
+    )
+
+
+def _span(record: CellRecord, numbers: Mapping[str, int]) -> Span:
+    id_ = record["cell"]["id"]
+    return Span(record["started"], record["started"] + record["seconds"], numbers[id_], id_)
 
 
 PLOT = Plot(
@@ -90,6 +100,7 @@ PLOT = Plot(
     order=80,
     title="The hosts along the run",
     caption="The line is the mean of the samples in a part of the time, the band their smallest and largest value. "
-    "The blocks are the cells, with their number in the table. A triangle above the clock marks the beginning of a throttling.",
+    "The blocks are the cells, with their number in the table. A triangle above the clock marks the "
+    "beginning of a throttling.",
     draw=draw,
 )
