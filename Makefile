@@ -52,7 +52,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, an
 .PHONY: test
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser
 	$(MAKE) molecule
 
 .PHONY: lint
@@ -89,6 +89,11 @@ engine-flags: setup ## Write recipes/engines from the parsers of the vLLM versio
 .PHONY: router
 router: setup ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute
 	pytest tests/router
+
+.PHONY: browser
+browser: setup ## Look at a bench's report in headless Chromium, at three widths and on paper; half a minute
+	tests/browser/install
+	pytest tests/browser
 
 # Molecule relies on its state of an earlier run and would not start the sandbox, so the state is reset first. The
 # failures are printed last, because they are thousands of lines above the recap. The log is outside of Molecule's state,

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.core import paths
+
+INSTALLED = paths.ROOT / ".cache" / "chromium" / "chromium"
 # chromium-headless-shell is Debian's package; the others are what owners of other systems have.
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "google-chrome-stable", "chrome-headless-shell")
 OPTIONS = (
@@ -32,13 +35,11 @@ DEADLINE_S = 60
 
 
 def binary() -> str:
-    """Return the path of a Chromium: that of $CHROMIUM, or the first that is installed. Raises RuntimeError."""
-    for name in (os.environ.get("CHROMIUM", ""), *NAMES):
+    """Return the path of a Chromium: $CHROMIUM, the one of tests/browser/install, or one in PATH. Raises RuntimeError."""
+    for name in (os.environ.get("CHROMIUM", ""), str(INSTALLED), *NAMES):
         if name and (found := shutil.which(name)):
             return found
-    raise RuntimeError(
-        f"no {', '.join(NAMES)} in PATH — expected: one of them. Fix: tests/browser/install, or set CHROMIUM."
-    )
+    raise RuntimeError(f"no {', '.join(NAMES)} in PATH — expected: one of them. Fix: make browser, or set CHROMIUM.")
 
 
 @dataclass

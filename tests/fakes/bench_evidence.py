@@ -133,12 +133,12 @@ class Bench:
             "first_answer": self._noise(first + 40 * step / tokens, 0.03),
             "prefill": self._noise(self.server.prefill / self.slower / (1 + depth / 200_000), 0.01),
             "step": self._noise(step, 0.004),
-            "tokens_per_step": self._noise(tokens, 0.01),
             "request": self._noise(first / 1000 + output / decode, 0.006),
             "output": [output] * 3,
         }
         figures = {metric: _figure(UNITS[metric], found) for metric, found in values.items()}
         if drafted:
+            figures["tokens_per_step"] = _figure("tok", self._noise(tokens, 0.01))
             figures["acceptance"] = _figure("1", self._noise((tokens - 1) / drafted, 0.01))
             figures["acceptance_by_position"] = {"unit": "1", "median": accepted, "spread": None, "values": [accepted]}
         took = seconds or 3.2 * (first / 1000 + output / decode)

@@ -33,7 +33,15 @@ def marker(x: float, y: float, index: int) -> Markup:
     )
 
 
-def swatch(index: int, *, line: bool = True) -> Markup:
-    """Return a sample of a series for the legend."""
-    middle = svg.element("path", d="M1 7H39", class_=f"l {style(index)}") if line else Markup()
-    return svg.element("svg", middle, marker(20, 7, index), viewBox="0 0 40 14", class_="swatch", aria_hidden="true")
+def swatch(index: int) -> Markup:
+    """Return a sample of a line for the legend."""
+    return _sample(svg.element("path", d="M1 7H39", class_=f"l {style(index)}"), marker(20, 7, index))
+
+
+def block(index: int) -> Markup:
+    """Return a sample of a bar for the legend."""
+    return _sample(svg.element("rect", x=12, y=2, width=27, height=10, class_=f"b {style(index)}"))
+
+
+def _sample(*parts: Markup) -> Markup:
+    return svg.element("svg", *parts, viewBox="0 0 40 14", class_="swatch", aria_hidden="true")

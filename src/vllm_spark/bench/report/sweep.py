@@ -149,11 +149,13 @@ def _legend(
     return run_legend(runs, {line.run for line in every})
 
 
-def run_legend(runs: Sequence[Run], shown: Iterable[int]) -> tuple[tuple[Markup, str, str], ...]:
+def run_legend(
+    runs: Sequence[Run], shown: Iterable[int], sample: Callable[[int], Markup] = marks.swatch
+) -> tuple[tuple[Markup, str, str], ...]:
     """Return the legend of a plot whose series are runs. A single run needs none."""
     if len(runs) == 1:
         return ()
-    return tuple((marks.swatch(n), letter(n), run_name(runs[n])) for n in sorted(shown))
+    return tuple((sample(n), letter(n), run_name(runs[n])) for n in sorted(shown))
 
 
 def run_name(run: Run) -> str:

@@ -34,7 +34,9 @@ def draw(material: Material) -> Drawn | None:
         rows.append(bars.Row(name, (_measured(index, 0, step, name),), strong=True))
     note = "" if steps else "No run measured the step of this cell."
     svg = bars.draw(rows, "Measured beside forecast", "time per step, ms")
-    return Drawn(((text.plain(forecast.cell), svg),), sweep.run_legend(material.runs, {n for n, _ in steps}), note)
+    return Drawn(
+        ((text.plain(forecast.cell), svg),), sweep.run_legend(material.runs, {n for n, _ in steps}, marks.block), note
+    )
 
 
 def _term(forecast: Forecast, term: str, end: float) -> bars.Row:

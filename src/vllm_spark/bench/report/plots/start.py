@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report import bars, sweep, text
+from vllm_spark.bench.report import bars, marks, sweep, text
 from vllm_spark.bench.report.evidence import letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.node.bench.records import CellRecord
@@ -27,7 +27,10 @@ def draw(material: Material) -> Drawn | None:
         return None
     several = len(material.runs) > 1
     panels = tuple((f"{text.plain(kind)} start", _waterfall(kind, starts, several)) for kind, starts in kinds.items())
-    return Drawn(panels, sweep.run_legend(material.runs, {index for starts in kinds.values() for index, _ in starts}))
+    return Drawn(
+        panels,
+        sweep.run_legend(material.runs, {index for starts in kinds.values() for index, _ in starts}, marks.block),
+    )
 
 
 def _waterfall(kind: str, starts: Starts, several: bool) -> Markup:
