@@ -35,7 +35,7 @@ DEADLINE_S = 60
 
 
 def binary() -> str:
-    """Return the path of a Chromium: $CHROMIUM, the one of tests/browser/install, or one in PATH. Raises RuntimeError."""
+    """Return the path of $CHROMIUM, of what tests/browser/install made, or of one in PATH. Raises RuntimeError."""
     for name in (os.environ.get("CHROMIUM", ""), str(INSTALLED), *NAMES):
         if name and (found := shutil.which(name)):
             return found

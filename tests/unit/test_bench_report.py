@@ -192,6 +192,31 @@ def test_runs_are_over_each_other_and_groups_of_one_run_too(one: Run, two: Seque
     assert [title for title, _ in drawn(two)["acceptance"].panels] == ["chat", "code", "json", "long"]
 
 
+BROKEN: dict[str, Any] = {
+    "no total": {"total": None},
+    "no values": {"decode": {"unit": "tok/s", "median": 7.0, "spread": None, "values": []}},
+    "not a number": {"decode": {"unit": "tok/s", "median": float("nan"), "spread": None, "values": [float("nan")]}},
+    "acceptance without positions": {
+        "acceptance_by_position": {"unit": "1", "median": [], "spread": None, "values": []}
+    },
+    "unknown acceptance": {"acceptance_by_position": {"unit": "1", "median": None, "spread": None, "values": []}},
+    "zero": {"decode": {"unit": "tok/s", "median": 0.0, "spread": 0.0, "values": [0.0, 0.0]}},
+    "no time": {"first_chunk": {"unit": "ms", "median": 0.0, "spread": None, "values": [0.0]}},
+}
+
+
+@pytest.mark.parametrize("figures", BROKEN.values(), ids=BROKEN)
+def test_figures_that_are_missing_or_extreme_leave_the_others(figures: dict[str, Any]) -> None:
+    bench = Bench(MIXTURE)
+    cells = [bench.cell(streams=streams) for streams in (1, 2)]
+    for cell in cells:
+        cell["figures"] = {name: known for name, known in (cell["figures"] | figures).items() if known}
+    html = page([run_of([bench.first(), *cells])])
+    assert "nan" not in html.lower()
+    assert '<h2 id="streams">' in html
+    assert "chat p2048 o128 d0 s2" in html
+
+
 def test_facts_that_differ_are_marked(two: Sequence[Run]) -> None:
     html = page(two)
     rows = re.findall(r'<tr class="differs"><th scope="row">([^<]*?) <b>≠</b>', html)

@@ -117,6 +117,8 @@ def panels(
     x_axis = x([point.x for line in every for point in line.points])
     made = []
     for view in views:
+        if not view.lines:
+            continue
         same = [line for other in views if other.y_label == view.y_label for line in other.lines]
         y_axis = y([value for line in same for point in line.points for value in (point.low, point.high)])
         for group in [None] if by_group else named:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from vllm_spark.bench.report import scale, sweep, text
-from vllm_spark.bench.report.evidence import Run
+from vllm_spark.bench.report.evidence import Run, is_number
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.panel import Point
+from vllm_spark.node.bench.records import CellRecord
 
 METRIC = "acceptance_by_position"
 
@@ -23,13 +24,20 @@ def draw(material: Material) -> Drawn | None:
 
 def _lines(index: int, run: Run) -> list[sweep.Line]:
     found: dict[sweep.Group, list[list[float]]] = {}
-    measured = [record for record in run.cells if record["state"] == "measured" and METRIC in record["figures"]]
+    measured = [(record["cell"], shares) for record in run.cells if (shares := _shares(record))]
     # The sweep of speculative tokens has a plot of its own.
-    plain = [record for record in measured if not record["cell"]["server"]]
-    for record in plain or measured:
-        group = tuple(sweep.DIMENSIONS[name](record["cell"]) for name in ("corpus", "server"))
-        found.setdefault(group, []).append(record["figures"][METRIC]["median"])
+    plain = [(cell, shares) for cell, shares in measured if not cell["server"]]
+    for cell, shares in plain or measured:
+        group = tuple(sweep.DIMENSIONS[name](cell) for name in ("corpus", "server"))
+        found.setdefault(group, []).append(shares)
     return [sweep.Line(index, group, _points(cells)) for group, cells in found.items()]
+
+
+def _shares(record: CellRecord) -> list[float]:
+    """Return the shares of a measured cell, or nothing."""
+    known = record["figures"].get(METRIC) if record["state"] == "measured" else None
+    shares = known["median"] if known else None
+    return shares if isinstance(shares, list) and all(map(is_number, shares)) else []
 
 
 def _points(cells: list[list[float]]) -> tuple[Point, ...]:
