@@ -1,0 +1,112 @@
+"""Run the cells of a profile one after the other and write each one's record as soon as it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vllm_spark.node.bench import evidence_file
+from vllm_spark.node.bench.cell_run import CellRun, Messages, Observation, Result, Rules
+from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, Fault, RunRecord, Sample
+from vllm_spark.node.bench.server import Server
+from vllm_spark.node.bench.stream import Recording
+
+# After one of these the other cells would only fail for the same reason.
+FINAL = ("refused", "status-401", "status-403", "status-404")
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of a run. `rate` counts events of the present streams per second, which is at most their tokens."""
+
+    cell: str = ""
+    done: int = 0
+    cells: int = 0
+    run: int = 0
+    rate: float = 0.0
+    left_s: float | None = None  # None: unknown before the first cell has ended
+    faults: list[Fault] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A run of a profile against one server.
+
+    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin, end)` returns the hosts' samples
+    between two times in seconds since the start of the run. `report` is called twice a second while streams run.
+    """
+
+    server: Server
+    rules: Rules
+    prompt: Callable[[Cell, int, int], Messages]
+    judge: Callable[[Observation], list[Fault]]
+    samples: Callable[[float, float], dict[str, list[Sample]]]
+    report: Callable[[Progress], None]
+    clock: Callable[[], float] = time.perf_counter
+
+    def run(self, record: RunRecord, cells: Sequence[Cell], path: Path) -> Progress:
+        """Measure the cells that the file does not have yet and return the last progress.
+
+        Raises evidence_file.OtherRunError if the file belongs to another run.
+        """
+        present = evidence_file.begin(path, dict(record))
+        progress = Progress(done=len(present), cells=len(cells))
+        began, failed = self.clock(), 0
+        remaining = [cell for cell in cells if cell["id"] not in present]
+        for number, cell in enumerate(remaining):
+            cell_began = self.clock() - began
+            progress.cell, progress.run = cell["id"], 0
+            result = self._measure(cell, progress)
+            ended = self.clock() - began
+            entry = _record(cell, result, cell_began, ended, self.samples(cell_began, ended))
+            evidence_file.append(path, dict(entry))
+            progress.done += 1
+            progress.left_s = (len(remaining) - number - 1) * ended / (number + 1)
+            failed += result.state != "measured"
+            progress.faults = result.faults
+            self.report(progress)
+            if any(fault["id"] in FINAL for fault in result.faults):
+                return progress
+        end: EndRecord = {
+            "record": "end",
+            "seconds": round(self.clock() - began, 3),
+            "measured": len(cells) - failed,
+            "failed": failed,
+        }
+        evidence_file.append(path, dict(end))
+        return progress
+
+    def _measure(self, cell: Cell, progress: Progress) -> Result:
+        def watch(recordings: Sequence[Recording]) -> None:
+            progress.rate = sum(map(_event_rate, recordings))
+            self.report(progress)
+
+        def prompt(run: int, stream: int) -> Messages:
+            progress.run = run + 1
+            return self.prompt(cell, run, stream)
+
+        return CellRun(self.server, cell, self.rules, prompt, self.judge, watch).measure()
+
+
+def _event_rate(recording: Recording) -> float:
+    """Return the pieces per second of a stream so far."""
+    if len(recording.pieces) < 2:  # noqa: PLR2004 - a rate needs two times
+        return 0.0
+    return (len(recording.pieces) - 1) / max(recording.pieces[-1][0] - recording.pieces[0][0], 1e-3)
+
+
+def _record(cell: Cell, result: Result, began: float, ended: float, samples: dict[str, list[Sample]]) -> CellRecord:
+    return {
+        "record": "cell",
+        "cell": cell,
+        "state": result.state,
+        "started": round(began, 3),
+        "seconds": round(ended - began, 3),
+        "runs": result.runs,
+        "figures": result.figures,
+        "faults": result.faults,
+        "phases": {},
+        "samples": samples,
+    }
