@@ -108,7 +108,7 @@ class ScriptedEngine:
         loop = asyncio.get_running_loop()
         for event in stream.events:
             await asyncio.sleep(begun + event.at - loop.time())
-            _event(writer, _chunk(event))
+            _event(writer, chunk_of(event))
         if stream.ending == "stall":
             await asyncio.sleep(3600)
         if stream.ending == "cut":
@@ -122,7 +122,8 @@ class ScriptedEngine:
         await writer.drain()
 
 
-def _chunk(event: Event) -> dict[str, Any]:
+def chunk_of(event: Event) -> dict[str, Any]:
+    """Return the event as a chunk of a chat completion."""
     delta = {name: text for name, text in (("content", event.content), ("reasoning", event.reasoning)) if text}
     choice: dict[str, Any] = {"index": 0, "delta": delta or {"role": "assistant", "content": ""}}
     return {"choices": [choice if event.ids is None else {**choice, "token_ids": event.ids}]}

@@ -19,6 +19,8 @@ from typing import Any
 FIRST_BYTE_S = 900.0
 # The longest gap between two pieces of a stream.
 GAP_S = 60.0
+# Interval of the progress and of the checks for a stall.
+TICK_S = 0.5
 END_OF_EVENTS = b"data: [DONE]"
 END_OF_CHUNKS = b"0\r\n\r\n"
 
@@ -112,7 +114,7 @@ async def _post_all(
     try:
         pending = set(tasks)
         while pending:
-            _, pending = await asyncio.wait(pending, timeout=0.5)
+            _, pending = await asyncio.wait(pending, timeout=TICK_S)
             watch(recordings)
         for task in tasks:
             task.result()  # a fault of this program is not a fault of the server
@@ -154,7 +156,8 @@ async def _wait(done: asyncio.Future[None], recording: Recording) -> None:
             recording.ended = time.perf_counter()
             recording.error = f"nothing arrived for {limit:.0f} s"
             return
-        await asyncio.wait([done], timeout=left)
+        # The first piece shortens the limit, so the wait is short.
+        await asyncio.wait([done], timeout=min(left, TICK_S))
 
 
 def _request(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> bytes:
