@@ -13,7 +13,7 @@ import pytest
 
 from bench_streams import steady, usage
 from fakes.scripted_engine import MODEL, ScriptedEngine, Stream
-from vllm_spark.node.bench import cell_run, counters, evidence_file, runner, stream
+from vllm_spark.node.bench import cell_run, evidence_file, observation, runner, stream
 from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell, RunRecord
 from vllm_spark.node.bench.runner import Progress, Runner
@@ -38,9 +38,17 @@ def connect() -> Iterator[Connect]:
         port = asyncio.run_coroutine_threadsafe(engine.start(), loop).result()
         return Server.connect(Endpoint(f"http://127.0.0.1:{port}", "a-key"))
 
+    async def _cancel() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
     yield _connect
+    asyncio.run_coroutine_threadsafe(_cancel(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+    loop.close()
 
 
 def cell(streams: int = 1, **more: Any) -> Cell:
@@ -70,8 +78,7 @@ def runner_of(server: Server, seen: list[Progress] | None = None) -> Runner:
         server,
         Rules(min_runs=2, max_runs=2),
         prompt=lambda of, run, number: [{"role": "user", "content": f"{of['id']} {run} {number}"}],
-        judge=lambda observation: [],
-        samples=lambda begin, end: {},
+        samples=lambda begin: {},
         report=(seen if seen is not None else []).append,
     )
 
@@ -146,8 +153,8 @@ def test_a_server_that_is_gone_ends_the_run(connect: Connect, tmp_path: Path) ->
 
 
 def test_the_engines_counters_are_those_of_the_run(connect: Connect, tmp_path: Path) -> None:
-    moves = {counters.DRAFTS: 4.0, counters.DRAFTED: 8.0, counters.ACCEPTED: 4.0}
-    server = connect(ScriptedEngine([GOOD], counters={counters.DRAFTS: 100.0}, moves=moves))
+    moves = {observation.DRAFTS: 4.0, observation.DRAFTED_TOKENS: 8.0, observation.ACCEPTED_TOKENS: 4.0}
+    server = connect(ScriptedEngine([GOOD], counters={observation.DRAFTS: 100.0}, moves=moves))
     runner_of(server).run(run_record(), [cell()], tmp_path / "run.jsonl")
     [record] = cells_of(tmp_path / "run.jsonl")
     assert record["figures"]["tokens_per_step"]["values"] == [2.0, 2.0]

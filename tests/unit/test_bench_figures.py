@@ -6,7 +6,7 @@ import pytest
 
 from bench_streams import read, steady, usage, without_ids
 from fakes.scripted_engine import Event, Stream
-from vllm_spark.node.bench import counters, figures
+from vllm_spark.node.bench import counters, figures, observation
 from vllm_spark.node.bench.counters import Speculation
 
 # Name: (stream, expected figures).
@@ -91,13 +91,13 @@ def test_64_streams_with_jitter_add_up() -> None:
 
 def test_the_drafter_is_counted_by_the_engine() -> None:
     moved = {
-        counters.DRAFTS: 40.0,
-        counters.DRAFTED: 160.0,
-        counters.ACCEPTED: 80.0,
-        f"{counters.ACCEPTED_AT} 0": 36.0,
-        f"{counters.ACCEPTED_AT} 1": 24.0,
-        f"{counters.ACCEPTED_AT} 2": 12.0,
-        f"{counters.ACCEPTED_AT} 3": 8.0,
+        observation.DRAFTS: 40.0,
+        observation.DRAFTED_TOKENS: 160.0,
+        observation.ACCEPTED_TOKENS: 80.0,
+        f"{observation.ACCEPTED_BY_POSITION} 0": 36.0,
+        f"{observation.ACCEPTED_BY_POSITION} 1": 24.0,
+        f"{observation.ACCEPTED_BY_POSITION} 2": 12.0,
+        f"{observation.ACCEPTED_BY_POSITION} 3": 8.0,
     }
     speculation = counters.speculation(moved)
     assert speculation == Speculation(40.0, 160.0, 80.0, (0.9, 0.6, 0.3, 0.2))
@@ -109,7 +109,9 @@ def test_the_drafter_is_counted_by_the_engine() -> None:
     assert values["acceptance_by_position"] == [0.9, 0.6, 0.3, 0.2]
 
 
-@pytest.mark.parametrize("moved", [{}, {counters.DRAFTS: 0.0, counters.DRAFTED: 0.0}, {counters.DRAFTS: 5.0}])
+@pytest.mark.parametrize(
+    "moved", [{}, {observation.DRAFTS: 0.0, observation.DRAFTED_TOKENS: 0.0}, {observation.DRAFTS: 5.0}]
+)
 def test_no_draft_is_no_speculation(moved: dict[str, float]) -> None:
     assert counters.speculation(moved) is None
 
@@ -128,12 +130,12 @@ process_start_time_seconds 1.76e+09
 
 def test_counters_are_added_up_but_for_their_position() -> None:
     read_counters = counters.read(METRICS)
-    assert read_counters[counters.DRAFTS] == 12
-    assert read_counters[f"{counters.ACCEPTED_AT} 1"] == 4
-    assert read_counters[counters.FINISHED] == 5
-    assert read_counters[counters.STARTED] == 1.76e9
-    moved = counters.difference(read_counters, {**read_counters, counters.FINISHED: 7.0, "new_total": 1.0})
-    assert (moved[counters.FINISHED], moved["new_total"], moved[counters.DRAFTS]) == (2.0, 1.0, 0.0)
+    assert read_counters[observation.DRAFTS] == 12
+    assert read_counters[f"{observation.ACCEPTED_BY_POSITION} 1"] == 4
+    assert read_counters[observation.FINISHED] == 5
+    assert read_counters[observation.PROCESS_START] == 1.76e9
+    moved = counters.difference(read_counters, {**read_counters, observation.FINISHED: 7.0, "new_total": 1.0})
+    assert (moved[observation.FINISHED], moved["new_total"], moved[observation.DRAFTS]) == (2.0, 1.0, 0.0)
 
 
 def test_a_figure_keeps_every_value() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vllm_spark.node.bench import counters, figures
-from vllm_spark.node.bench.records import Cell, Fault, Figure
-from vllm_spark.node.bench.server import Server
+from vllm_spark.node.bench import counters, fault_registry, figures
+from vllm_spark.node.bench.observation import Answer, Counters, Observation
+from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
+from vllm_spark.node.bench.server import CounterReader, Server
 from vllm_spark.node.bench.stream import Watch, no_watch
 from vllm_spark.node.bench.trace import Trace
 
@@ -28,16 +29,6 @@ class Rules:
     spread: float = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One run of a cell: its traces, and the engine's counters around it (empty without /metrics)."""
-
-    cell: Cell
-    traces: Sequence[Trace]
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-
-
 @dataclass(slots=True)
 class Result:
     """The outcome of a cell. `figures` is empty unless the state is `measured`."""
@@ -49,18 +40,40 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the client itself cannot see: the hosts' samples of this cell so far, and the name of each host's GPU.
+
+    `accepted` has the ids of faults that do not make a cell worthless.
+    """
+
+    samples: Callable[[], Mapping[str, Sequence[Sample]]] = dict
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    accepted: Collection[str] = ()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Everything that was seen since the first run of a cell."""
+
+    before: Counters
+    after: Counters
+    requests: int = 0
+    during: list[Counters] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class CellRun:
     """A cell with everything that its measurement needs.
 
-    `prompt(run, stream)` returns the messages of one request; run -1 is the warm-up. `judge` returns the faults of a
-    run, any of which makes the cell worthless.
+    `prompt(run, stream)` returns the messages of one request; run -1 is the warm-up.
     """
 
     server: Server
     cell: Cell
     rules: Rules
     prompt: Callable[[int, int], Messages]
-    judge: Callable[[Observation], list[Fault]]
+    around: Surroundings
     watch: Watch = no_watch
 
     def measure(self) -> Result:
@@ -69,31 +82,54 @@ class CellRun:
         if faults := _errors(self._send(-1, min(WARM_UP_TOKENS, self.cell["output"]))):
             return Result("failed", faults=faults)
         values: dict[str, list[Any]] = {}
+        first = self.server.counters()
+        seen = _Seen(first, first)
         while result.runs < self.rules.max_runs and not self._agree(values):
-            observation = self._observe(result.runs)
-            if faults := _errors(observation.traces):
+            before = seen.after
+            traces = self._observe(result.runs, seen)
+            if faults := _errors(traces):
                 return Result("failed", result.runs, faults=faults)
-            if faults := self.judge(observation):
-                return Result("worthless", result.runs + 1, faults=faults)
-            moved = counters.difference(observation.before, observation.after)
-            for metric, value in figures.of_run(observation.traces, counters.speculation(moved)).items():
-                values.setdefault(metric, []).append(value)
             result.runs += 1
+            result.faults = self._faults(seen)
+            if fault_registry.worthless(result.faults, self.around.accepted):
+                return Result("worthless", result.runs, faults=result.faults)
+            moved = counters.difference(before, seen.after)
+            for metric, value in figures.of_run(traces, counters.speculation(moved)).items():
+                values.setdefault(metric, []).append(value)
         # A metric that a run does not have would be the median of other runs than its neighbours.
         result.figures = {
             metric: figures.figure(metric, several) for metric, several in values.items() if len(several) == result.runs
         }
         return result
 
-    def _observe(self, run: int) -> Observation:
-        before = self.server.counters()
-        traces = self._send(run, self.cell["output"])
-        return Observation(self.cell, traces, before, self.server.counters())
+    def _observe(self, run: int, seen: _Seen) -> list[Trace]:
+        with CounterReader(self.server) as reader:
+            traces = self._send(run, self.cell["output"])
+        seen.after = self.server.counters()
+        seen.during += reader.readings
+        seen.requests += len(traces)
+        seen.answers += map(_answer, traces)
+        return traces
 
     def _send(self, run: int, output: int) -> list[Trace]:
         prompts = [self.prompt(run, stream) for stream in range(self.cell["streams"])]
         bodies = [self.server.body(messages, output, self.cell["sampling"]) for messages in prompts]
         return self.server.send(bodies, self.watch)
+
+    def _faults(self, seen: _Seen) -> list[Fault]:
+        return fault_registry.find(
+            Observation(
+                before=seen.before,
+                after=seen.after,
+                requests=seen.requests,
+                streams=self.cell["streams"],
+                output=self.cell["output"],
+                during=seen.during,
+                answers=seen.answers,
+                samples=self.around.samples(),
+                gpus=self.around.gpus,
+            )
+        )
 
     def _agree(self, values: Mapping[str, list[Any]]) -> bool:
         """Return True after enough runs whose leading metric has a small spread."""
@@ -119,3 +155,7 @@ def _errors(traces: Sequence[Trace]) -> list[Fault]:
     return [
         {"id": reason, "what": f"{numbers[reason]} of {len(traces)} requests: {text}"} for reason, text in first.items()
     ]
+
+
+def _answer(trace: Trace) -> Answer:
+    return Answer(trace.text, trace.ids, trace.completion, trace.prompt, trace.cached)

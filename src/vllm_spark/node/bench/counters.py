@@ -1,7 +1,4 @@
-"""Read the engine's own counters (GET /metrics, the Prometheus text format).
-
-The names are those of vLLM 0.19 to 0.32: vllm/v1/metrics/loggers.py and vllm/v1/spec_decode/metrics.py.
-"""
+"""Read the engine's own counters: GET /metrics in the Prometheus text format. Their names are in `observation`."""
 
 from __future__ import annotations
 
@@ -9,16 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-FINISHED = "vllm:request_success_total"
-STARTED = "process_start_time_seconds"
-CACHE_HITS = "vllm:prefix_cache_hits_total"
-CACHE_QUERIES = "vllm:prefix_cache_queries_total"
+from vllm_spark.node.bench.observation import ACCEPTED_BY_POSITION, ACCEPTED_TOKENS, DRAFTED_TOKENS, DRAFTS
 
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)(?: \d+)?$")
 _POSITION = re.compile(r'position="(\d+)"')
@@ -66,10 +54,10 @@ class Speculation:
 
 def speculation(moved: Mapping[str, float]) -> Speculation | None:
     """Return the drafter's work from the counters' differences; None if it did not draft."""
-    drafts, drafted = moved.get(DRAFTS, 0.0), moved.get(DRAFTED, 0.0)
+    drafts, drafted = moved.get(DRAFTS, 0.0), moved.get(DRAFTED_TOKENS, 0.0)
     if drafts <= 0 or drafted <= 0:
         return None
     by_position: list[float] = []
-    while (name := f"{ACCEPTED_AT} {len(by_position)}") in moved:
+    while (name := f"{ACCEPTED_BY_POSITION} {len(by_position)}") in moved:
         by_position.append(moved[name] / drafts)
-    return Speculation(drafts, drafted, moved.get(ACCEPTED, 0.0), tuple(by_position))
+    return Speculation(drafts, drafted, moved.get(ACCEPTED_TOKENS, 0.0), tuple(by_position))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_spark.node.bench import evidence_file
-from vllm_spark.node.bench.cell_run import CellRun, Messages, Observation, Result, Rules
+from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Rules, Surroundings
 from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, Fault, RunRecord, Sample
 from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Recording
@@ -34,16 +34,17 @@ class Progress:
 class Runner:
     """A run of a profile against one server.
 
-    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin, end)` returns the hosts' samples
-    between two times in seconds since the start of the run. `report` is called twice a second while streams run.
+    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin)` returns the hosts' samples
+    since a time in seconds after the start of the run. `report` is called twice a second while streams run.
     """
 
     server: Server
     rules: Rules
     prompt: Callable[[Cell, int, int], Messages]
-    judge: Callable[[Observation], list[Fault]]
-    samples: Callable[[float, float], dict[str, list[Sample]]]
+    samples: Callable[[float], dict[str, list[Sample]]]
     report: Callable[[Progress], None]
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    accepted: Collection[str] = ()
     clock: Callable[[], float] = time.perf_counter
 
     def run(self, record: RunRecord, cells: Sequence[Cell], path: Path) -> Progress:
@@ -58,9 +59,9 @@ class Runner:
         for number, cell in enumerate(remaining):
             cell_began = self.clock() - began
             progress.cell, progress.run = cell["id"], 0
-            result = self._measure(cell, progress)
+            result = self._measure(cell, progress, cell_began)
             ended = self.clock() - began
-            entry = _record(cell, result, cell_began, ended, self.samples(cell_began, ended))
+            entry = _record(cell, result, cell_began, ended, self.samples(cell_began))
             evidence_file.append(path, dict(entry))
             progress.done += 1
             progress.left_s = (len(remaining) - number - 1) * ended / (number + 1)
@@ -78,7 +79,7 @@ class Runner:
         evidence_file.append(path, dict(end))
         return progress
 
-    def _measure(self, cell: Cell, progress: Progress) -> Result:
+    def _measure(self, cell: Cell, progress: Progress, cell_began: float) -> Result:
         def watch(recordings: Sequence[Recording]) -> None:
             progress.rate = sum(map(_event_rate, recordings))
             self.report(progress)
@@ -87,7 +88,8 @@ class Runner:
             progress.run = run + 1
             return self.prompt(cell, run, stream)
 
-        return CellRun(self.server, cell, self.rules, prompt, self.judge, watch).measure()
+        around = Surroundings(lambda: self.samples(cell_began), self.gpus, self.accepted)
+        return CellRun(self.server, cell, self.rules, prompt, around, watch).measure()
 
 
 def _event_rate(recording: Recording) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
 
 TIMEOUT_S = 30.0
+READ_INTERVAL_S = 1.0
 CHAT = "/v1/chat/completions"
 # Tokens per character of English text, for a server without /tokenize. The first answer's usage corrects it.
 TOKENS_PER_CHARACTER = 0.25
@@ -85,6 +87,29 @@ class Server:
     def send(self, bodies: Sequence[Mapping[str, Any]], watch: stream.Watch = stream.no_watch) -> list[Trace]:
         """Send the requests at once and return their traces in order."""
         return [trace.read(recording) for recording in stream.post_all(self.endpoint, CHAT, bodies, watch)]
+
+
+class CounterReader:
+    """Reads the engine's counters once a second in a thread of its own, while the block runs. `readings` has them."""
+
+    def __init__(self, server: Server) -> None:
+        self.readings: list[dict[str, float]] = []
+        self._server = server
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> CounterReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(READ_INTERVAL_S):
+            if reading := self._server.counters():
+                self.readings.append(reading)
 
 
 def _version(endpoint: Endpoint) -> str:
