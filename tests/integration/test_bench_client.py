@@ -76,7 +76,7 @@ def run_record() -> RunRecord:
 def runner_of(server: Server, seen: list[Progress] | None = None) -> Runner:
     return Runner(
         server,
-        Rules(min_runs=2, max_runs=2),
+        Rules(least_runs=2, most_runs=2),
         prompt=lambda of, run, number: [{"role": "user", "content": f"{of['id']} {run} {number}"}],
         samples=lambda begin: {},
         report=(seen if seen is not None else []).append,
@@ -104,7 +104,7 @@ def test_a_run_warms_up_and_asks_for_the_exact_length(connect: Connect, tmp_path
 def test_a_server_that_is_not_vllm_gets_no_parameters_of_vllm(connect: Connect) -> None:
     server = connect(ScriptedEngine([GOOD], version=""))
     assert set(server.body([], 8, {})) == {"model", "messages", "stream", "stream_options", "max_tokens"}
-    assert server.count_tokens("x" * 400) == 100
+    assert server.count_tokens("x" * 440) == 100
     assert server.counters() == {}
 
 
@@ -148,7 +148,8 @@ def test_a_server_that_is_gone_ends_the_run(connect: Connect, tmp_path: Path) ->
     server = connect(ScriptedEngine([GOOD]))
     server.endpoint = Endpoint("http://127.0.0.1:1")
     progress = runner_of(server).run(run_record(), [cell(), cell(streams=2)], tmp_path / "run.jsonl")
-    assert [fault["id"] for fault in progress.faults] == ["refused"]
+    assert progress.last is not None
+    assert [fault["id"] for fault in progress.last["faults"]] == ["refused"]
     assert len(cells_of(tmp_path / "run.jsonl")) == 1
 
 

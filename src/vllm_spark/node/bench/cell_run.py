@@ -22,11 +22,15 @@ State = Literal["measured", "failed", "worthless"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Repetition of a cell: at least `min_runs`, then until the spread of its leading metric is at most `spread`."""
+    """When a cell ends: after `least_runs` with a spread of `spread` or less of its leading metric, or after `most_runs`.
 
-    min_runs: int = 3
-    max_runs: int = 7
+    `warm_up` runs come before and are not counted.
+    """
+
+    least_runs: int = 3
+    most_runs: int = 7
     spread: float = 0.01
+    warm_up: int = 1
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ class _Seen:
 class CellRun:
     """A cell with everything that its measurement needs.
 
-    `prompt(run, stream)` returns the messages of one request; run -1 is the warm-up.
+    `prompt(run, stream)` returns the messages of one request; the runs of the warm-up are -1, -2 …
     """
 
     server: Server
@@ -79,12 +83,13 @@ class CellRun:
     def measure(self) -> Result:
         """Return the result. A server that refuses, dies or stalls makes a failed cell with the reason."""
         result = Result()
-        if faults := _errors(self._send(-1, min(WARM_UP_TOKENS, self.cell["output"]))):
-            return Result("failed", faults=faults)
+        for number in range(self.rules.warm_up):
+            if faults := _errors(self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))):
+                return Result("failed", faults=faults)
         values: dict[str, list[Any]] = {}
         first = self.server.counters()
         seen = _Seen(first, first)
-        while result.runs < self.rules.max_runs and not self._agree(values):
+        while result.runs < self.rules.most_runs and not self._agree(values):
             before = seen.after
             traces = self._observe(result.runs, seen)
             if faults := _errors(traces):
@@ -135,7 +140,7 @@ class CellRun:
         """Return True after enough runs whose leading metric has a small spread."""
         leading = values.get(leading_metric(self.cell), [])
         spread = figures.spread(leading)
-        return len(leading) >= self.rules.min_runs and spread is not None and spread <= self.rules.spread
+        return len(leading) >= self.rules.least_runs and spread is not None and spread <= self.rules.spread
 
 
 def leading_metric(cell: Cell) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vllm_spark.node.bench import evidence_file
 from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Rules, Surroundings
-from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, Fault, RunRecord, Sample
+from vllm_spark.node.bench.live_rate import LiveRate
+from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, RunRecord, Sample
 from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Recording
 
@@ -19,7 +20,7 @@ FINAL = ("refused", "status-401", "status-403", "status-404")
 
 @dataclass(slots=True)
 class Progress:
-    """The state of a run. `rate` counts events of the present streams per second, which is at most their tokens."""
+    """The state of a run. `run` is 0 in a warm-up. `rate` is in tokens per second of all streams."""
 
     cell: str = ""
     done: int = 0
@@ -27,7 +28,8 @@ class Progress:
     run: int = 0
     rate: float = 0.0
     left_s: float | None = None  # None: unknown before the first cell has ended
-    faults: list[Fault] = field(default_factory=list)
+    failed: int = 0  # cells without figures
+    last: CellRecord | None = None  # the cell that ended last
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Runner:
         """
         present = evidence_file.begin(path, dict(record))
         progress = Progress(done=len(present), cells=len(cells))
-        began, failed = self.clock(), 0
+        began = self.clock()
         remaining = [cell for cell in cells if cell["id"] not in present]
         for number, cell in enumerate(remaining):
             cell_began = self.clock() - began
@@ -65,38 +67,34 @@ class Runner:
             evidence_file.append(path, dict(entry))
             progress.done += 1
             progress.left_s = (len(remaining) - number - 1) * ended / (number + 1)
-            failed += result.state != "measured"
-            progress.faults = result.faults
+            progress.failed += result.state != "measured"
+            progress.last = entry
             self.report(progress)
             if any(fault["id"] in FINAL for fault in result.faults):
                 return progress
         end: EndRecord = {
             "record": "end",
             "seconds": round(self.clock() - began, 3),
-            "measured": len(cells) - failed,
-            "failed": failed,
+            "measured": len(cells) - progress.failed,
+            "failed": progress.failed,
         }
         evidence_file.append(path, dict(end))
         return progress
 
     def _measure(self, cell: Cell, progress: Progress, cell_began: float) -> Result:
+        rate = LiveRate()
+
         def watch(recordings: Sequence[Recording]) -> None:
-            progress.rate = sum(map(_event_rate, recordings))
+            progress.rate = rate.read(recordings)
             self.report(progress)
 
         def prompt(run: int, stream: int) -> Messages:
-            progress.run = run + 1
+            nonlocal rate
+            rate, progress.run = LiveRate(), max(run + 1, 0)
             return self.prompt(cell, run, stream)
 
         around = Surroundings(lambda: self.samples(cell_began), self.gpus, self.accepted)
         return CellRun(self.server, cell, self.rules, prompt, around, watch).measure()
-
-
-def _event_rate(recording: Recording) -> float:
-    """Return the pieces per second of a stream so far."""
-    if len(recording.pieces) < 2:  # noqa: PLR2004 - a rate needs two times
-        return 0.0
-    return (len(recording.pieces) - 1) / max(recording.pieces[-1][0] - recording.pieces[0][0], 1e-3)
 
 
 def _record(cell: Cell, result: Result, began: float, ended: float, samples: dict[str, list[Sample]]) -> CellRecord:

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.node.bench import counters, stream, trace
+from vllm_spark.node.bench import corpus, counters, stream, trace
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
 
 TIMEOUT_S = 30.0
 READ_INTERVAL_S = 1.0
 CHAT = "/v1/chat/completions"
-# Tokens per character of English text, for a server without /tokenize. The first answer's usage corrects it.
-TOKENS_PER_CHARACTER = 0.25
 
 
 class ServerError(Exception):
@@ -34,7 +32,6 @@ class Server:
     model: str
     version: str = ""
     max_model_len: int | None = None
-    tokens_per_character: float = TOKENS_PER_CHARACTER
     _counted: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +61,7 @@ class Server:
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
         if not self.version:
-            return round(len(text) * self.tokens_per_character)
+            return corpus.estimate()(text)
         if text not in self._counted:
             body = {"model": self.model, "prompt": text, "add_special_tokens": False}
             self._counted[text] = int(_get(self.endpoint, "/tokenize", body)["count"])
