@@ -22,7 +22,7 @@ State = Literal["measured", "failed", "worthless"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a cell ends: after `least_runs` with a spread of `spread` or less of its leading metric, or after `most_runs`.
+    """When a cell ends: after `least_runs` whose leading metric has a spread of `spread` or less, or after `most_runs`.
 
     `warm_up` runs come before and are not counted.
     """
