@@ -102,7 +102,7 @@ def power_brake(observation: Observation) -> Iterator[str]:
 @kind(
     "power-cap",
     "The driver held the GPU at its power limit.",
-    source="NVML clocks event reason 0x04; a prompt of thousands of tokens reaches the limit of a healthy GPU",
+    source="NVML clocks event reason 0x04",
     worthless=False,
 )
 def power_cap(observation: Observation) -> Iterator[str]:
