@@ -14,6 +14,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell
 
 UNKNOWN_PROFILE = register("unknown-profile", runbook="bench-refused")
@@ -29,20 +30,6 @@ SAMPLING: Mapping[str, Any] = {"temperature": 0}
 FIELDS: Mapping[str, Any] = {
     "server": {}, "sampling": SAMPLING, "corpus": None, "prompt": None, "output": None, "depth": 0, "streams": 1,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """When a cell ends: after `least_runs` with a spread of the decode speed of `spread` or less, or after `most_runs`.
-
-    `warm_up` runs come before and are not counted. With `hours`, all cells are repeated until that time has passed.
-    """
-
-    least_runs: int
-    most_runs: int
-    spread: float
-    warm_up: int
-    hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
