@@ -24,7 +24,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a file has already: the ids of the measured cells, and the end of the last cell in seconds after the start."""
+    """What a file has already: ids of the measured cells, and the end of the last cell in seconds after the start."""
 
     ids: frozenset[str] = frozenset()
     ended: float = 0.0

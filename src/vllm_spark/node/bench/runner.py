@@ -87,7 +87,7 @@ class Runner:
         return progress
 
     def _remaining(self, cells: Sequence[Cell], present: Collection[str], began: float) -> Iterator[Cell]:
-        """Yield the cells that are not present; with `hours` all of them again, as `ID #2` …, until they have passed."""
+        """Yield the cells that are not present; with `hours` all of them repeatedly, as `ID #2` …, until their end."""
         hours = self.rules.hours
         for number in itertools.count(1):
             if number > 1 and (hours is None or self.clock() - began >= hours * 3600):
