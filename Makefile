@@ -134,6 +134,10 @@ bench-switch: sandbox-up ## Measure the downtime of a switch, by phase
 bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with one rsync stream and the floor
 	python tests/bench/copying.py
 
+.PHONY: bench-client
+bench-client: setup ## Measure the error of the bench client against scripted streams, and its CPU time
+	python tests/bench/client.py
+
 .PHONY: bench-doctor
 bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py

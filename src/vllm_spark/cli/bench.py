@@ -1,25 +1,26 @@
-"""`vllm-spark bench`: its sub-commands."""
+"""`vllm-spark bench`: measure a server, and read the evidence of runs."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
-from vllm_spark.cli import bench_report
+from vllm_spark.cli import bench_report, bench_run
 
-# Each module has add_parser(commands), which sets the default `run_bench` to its run(args) -> int.
-COMMANDS = (bench_report,)
+# Each module has add_parser(commands), like the modules of cli.main.
+COMMANDS = (bench_run, bench_report)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command and its own sub-commands."""
-    parser = commands.add_parser("bench", help="evidence of benchmarks: its report")
-    parser.set_defaults(run=run)
+    parser = commands.add_parser("bench", help="measure a server; compare, judge and show the evidence of runs")
     own = parser.add_subparsers(dest="bench_command", required=True)
     for module in COMMANDS:
         module.add_parser(own)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the sub-command of bench. Returns its exit status."""
-    status: int = args.run_bench(args)
-    return status
+def with_command(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the sub-command that `bench URL` leaves out."""
+    if len(argv) > 1 and argv[0] == "bench" and "://" in argv[1]:
+        return ["bench", "run", *argv[1:]]
+    return list(argv)

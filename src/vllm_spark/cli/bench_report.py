@@ -17,7 +17,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("report", help="write the report of one or more runs as one HTML file")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="evidence file; the first one is run A")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.html", help="default: the first FILE as .html")
-    parser.set_defaults(run_bench=run)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

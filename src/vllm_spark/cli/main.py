@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for module in COMMANDS:
         module.add_parser(commands)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(bench.with_command(sys.argv[1:] if argv is None else argv))
     try:
         status: int = args.run(args)
         sys.stdout.flush()

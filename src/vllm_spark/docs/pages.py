@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.docs import checklist, compatibility, findings, prediction, recipe_schema, recipes
+from vllm_spark.docs import bench, bench_seeds, checklist, compatibility, findings, prediction, recipe_schema, recipes
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
@@ -14,6 +14,8 @@ ROOT = paths.ROOT
 
 # File in docs/reference -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
+    "bench.md": bench.text,
+    "bench-seeds.md": bench_seeds.text,
     "checklist.md": checklist.text,
     "compatibility.md": compatibility.text,
     "findings.md": findings.text,

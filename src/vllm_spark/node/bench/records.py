@@ -97,6 +97,7 @@ class Sample(TypedDict, total=False):
     memory_gib: float  # MemTotal - MemAvailable
     cache_gib: float  # page cache
     swap_gib: float
+    swapped_mib: float  # moved between memory and swap, in and out, since the sample before
     power_w: float
     sm_mhz: float
     temperature_c: float

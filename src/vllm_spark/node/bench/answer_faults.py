@@ -1,0 +1,152 @@
+"""Faults of a cell's answers: garbage, wrong counts of tokens, and prompts from the cache.
+
+The bounds of garbage are those of the gate `garbage` (vllm_spark.verify.gates.garbage), which this package may not
+import. A gate judges 160 tokens and a cell thousands, so each rule of garbage judges only the first window of an
+answer: a long text repeats words by nature, and an answer that continues after its end (`ignore_eos`) often repeats
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from vllm_spark.node.bench.fault_registry import kind
+from vllm_spark.node.bench.observation import CACHED_TOKENS, GENERATED_TOKENS, PREFIX_HITS, Answer, Observation
+
+# Below these counts a share is not meaningful.
+LEAST_IDS, LEAST_IDS_FOR_RATIO = 8, 64
+LEAST_CHARACTERS, LEAST_CHARACTERS_FOR_RATIO = 20, 200
+WINDOW_IDS, WINDOW_CHARACTERS = 256, 1000
+
+MOST_ID_0_SHARE = 0.2
+LEAST_UNIQUE_SHARE = 0.15
+LONGEST_RUN = 12
+MOST_ONE_CHARACTER_SHARE = 0.5
+MOST_COMPRESSION = 6.0
+# Rulers of tables, headings and comments are long runs in a sound text.
+RUN = re.compile(r"([^\s=_*.#~+/|-])\1+")
+
+# Two blocks of vLLM's cache: the chat template in front of the random prefix fills one at most.
+MOST_CACHED_TOKENS = 32
+# A reading of the counters may miss the last step of each stream.
+COUNTER_STEP_TOKENS = 8
+
+
+@kind(
+    "garbage",
+    "The answers are garbage: a NaN in a kernel ends with status 200 and a text of one token.",
+    source="the bounds of the gate `garbage`",
+)
+def garbage(observation: Observation) -> Iterator[str]:
+    seen = [fault for fault in map(_garbage, observation.answers) if fault]
+    if seen:
+        yield f"{len(seen)} of {len(observation.answers)} answers: {seen[0]}"
+
+
+@kind(
+    "repetition",
+    f"An answer repeats itself: after its first {WINDOW_IDS} tokens, a window of that size has few different tokens.",
+    source="a drafter guesses a repetition better than a text, so the decode speed is too high",
+    worthless=False,
+)
+def repetition(observation: Observation) -> Iterator[str]:
+    seen = [answer for answer in observation.answers if not _garbage(answer) and _repeats(answer.token_ids or ())]
+    if seen:
+        yield f"{len(seen)} of {len(observation.answers)} answers repeat themselves"
+
+
+@kind(
+    "token-accounting",
+    "The counts of output tokens differ: token ids, usage and the engine's counter have to agree.",
+    source="usage of the OpenAI API, return_token_ids of vLLM, vllm:generation_tokens_total",
+)
+def token_accounting(observation: Observation) -> Iterator[str]:
+    for answer in observation.answers:
+        if answer.tokens is None:
+            yield "an answer has neither token ids nor usage"
+            return
+        if answer.completion_tokens is not None and answer.tokens != answer.completion_tokens:
+            yield f"an answer has {answer.tokens} token ids, and its usage says {answer.completion_tokens}"
+            return
+    ours = sum(answer.tokens or 0 for answer in observation.answers)
+    generated = observation.moved(GENERATED_TOKENS)
+    missing = 0.0 if generated is None or generated < 0 else ours - generated
+    if missing > COUNTER_STEP_TOKENS * observation.streams:
+        yield f"the answers have {ours} tokens, and the engine generated {generated:.0f}"
+
+
+@kind(
+    "short-output",
+    "An answer is shorter than the cell asks for.",
+    source="a server that ignores min_tokens and ignore_eos",
+    worthless=False,
+)
+def short_output(observation: Observation) -> Iterator[str]:
+    lengths = [answer.tokens for answer in observation.answers if answer.tokens is not None]
+    short = [length for length in lengths if length < observation.output]
+    if short:
+        yield f"{len(short)} of {len(lengths)} answers, the shortest has {min(short)} of {observation.output} tokens"
+
+
+@kind(
+    "cached-prompt",
+    f"More than {MOST_CACHED_TOKENS} tokens of a prompt came from the prefix cache: its prefill and its first token "
+    "are too fast.",
+    source="prompt_tokens_details.cached_tokens of the usage, vllm:prompt_tokens_cached_total",
+)
+def cached_prompt(observation: Observation) -> Iterator[str]:
+    most = max((answer.cached_tokens or 0 for answer in observation.answers), default=0)
+    if most > MOST_CACHED_TOKENS:
+        yield f"{most} tokens of a prompt were cached"
+        return
+    counter = CACHED_TOKENS if CACHED_TOKENS in observation.after else PREFIX_HITS
+    moved = observation.moved(counter)
+    if moved is not None and observation.requests and moved > MOST_CACHED_TOKENS * observation.requests:
+        yield f"{moved:.0f} tokens of {observation.requests} prompts were cached ({counter})"
+
+
+def _garbage(answer: Answer) -> str:
+    """Return the first sign of garbage, or an empty text."""
+    return next(chain(_in_ids(answer.token_ids or ()), _in_text(answer.text)), "")
+
+
+def _in_ids(ids: Sequence[int]) -> Iterator[str]:
+    window = ids[:WINDOW_IDS]
+    unique, zeros = len(set(window)), window.count(0)
+    if len(window) >= LEAST_IDS:
+        if unique == 1:
+            yield f"the first {len(window)} tokens are id {window[0]}"
+        if zeros >= MOST_ID_0_SHARE * len(window):
+            yield f"{zeros} of the first {len(window)} tokens are id 0"
+    if _few_different(window):
+        yield f"the first {len(window)} tokens are {unique} ids, repeated"
+
+
+def _in_text(text: str) -> Iterator[str]:
+    window = text[:WINDOW_CHARACTERS]
+    visible = "".join(window.split())
+    if not visible:
+        yield "the text is empty"
+        return
+    run = max((match[0] for match in RUN.finditer(window)), key=len, default="")
+    if len(run) >= LONGEST_RUN:
+        yield f"{run[0]!r} stands {len(run)} times in a row"
+    character, times = Counter(visible).most_common(1)[0]
+    if len(visible) >= LEAST_CHARACTERS and times >= MOST_ONE_CHARACTER_SHARE * len(visible):
+        yield f"{times} of {len(visible)} characters are {character!r}"
+    raw = window.encode(errors="replace")
+    if len(window) >= LEAST_CHARACTERS_FOR_RATIO and len(raw) / len(zlib.compress(raw)) >= MOST_COMPRESSION:
+        yield f"{len(raw)} bytes compress to {len(zlib.compress(raw))}"
+
+
+def _repeats(ids: Sequence[int]) -> bool:
+    windows = (ids[start : start + WINDOW_IDS] for start in range(WINDOW_IDS, len(ids), WINDOW_IDS))
+    return any(map(_few_different, windows))
+
+
+def _few_different(window: Sequence[int]) -> bool:
+    return len(window) >= LEAST_IDS_FOR_RATIO and len(set(window)) <= LEAST_UNIQUE_SHARE * len(window)

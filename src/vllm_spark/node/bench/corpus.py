@@ -1,0 +1,115 @@
+"""Prompts of a wanted number of tokens, drawn from the corpora by seed.
+
+    PREFIX    16 random tokens; a cached prompt ends where it begins to differ, so nothing behind them is cached
+    NOTES     paragraphs of the corpus `long`, cut to the number of tokens; the depth of a cell is a part of them
+    QUESTION  of the cell's corpus
+
+All of it is one turn of the user.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from itertools import islice
+from typing import TypedDict
+
+from vllm_spark.node.bench import corpora
+
+# Returns the number of tokens of a text: of the server's /tokenize, or of an estimate.
+CountTokens = Callable[[str], int]
+
+PREFIX_TOKENS = 16
+LEAST_PREFIX_WORDS = 4
+SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+# A text may miss the wanted number by this share, and by one token.
+TOLERANCE = 0.002
+MOST_TRIES = 12
+# Enough of a text to know how many tokens its words have.
+SAMPLE_WORDS = 400
+CHARACTERS_PER_TOKEN = 4.4
+
+
+class Message(TypedDict):
+    """A message of the chat API."""
+
+    role: str
+    content: str
+
+
+def prompt(  # noqa: PLR0913, PLR0917  the coordinates of a prompt
+    corpus: str, seed: int, index: int, tokens: int, depth: int, count_tokens: CountTokens, salt: str = ""
+) -> list[Message]:
+    """Return the messages of a prompt with `tokens` + `depth` tokens, without those of the chat template.
+
+    The same (corpus, seed, index) asks the same question about the same notes. `salt` changes the prefix only: give
+    every run another one, because a server that was not restarted has the prompts of the run before in its cache. A
+    prompt is never shorter than its prefix and its question.
+    """
+    chance = random.Random(f"{seed}/{index}")  # noqa: S311  not a secret
+    questions = corpora.questions(corpus)
+    first = random.Random(seed).randrange(len(questions))  # noqa: S311
+    question = questions[(first + index) % len(questions)]
+    start = prefix(f"{seed}/{index}/{salt}", count_tokens)
+    content = _cut(start, question, chance, tokens + depth, count_tokens)
+    return [{"role": "user", "content": content}]
+
+
+def prefix(seed: str, count_tokens: CountTokens) -> str:
+    """Return random words of at least PREFIX_TOKENS tokens."""
+    chance = random.Random(f"prefix/{seed}")  # noqa: S311
+    words = [_word(chance) for _ in range(LEAST_PREFIX_WORDS)]
+    while (tokens := count_tokens(" ".join(words))) < PREFIX_TOKENS:
+        missing = math.ceil((PREFIX_TOKENS - tokens) * len(words) / max(1, tokens))
+        words += [_word(chance) for _ in range(missing)]
+    return " ".join(words)
+
+
+def estimate(characters_per_token: float = CHARACTERS_PER_TOKEN) -> CountTokens:
+    """Return a counter for a server without /tokenize. Calibrate it with the usage of a prompt of this module: its
+    characters / its tokens."""
+    return lambda text: round(len(text) / characters_per_token)
+
+
+def _word(chance: random.Random) -> str:
+    return "".join(chance.choices(SYLLABLES, k=3))
+
+
+def _cut(start: str, question: str, chance: random.Random, tokens: int, count_tokens: CountTokens) -> str:
+    """Return the prompt whose notes have as many words as the wanted number of tokens needs.
+
+    The number of words is corrected by the tokens that are missing, so a few counts are enough for any tokenizer.
+    """
+    short = f"{start}\n\n{question}"
+    fixed = count_tokens(short)
+    if fixed >= tokens:
+        return short
+    notes = _Notes(chance)
+    sample = count_tokens(notes.words(SAMPLE_WORDS)) / SAMPLE_WORDS
+    number, best, least_missed = round((tokens - fixed) / sample), short, tokens - fixed
+    for _ in range(MOST_TRIES):
+        text = f"{start}\n\n{notes.words(number)}\n\n{question}"
+        missing = tokens - count_tokens(text)
+        if abs(missing) < least_missed:
+            best, least_missed = text, abs(missing)
+        if abs(missing) <= max(1, TOLERANCE * tokens) or number + round(missing / sample) < 1:
+            break
+        number += round(missing / sample) or (1 if missing > 0 else -1)
+    return best
+
+
+class _Notes:
+    """The paragraphs of one prompt. They are drawn when they are needed, in the same order for each length."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._paragraphs = corpora.paragraphs(chance)
+        self._words: list[str] = []
+
+    def words(self, number: int) -> str:
+        """Return the first words of the notes, with the line breaks between paragraphs."""
+        while len(self._words) < number:
+            [paragraph] = islice(self._paragraphs, 1)
+            words = paragraph.split()
+            self._words += [*words[:-1], f"{words[-1]}\n\n"]
+        return " ".join(self._words[:number]).replace("\n\n ", "\n\n").rstrip()

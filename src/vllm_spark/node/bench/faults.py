@@ -1,0 +1,143 @@
+"""What makes a cell worthless, from the engine's counters and the samples of the hosts.
+
+The faults of the answers are in answer_faults. An import of this module registers all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from vllm_spark.node.bench import answer_faults
+from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, kind, worthless
+from vllm_spark.node.bench.observation import FINISHED, PROCESS_START, RUNNING, WAITING, Counters, Observation
+from vllm_spark.node.bench.records import Sample
+
+__all__ = ["KINDS", "FaultKind", "answer_faults", "find", "worthless"]
+
+# A GB10 runs at 2400 to 2500 MHz under load, and a cap of 2200 MHz costs 15 to 35 % of the speed.
+LEAST_SM_MHZ = 2300.0
+CAPPED_GPU = "GB10"
+# Below this load a low clock means that nothing needs more (preflight's check of the clocks has the same bound).
+LOADED_PERCENT = 90.0
+LEAST_LOADED_SAMPLES = 3
+# A single sample of a long cell does not move a median.
+MOST_THROTTLED_SHARE = 0.05
+# Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
+MOST_SWAPPED_MIB = 16.0
+# The start time of a process is a constant. Its text has nine digits or more.
+SAME_START_S = 1.0
+
+THERMAL = {"hw_thermal_slowdown", "sw_thermal_slowdown"}
+POWER_BRAKE = {"hw_power_brake_slowdown", "hw_slowdown"}
+
+
+@kind(
+    "other-clients",
+    "Other clients used the server: the engine had more requests than the bench, or finished more.",
+    source="vLLM's gauges and counter of requests (v1/metrics/loggers.py)",
+)
+def other_clients(observation: Observation) -> Iterator[str]:
+    before = _active(observation.before)
+    if before:
+        yield f"{before:.0f} requests were active before the first request of the cell"
+    most = max(map(_active, observation.during), default=0.0)
+    if most > observation.streams:
+        yield f"{most:.0f} requests were active beside each other, {observation.streams} of them from the bench"
+    finished = observation.moved(FINISHED)
+    if finished is not None and finished > observation.requests:
+        yield f"the engine finished {finished:.0f} requests, {observation.requests} of them from the bench"
+
+
+@kind(
+    "restart",
+    "The engine restarted in the middle of the cell.",
+    source="prometheus_client's process_start_time_seconds; a counter never falls while its process lives",
+)
+def restart(observation: Observation) -> Iterator[str]:
+    readings = [observation.before, *observation.during, observation.after]
+    starts = [reading[PROCESS_START] for reading in readings if PROCESS_START in reading]
+    if starts and max(starts) - min(starts) > SAME_START_S:
+        yield f"the process of the API started {max(starts) - min(starts):.0f} s later than the one before it"
+        return
+    moved = observation.moved(FINISHED)
+    if moved is not None and moved < 0:
+        yield f"the counter of finished requests fell by {-moved:.0f}"
+
+
+@kind(
+    "clock-cap",
+    f"The clock of a GB10 under load was below {LEAST_SM_MHZ:.0f} MHz.",
+    source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); a cap of 2200 MHz costs 15 to "
+    "35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38)",
+)
+def clock_cap(observation: Observation) -> Iterator[str]:
+    for host, samples in observation.samples.items():
+        clocks = [sample["sm_mhz"] for sample in _loaded(samples) if "sm_mhz" in sample]
+        if CAPPED_GPU not in observation.gpus.get(host, "") or len(clocks) < LEAST_LOADED_SAMPLES:
+            continue
+        if median(clocks) < LEAST_SM_MHZ:
+            yield f"{host}: {median(clocks):.0f} MHz, the median of {len(clocks)} samples under load"
+
+
+@kind(
+    "thermal-throttling",
+    "The driver or the GPU lowered the clock because of the temperature.",
+    source="NVML clocks event reasons 0x20 and 0x40",
+)
+def thermal_throttling(observation: Observation) -> Iterator[str]:
+    yield from _throttled(observation, THERMAL)
+
+
+@kind(
+    "power-brake",
+    "The hardware lowered the clock because of the power supply.",
+    source="NVML clocks event reasons 0x08 and 0x80",
+)
+def power_brake(observation: Observation) -> Iterator[str]:
+    # The reason hw_slowdown stands for both causes. With a thermal one beside it, the heat is the cause.
+    yield from _throttled(observation, POWER_BRAKE, unless=THERMAL)
+
+
+@kind(
+    "power-cap",
+    "The driver held the GPU at its power limit.",
+    source="NVML clocks event reason 0x04",
+    worthless=False,
+)
+def power_cap(observation: Observation) -> Iterator[str]:
+    yield from _throttled(observation, {"sw_power_cap"})
+
+
+@kind(
+    "swap",
+    f"The host moved more than {MOST_SWAPPED_MIB:.0f} MiB between memory and swap.",
+    source="/proc/vmstat, pswpin and pswpout",
+)
+def swap(observation: Observation) -> Iterator[str]:
+    for host, samples in observation.samples.items():
+        moved = sum(sample.get("swapped_mib", 0.0) for sample in samples)
+        if moved > MOST_SWAPPED_MIB:
+            yield f"{host}: {moved:.0f} MiB were swapped in and out"
+
+
+def _active(counters: Counters) -> float:
+    return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
+
+
+def _loaded(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples under load; all samples of a host that does not report its load."""
+    return [sample for sample in samples if sample.get("gpu_percent", LOADED_PERCENT) >= LOADED_PERCENT]
+
+
+def _throttled(observation: Observation, reasons: set[str], unless: set[str] | None = None) -> Iterator[str]:
+    for host, samples in observation.samples.items():
+        active = [_reasons(sample) for sample in samples if "throttle" in sample]
+        hits = [seen & reasons for seen in active if seen & reasons and not seen & (unless or set())]
+        if hits and len(hits) >= MOST_THROTTLED_SHARE * len(active):
+            names = ", ".join(sorted(set.union(*hits)))
+            yield f"{host}: {names} in {len(hits)} of {len(active)} samples"
+
+
+def _reasons(sample: Sample) -> set[str]:
+    return {name for name in sample["throttle"].split(",") if name}

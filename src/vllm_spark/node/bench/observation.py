@@ -1,0 +1,69 @@
+"""What was seen during one cell: the engine's counters, the answers and the samples of the hosts. Faults judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vllm_spark.node.bench.records import Sample
+
+# Prometheus name -> value, labels summed.
+Counters = Mapping[str, float]
+
+# Names of vLLM's metrics (v1/metrics/loggers.py, the same in 0.19.1, 0.20.2 and 0.32.0).
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+FINISHED = "vllm:request_success_total"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
+CACHED_TOKENS = "vllm:prompt_tokens_cached_total"
+PREFIX_HITS = "vllm:prefix_cache_hits_total"
+GENERATED_TOKENS = "vllm:generation_tokens_total"
+# v1/spec_decode/metrics.py. The last one has the label `position`, which a sum loses.
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+# prometheus_client's own, of the process of the API. Missing if several processes serve the API.
+PROCESS_START = "process_start_time_seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One complete answer. `text` is its reasoning and its content. None: the server did not report the value."""
+
+    text: str
+    token_ids: Sequence[int] | None = None
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Return the number of output tokens: of the token ids, else of the usage."""
+        return self.completion_tokens if self.token_ids is None else len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All runs of a cell, without the warm-up.
+
+    `before` and `after` are read while no request of the cell runs, `during` while its streams are active. `requests`
+    is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
+    `gpus` has the name of each host's GPU, empty for an unknown one.
+    """
+
+    before: Counters
+    after: Counters
+    requests: int
+    streams: int
+    output: int
+    during: Sequence[Counters] = ()
+    answers: Sequence[Answer] = ()
+    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    gpus: Mapping[str, str] = field(default_factory=dict)
+
+    def moved(self, counter: str) -> float | None:
+        """Return by how much a counter moved, or None if the engine does not have it."""
+        if counter not in self.before or counter not in self.after:
+            return None
+        return self.after[counter] - self.before[counter]

@@ -1,0 +1,128 @@
+"""Run the cells of a profile one after the other and write each one's record as soon as it has ended."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vllm_spark.node.bench import evidence_file
+from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Rules, Surroundings
+from vllm_spark.node.bench.live_rate import LiveRate
+from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, RunRecord, Sample
+from vllm_spark.node.bench.server import Server
+from vllm_spark.node.bench.stream import Recording
+
+# After one of these the other cells would only fail for the same reason.
+FINAL = ("refused", "status-401", "status-403", "status-404")
+
+
+@dataclass(slots=True)
+class Progress:
+    """The state of a run. `run` is 0 in a warm-up. `rate` is in tokens per second of all streams."""
+
+    cell: str = ""
+    done: int = 0
+    cells: int = 0
+    run: int = 0
+    rate: float = 0.0
+    left_s: float | None = None  # None: unknown before the first cell has ended
+    failed: int = 0  # cells without figures
+    last: CellRecord | None = None  # the cell that ended last
+    _ended: int = 0  # cells of this process
+
+    def add(self, entry: CellRecord, seconds: float) -> None:
+        """Count a cell that has ended, `seconds` after the start of this process."""
+        self._ended += 1
+        self.done += 1
+        self.failed += entry["state"] != "measured"
+        self.last = entry
+        self.left_s = max(self.cells - self.done, 0) * seconds / self._ended
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A run of a profile against one server.
+
+    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin)` returns the hosts' samples
+    since a time in seconds after the start of the run. `report` is called twice a second while streams run.
+    """
+
+    server: Server
+    rules: Rules
+    prompt: Callable[[Cell, int, int], Messages]
+    samples: Callable[[float], dict[str, list[Sample]]]
+    report: Callable[[Progress], None]
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    accepted: Collection[str] = ()
+    clock: Callable[[], float] = time.perf_counter
+
+    def run(self, record: RunRecord, cells: Sequence[Cell], path: Path) -> Progress:
+        """Measure the cells that the file does not have yet and return the last progress.
+
+        Raises evidence_file.OtherRunError if the file belongs to another run.
+        """
+        present = evidence_file.begin(path, dict(record))
+        began = self.clock() - present.ended
+        progress = Progress(done=len(present.ids), cells=len(cells))
+        for cell in self._remaining(cells, present.ids, began):
+            cell_began = self.clock() - began
+            progress.cell, progress.run = cell["id"], 0
+            result = self._measure(cell, progress, cell_began)
+            entry = _record(cell, result, cell_began, self.clock() - began, self.samples(cell_began))
+            evidence_file.append(path, dict(entry))
+            progress.add(entry, self.clock() - began - present.ended)
+            self.report(progress)
+            if any(fault["id"] in FINAL for fault in result.faults):
+                return progress
+        end: EndRecord = {
+            "record": "end",
+            "seconds": round(self.clock() - began, 3),
+            "measured": progress.done - progress.failed,
+            "failed": progress.failed,
+        }
+        evidence_file.append(path, dict(end))
+        return progress
+
+    def _remaining(self, cells: Sequence[Cell], present: Collection[str], began: float) -> Iterator[Cell]:
+        """Yield the cells that are not present; with `hours` all of them repeatedly, as `ID #2` …, until their end."""
+        hours = self.rules.hours
+        for number in itertools.count(1):
+            if number > 1 and (hours is None or self.clock() - began >= hours * 3600):
+                return
+            for cell in cells:
+                repeated: Cell = cell if number == 1 else {**cell, "id": f"{cell['id']} #{number}"}
+                if repeated["id"] not in present:
+                    yield repeated
+
+    def _measure(self, cell: Cell, progress: Progress, cell_began: float) -> Result:
+        rate = LiveRate()
+
+        def watch(recordings: Sequence[Recording]) -> None:
+            progress.rate = rate.read(recordings)
+            self.report(progress)
+
+        def prompt(run: int, stream: int) -> Messages:
+            nonlocal rate
+            rate, progress.run = LiveRate(), max(run + 1, 0)
+            return self.prompt(cell, run, stream)
+
+        around = Surroundings(lambda: self.samples(cell_began), self.gpus, self.accepted)
+        return CellRun(self.server, cell, self.rules, prompt, around, watch).measure()
+
+
+def _record(cell: Cell, result: Result, began: float, ended: float, samples: dict[str, list[Sample]]) -> CellRecord:
+    return {
+        "record": "cell",
+        "cell": cell,
+        "state": result.state,
+        "started": round(began, 3),
+        "seconds": round(ended - began, 3),
+        "runs": result.runs,
+        "figures": result.figures,
+        "faults": result.faults,
+        "phases": {},
+        "samples": samples,
+    }

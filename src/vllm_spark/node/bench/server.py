@@ -1,0 +1,144 @@
+"""Ask a server about itself: its version, model, counters, and the number of tokens of a text."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_spark.node.bench import corpus, counters, stream, trace
+from vllm_spark.node.bench.stream import Endpoint
+from vllm_spark.node.bench.trace import Trace
+
+TIMEOUT_S = 30.0
+READ_INTERVAL_S = 1.0
+CHAT = "/v1/chat/completions"
+
+
+class ServerError(Exception):
+    """A server that cannot be measured. The text names the request and the reply."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A server and what it can tell. `version` is empty for a server that is not vLLM."""
+
+    endpoint: Endpoint
+    model: str
+    version: str = ""
+    max_model_len: int | None = None
+    _counted: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def connect(cls, endpoint: Endpoint, model: str = "") -> Server:
+        """Return the server with its version and the limits of the model. Without `model`, its only model.
+
+        Raises ServerError if it does not answer, serves another model, or serves several and none is named.
+        """
+        listed = _get(endpoint, "/v1/models")
+        entries = {str(entry["id"]): entry for entry in listed.get("data", [])}
+        if not model and len(entries) == 1:
+            model = next(iter(entries))
+        if model not in entries:
+            raise ServerError(
+                f"{endpoint.base} serves {', '.join(sorted(entries)) or 'no model'}, not {model or 'one model'}"
+            )
+        limit = entries[model].get("max_model_len")
+        return cls(endpoint, model, _version(endpoint), int(limit) if limit else None)
+
+    def counters(self) -> dict[str, float]:
+        """Return the engine's counters; empty for a server without /metrics."""
+        try:
+            return counters.read(_read(self.endpoint, "/metrics").decode("utf-8", "replace"))
+        except ServerError:
+            return {}
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
+        if not self.version:
+            return corpus.estimate()(text)
+        if text not in self._counted:
+            body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+            self._counted[text] = int(_get(self.endpoint, "/tokenize", body)["count"])
+        return self._counted[text]
+
+    def body(self, messages: Sequence[Mapping[str, Any]], output: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request of a stream of exactly `output` tokens; of at most as many from other servers."""
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": output,
+            **sampling,
+        }
+        if self.version:
+            body |= {"min_tokens": output, "ignore_eos": True, "return_token_ids": True}
+        return body
+
+    def send(self, bodies: Sequence[Mapping[str, Any]], watch: stream.Watch = stream.no_watch) -> list[Trace]:
+        """Send the requests at once and return their traces in order."""
+        return [trace.read(recording) for recording in stream.post_all(self.endpoint, CHAT, bodies, watch)]
+
+
+class CounterReader:
+    """Reads the engine's counters once a second in a thread of its own, while the block runs. `readings` has them."""
+
+    def __init__(self, server: Server) -> None:
+        self.readings: list[dict[str, float]] = []
+        self._server = server
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> CounterReader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(READ_INTERVAL_S):
+            if reading := self._server.counters():
+                self.readings.append(reading)
+
+
+def _version(endpoint: Endpoint) -> str:
+    try:
+        return str(_get(endpoint, "/version").get("version", ""))
+    except ServerError:
+        return ""
+
+
+def _get(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    content = _read(endpoint, path, body)
+    try:
+        document = json.loads(content)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ServerError(f"{endpoint.url(path)} answers with something other than a JSON object")
+    return document
+
+
+def _read(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+    """Return the response to a GET, or to a POST of `body`. Raises ServerError for every other reply than 200."""
+    headers = {**endpoint.headers(), "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(endpoint.url(path), data, headers)  # noqa: S310 - the operator's own URL
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+            content: bytes = response.read()
+            return content
+    except urllib.error.HTTPError as error:
+        quoted = trace.quote(error.read())
+        raise ServerError(f"{endpoint.url(path)} answers {error.code}: {quoted}") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ServerError(f"{endpoint.url(path)} does not answer: {reason}") from error

@@ -1,0 +1,78 @@
+"""Samples of the host along a run: memory, page cache, swap, power, clock, temperature, load, throttle reasons."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from vllm_spark.node.bench.gpu_reader import GpuReader
+from vllm_spark.node.bench.host_memory import HostMemory
+from vllm_spark.node.bench.records import Sample
+
+INTERVAL_S = 1.0
+
+
+class Sampler:
+    """Takes a sample per interval in a thread of its own, from its start until `close`.
+
+    `started` is the time of `clock` to which `t` refers, e.g. the start of the run. Use it in a `with` statement, so
+    that nvidia-smi ends in any case.
+    """
+
+    def __init__(
+        self,
+        started: float,
+        interval_s: float = INTERVAL_S,
+        *,
+        proc: Path = Path("/proc"),
+        nvidia_smi: Sequence[str] = ("nvidia-smi",),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._started = started
+        self._interval_s = interval_s
+        self._clock = clock
+        self._memory = HostMemory(proc)
+        self._gpu = GpuReader(nvidia_smi, clock)
+        self._samples: list[Sample] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def gpu(self) -> str:
+        """Return the name of the GPU; empty until nvidia-smi has printed its first line, and without nvidia-smi."""
+        return self._gpu.name
+
+    @property
+    def problem(self) -> str:
+        """Return why there are no values of a GPU; empty if there are."""
+        return self._gpu.problem
+
+    def samples(self, since: float = 0.0, until: float = float("inf")) -> list[Sample]:
+        """Return the samples with since <= t <= until, both in seconds after `started`."""
+        return [sample for sample in list(self._samples) if since <= sample["t"] <= until]
+
+    def close(self) -> None:
+        """Take a last sample, and end the thread and nvidia-smi. A second call does nothing."""
+        self._end.set()
+        self._thread.join()
+        self._gpu.close()
+
+    def __enter__(self) -> Sampler:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while not self._end.wait(self._interval_s):
+            self._samples.append(self._sample())
+        self._samples.append(self._sample())
+
+    def _sample(self) -> Sample:
+        return {"t": round(self._clock() - self._started, 3), **self._memory.read(), **self._gpu.read()}

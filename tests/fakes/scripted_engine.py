@@ -1,0 +1,157 @@
+"""A server that streams chat completions by a script, to the millisecond: what a client must measure is known before.
+
+    python tests/fakes/scripted_engine.py SCRIPT.json [PORT]
+
+Prints its port, then serves until its standard input ends. Request n gets the script's stream n, modulo their number.
+Without a GPU or a model it is a stand-in for the engine's stream alone; tests of the engine's behaviour use the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+MODEL = "scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event at a time in seconds after the request: token ids (None: the server sends none) and their text."""
+
+    at: float
+    ids: list[int] | None = None
+    content: str = ""
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A response. `ending`: done, cut (the connection ends), stall (nothing more comes), error (an event says so)."""
+
+    events: list[Event] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+    status: int = 200
+    body: str = ""
+    ending: str = "done"
+
+
+@dataclass(slots=True)
+class ScriptedEngine:
+    """The server. `counters` are lines of /metrics; each finished stream of `moves` adds to them."""
+
+    streams: Sequence[Stream]
+    counters: dict[str, float] = field(default_factory=dict)
+    moves: dict[str, float] = field(default_factory=dict)
+    version: str = "0.21.0"
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self, port: int = 0) -> int:
+        """Listen on the loopback address and return the port."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        begun = asyncio.get_running_loop().time()
+        method, path, _ = head.split(" ", 2)
+        lines = [line.split(":", 1) for line in head.splitlines() if ":" in line]
+        length = int({name.lower(): value for name, value in lines}.get("content-length", "0"))
+        body = json.loads(await reader.readexactly(length)) if length else {}
+        if method == "POST" and path == "/v1/chat/completions":
+            stream = self.streams[len(self.requests) % len(self.streams)]
+            self.requests.append(body)
+            await self._stream(stream, writer, begun)
+            for name, value in self.moves.items():
+                self.counters[name] = self.counters.get(name, 0.0) + value
+            return
+        found = self._document(path, body)
+        status, content = (404, b"{}") if found is None else (200, found)
+        writer.write(
+            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(content)) + content
+        )
+        await writer.drain()
+
+    def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
+        """Return the response to a request that is not a completion, None for a path that the server does not have."""
+        if path == "/metrics":
+            return "".join(f"{name} {value}\n" for name, value in self.counters.items()).encode()
+        documents: dict[str, dict[str, Any]] = {"/v1/models": {"data": [{"id": MODEL, "max_model_len": 131072}]}}
+        if self.version:
+            documents |= {
+                "/version": {"version": self.version},
+                "/tokenize": {"count": len(body.get("prompt", "").split())},
+            }
+        return json.dumps(documents[path]).encode() if path in documents else None
+
+    async def _stream(self, stream: Stream, writer: asyncio.StreamWriter, begun: float) -> None:
+        if stream.status != 200:
+            content = stream.body.encode()
+            head = f"HTTP/1.1 {stream.status} X\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + content)
+            await writer.drain()
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        loop = asyncio.get_running_loop()
+        for event in stream.events:
+            await asyncio.sleep(begun + event.at - loop.time())
+            _event(writer, chunk_of(event))
+        if stream.ending == "stall":
+            await asyncio.sleep(3600)
+        if stream.ending == "cut":
+            return
+        if stream.ending == "error":
+            _event(writer, {"error": {"message": "EngineCore encountered an issue", "code": 500}})
+        if stream.usage is not None:
+            _event(writer, {"choices": [], "usage": stream.usage})
+        _frame(writer, b"data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+
+def chunk_of(event: Event) -> dict[str, Any]:
+    """Return the event as a chunk of a chat completion."""
+    delta = {name: text for name, text in (("content", event.content), ("reasoning", event.reasoning)) if text}
+    choice: dict[str, Any] = {"index": 0, "delta": delta or {"role": "assistant", "content": ""}}
+    return {"choices": [choice if event.ids is None else {**choice, "token_ids": event.ids}]}
+
+
+def _event(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
+    _frame(writer, b"data: " + json.dumps(document).encode() + b"\n\n")
+
+
+def _frame(writer: asyncio.StreamWriter, content: bytes) -> None:
+    writer.write(b"%x\r\n" % len(content) + content + b"\r\n")
+
+
+def to_json(streams: Sequence[Stream]) -> str:
+    """Return the script of a program as JSON."""
+    return json.dumps([asdict(stream) for stream in streams])
+
+
+def from_json(text: str) -> list[Stream]:
+    """Return the streams of a script."""
+    return [Stream(**{**one, "events": [Event(**event) for event in one["events"]]}) for one in json.loads(text)]
+
+
+async def _main(script: Path, port: int) -> None:
+    engine = ScriptedEngine(from_json(script.read_text(encoding="utf-8")))
+    print(await engine.start(port), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

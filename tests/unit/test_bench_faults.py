@@ -1,0 +1,112 @@
+"""Faults of a cell: each is found where it is, and not in a sound cell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import yaml
+
+from project_files import DATA
+from vllm_spark.node.bench import faults
+from vllm_spark.node.bench.observation import Answer, Observation
+from vllm_spark.verify.gates import garbage
+
+CASES: dict[str, Any] = yaml.safe_load((DATA / "bench_faults.yml").read_text())
+
+STREAMS, REQUESTS, OUTPUT = 2, 4, 64
+START = 1795190313.0
+BEFORE = {
+    "process_start_time_seconds": START,
+    "vllm:num_requests_running": 0.0,
+    "vllm:num_requests_waiting": 0.0,
+    "vllm:request_success_total": 10.0,
+    "vllm:generation_tokens_total": 1000.0,
+    "vllm:prompt_tokens_cached_total": 0.0,
+}
+AFTER = BEFORE | {"vllm:request_success_total": 14.0, "vllm:generation_tokens_total": 1256.0}
+ANSWER = {
+    "ids": [700, 60, OUTPUT],
+    "text": "Bread rises because yeast turns sugar into gas, and the dough holds that gas in a net of gluten.",
+    "completion_tokens": OUTPUT,
+    "prompt_tokens": 128,
+    "cached_tokens": None,
+}
+
+
+def token_ids(first: int, different: int, length: int) -> list[int]:
+    return [first + number % different for number in range(length)]
+
+
+def answer(changes: dict[str, Any]) -> Answer:
+    values = ANSWER | changes
+    ids = values.pop("ids")
+    then = values.pop("then", None)
+    found = None if ids is None else token_ids(*ids) + (token_ids(*then) if then else [])
+    return Answer(token_ids=found, **values)
+
+
+def counters(usual: dict[str, float], changes: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in (usual | changes).items() if value is not None}
+
+
+def observation(changes: dict[str, Any]) -> Observation:
+    samples = [{"t": float(at), **sample} for at, sample in enumerate(changes.get("samples", []))]
+    return Observation(
+        before=counters(BEFORE, changes.get("before", {})),
+        after=counters(AFTER, changes.get("after", {})),
+        during=[counters(BEFORE, reading) for reading in changes.get("during", [])],
+        requests=REQUESTS,
+        streams=STREAMS,
+        output=OUTPUT,
+        answers=[answer({})] * (REQUESTS - 1) + [answer(changes.get("answer", {}))],
+        samples={"spark1": samples},  # type: ignore[dict-item]
+        gpus={"spark1": changes.get("gpu", "NVIDIA GB10")},
+    )
+
+
+def ids(changes: dict[str, Any]) -> set[str]:
+    return {fault["id"] for fault in faults.find(observation(changes))}
+
+
+def test_every_fault_has_cases() -> None:
+    assert set(CASES) == set(faults.KINDS)
+    assert all(case["has"] and case["has_not"] for case in CASES.values())
+
+
+def test_a_sound_cell_has_no_fault() -> None:
+    assert faults.find(observation({})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(name, changes) for name, case in CASES.items() for changes in case["has"]]
+)
+def test_a_fault_is_found(name: str, changes: dict[str, Any]) -> None:
+    found = [fault for fault in faults.find(observation(changes)) if fault["id"] == name]
+    assert len(found) == 1
+    assert found[0]["what"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(name, changes) for name, case in CASES.items() for changes in case["has_not"]]
+)
+def test_a_similar_cell_does_not_have_the_fault(name: str, changes: dict[str, Any]) -> None:
+    assert name not in ids(changes)
+
+
+def test_an_engine_without_counters_and_a_host_without_samples_have_no_fault() -> None:
+    assert faults.find(Observation({}, {}, REQUESTS, STREAMS, OUTPUT, answers=[answer({})])) == []
+
+
+def test_an_accepted_fault_and_a_warning_do_not_spoil_a_cell() -> None:
+    found = faults.find(observation({"answer": {"ids": [0, 1, OUTPUT]}}))
+    assert faults.worthless(found)
+    assert not faults.worthless(found, accepted={"garbage"})
+    assert not faults.worthless(faults.find(observation({"samples": [{"throttle": "sw_power_cap"}]})))
+
+
+def test_the_bounds_of_garbage_are_those_of_the_gate() -> None:
+    names = ("MOST_ID_0_SHARE", "LEAST_UNIQUE_SHARE", "LONGEST_RUN", "MOST_ONE_CHARACTER_SHARE", "MOST_COMPRESSION")
+    here = [getattr(faults.answer_faults, name) for name in names]
+    assert all(math.isclose(value, getattr(garbage, name)) for name, value in zip(names, here, strict=True))

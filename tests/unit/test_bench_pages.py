@@ -1,0 +1,27 @@
+"""The pages of the bench: every metric is defined, and every reported figure stands beside its cell."""
+
+from __future__ import annotations
+
+from vllm_spark.bench import profiles
+from vllm_spark.docs import bench, bench_seeds
+from vllm_spark.node.bench import faults
+from vllm_spark.node.bench.records import UNITS
+
+
+def test_every_metric_has_a_definition_and_a_source() -> None:
+    assert set(bench.DEFINITIONS) == set(UNITS)
+    assert all(definition.text and definition.source for definition in bench.DEFINITIONS.values())
+
+
+def test_the_page_names_every_profile_and_every_fault() -> None:
+    page = bench.text()
+    assert [name for name in (*UNITS, *profiles.names(), *faults.KINDS) if f"| `{name}` |" not in page] == []
+
+
+def test_every_reported_figure_stands_beside_its_cell() -> None:
+    page, seeds = bench_seeds.text(), profiles.load("seeds")
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert [figure for figure in seeds.figures if not any(f"`{figure.cell}`" in line for line in lines)] == []
+    assert [entry for entry in seeds.not_measured if entry["why"] not in page] == []
+    assert "### 004, table 2" in page
+    assert "| 3 | gemma-4-26b-a4b-fp8-mtp | decode | 80.0 tok/s | `code p512 o512 d0 s1 speculative_tokens=4` |" in page

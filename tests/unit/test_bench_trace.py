@@ -1,0 +1,103 @@
+"""Streams are parsed with the arrival time of each event, however the network cuts them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from bench_streams import HEAD, event, frame, read, recording, steady, usage
+from fakes.scripted_engine import Event, Stream
+from vllm_spark.node.bench import trace
+from vllm_spark.node.bench.stream import Recording
+
+EVENTS = steady(5, first=0.2, gap=0.05, per_chunk=2)
+
+
+def test_every_event_has_its_time_and_tokens() -> None:
+    parsed = read(Stream([Event(0.1, []), *EVENTS], usage(EVENTS, cached_tokens=16)))
+    assert parsed.error is None
+    assert [chunk.at for chunk in parsed.chunks] == pytest.approx([0.1, 0.2, 0.25, 0.3, 0.35, 0.4])
+    assert [chunk.has_token for chunk in parsed.chunks] == [False, *[True] * 5]
+    assert parsed.ids == list(range(1000, 1010))
+    assert (parsed.prompt, parsed.cached, parsed.completion) == (500, 16, 10)
+    assert parsed.text == " w0 w0 w1 w1 w2 w2 w3 w3 w4 w4"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
+def test_the_cuts_of_the_network_change_nothing(size: int) -> None:
+    whole = recording(Stream(EVENTS, usage(EVENTS)))
+    content = b"".join(piece for _, piece in whole.pieces)
+    parts = [content[start : start + size] for start in range(0, len(content), size)]
+    parsed = trace.read(Recording(100.0, [(101.0, part) for part in parts], 101.0))
+    assert parsed.error is None
+    assert parsed.ids == list(range(1000, 1010))
+    assert parsed.completion == 10
+
+
+def test_a_response_without_frames_is_read() -> None:
+    plain = b"HTTP/1.1 200 OK\r\n\r\n"
+    pieces = [
+        (100.0, plain),
+        (100.5, b'data: {"choices": [{"delta": {"content": "x"}}]}\n'),
+        (100.6, b"\ndata: [DONE]\n"),
+    ]
+    parsed = trace.read(Recording(100.0, pieces, 100.6))
+    assert parsed.error is None
+    assert [chunk.at for chunk in parsed.chunks] == pytest.approx([0.5])
+    assert parsed.ids is None
+
+
+def test_both_names_of_reasoning_and_tool_calls_count_as_text() -> None:
+    deltas = [
+        {"reasoning": "a"},
+        {"reasoning_content": "b"},
+        {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+    ]
+    pieces = [event({"choices": [{"delta": delta, "token_ids": [7]}]}) for delta in deltas]
+    whole = [(100.0, HEAD), *((100.0 + index, piece) for index, piece in enumerate(pieces)), (103.0, event("[DONE]"))]
+    parsed = trace.read(Recording(100.0, whole, 103.0))
+    assert [(chunk.reasoning, chunk.content) for chunk in parsed.chunks] == [("a", ""), ("b", ""), ("", "f{}")]
+
+
+STATUS = b'HTTP/1.1 %d X\r\nContent-Length: 24\r\n\r\n{"error": "no\n  memory"}'
+FAILURES = {
+    "too many requests": ([STATUS % 429], "", ("status-429", '{"error": "no memory"}')),
+    "engine died": ([STATUS % 500], "", ("status-500", '{"error": "no memory"}')),
+    "nothing listens": ([], "[Errno 111] Connect call failed", ("refused", "[Errno 111] Connect call failed")),
+    "closed at once": ([], "", ("refused", "the connection ended before a response")),
+    "no first byte": ([], "nothing arrived for 900 s", ("stalled", "nothing arrived for 900 s")),
+    "stall in the middle": (
+        [HEAD, event('{"choices": []}')],
+        "nothing arrived for 60 s",
+        ("stalled", "nothing arrived for 60 s"),
+    ),
+    "cut in the middle": (
+        [HEAD, event({"choices": [{"delta": {"content": "x"}}]})],
+        "",
+        ("cut", "the stream ended without [DONE] after 1 chunks"),
+    ),
+    "error event": (
+        [HEAD, event({"error": {"message": "EngineCore encountered an issue"}}), event("[DONE]")],
+        "",
+        ("error-event", '{"error": {"message": "EngineCore encountered an issue"}}'),
+    ),
+    "not JSON": ([HEAD, event("{nonsense"), event("[DONE]")], "", ("error-event", "an event is not JSON: {nonsense")),
+    "not HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n"], "", ("refused", "the connection ended before a response")),
+}
+
+
+@pytest.mark.parametrize(("pieces", "error", "expected"), FAILURES.values(), ids=FAILURES)
+def test_a_failed_request_has_its_reason(pieces: list[bytes], error: str, expected: tuple[str, str]) -> None:
+    times = itertools.count(100.0)
+    parsed = trace.read(Recording(100.0, [(next(times), piece) for piece in pieces], 110.0, error))
+    assert parsed.error is not None
+    assert (parsed.error[0], " ".join(parsed.error[1].split())) == expected
+
+
+def test_a_long_body_is_quoted_in_part() -> None:
+    pieces = [(100.0, b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n"), (100.1, frame(b"x" * 5000))]
+    parsed = trace.read(Recording(100.0, pieces, 100.1))
+    assert parsed.error is not None
+    assert parsed.error[0] == "status-503"
+    assert len(parsed.error[1]) <= trace.QUOTED + 1
