@@ -14,6 +14,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.node.bench import cell_run
 from vllm_spark.node.bench.records import Cell
 
 UNKNOWN_PROFILE = register("unknown-profile", runbook="bench-refused")
@@ -32,16 +33,9 @@ FIELDS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """When a cell ends: after `least_runs` with a spread of the decode speed of `spread` or less, or after `most_runs`.
+class Rules(cell_run.Rules):
+    """When a cell ends. With `hours`, all cells are repeated until that time has passed."""
 
-    `warm_up` runs come before and are not counted. With `hours`, all cells are repeated until that time has passed.
-    """
-
-    least_runs: int
-    most_runs: int
-    spread: float
-    warm_up: int
     hours: float | None = None
 
 
