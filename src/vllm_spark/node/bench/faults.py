@@ -21,7 +21,7 @@ CAPPED_GPU = "GB10"
 # Below this load a low clock means that nothing needs more (preflight's check of the clocks has the same bound).
 LOADED_PERCENT = 90.0
 LEAST_LOADED_SAMPLES = 3
-# NVML may report a slowdown for a moment while the clock changes, and a few samples of a long cell do not move a median.
+# NVML may report a slowdown for a moment while the clock changes. A few samples of a long cell do not move a median.
 LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
