@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TextIO
@@ -19,7 +18,7 @@ SHOWN = ("decode", "total", "prefill", "first_token")
 class Live:
     """Prints the progress. Without a terminal it prints only the lines of the finished cells."""
 
-    out: TextIO = sys.stdout
+    out: TextIO
     _done: int | None = None
 
     def show(self, progress: Progress) -> None:

@@ -14,7 +14,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.node.bench import cell_run
+from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell
 
 UNKNOWN_PROFILE = register("unknown-profile", runbook="bench-refused")
@@ -30,13 +30,6 @@ SAMPLING: Mapping[str, Any] = {"temperature": 0}
 FIELDS: Mapping[str, Any] = {
     "server": {}, "sampling": SAMPLING, "corpus": None, "prompt": None, "output": None, "depth": 0, "streams": 1,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Rules(cell_run.Rules):
-    """When a cell ends. With `hours`, all cells are repeated until that time has passed."""
-
-    hours: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

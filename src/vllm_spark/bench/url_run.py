@@ -68,7 +68,7 @@ class UrlRun:
                     BENCH_SERVER(
                         what=str(error),
                         expected="an OpenAI-compatible server that serves the model",
-                        fix="correct the URL (without /v1) or --model; a server with an API key needs it in the variable "
+                        fix="correct the URL or --model; a server with an API key needs it in the variable "
                         "that --key-variable names.",
                     )
                 ]

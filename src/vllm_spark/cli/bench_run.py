@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ FOLDER = Path("reports/bench")
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("run", help="measure a server; `bench URL` is the short form")
-    parser.add_argument("url", metavar="URL", help="address of an OpenAI-compatible server, without /v1")
+    parser.add_argument("url", metavar="URL", help="address of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="served name; default: the server's only model")
     parser.add_argument("--profile", default="smoke", help=f"one of {', '.join(profiles.names())}; default: smoke")
     parser.add_argument("-o", "--output", type=Path, help="evidence file; an interrupted run continues in it")
@@ -33,12 +34,19 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print one line per cell. Returns 1 if a cell failed or was worthless."""
     profile = profiles.load(args.profile)
     path = args.output or FOLDER / f"{_slug(args.url)}-{profile.name}-{time.strftime('%Y%m%dT%H%M%S')}.jsonl"
-    one = UrlRun(args.url, args.model, os.environ.get(args.key_variable, ""), profile, path, args.accept)
+    one = UrlRun(
+        re.sub(r"/(v1/?)?$", "", args.url),
+        args.model,
+        os.environ.get(args.key_variable, ""),
+        profile,
+        path,
+        args.accept,
+    )
     server = one.connect()
     cells, left_out = one.cells(server)
     for entry in left_out:
         print(f"not measured: {entry.cell['id']}: {entry.why}")
-    with Live() as live:
+    with Live(sys.stdout) as live:
         progress = one.run(server, cells, live.show)
     print(f"evidence: {path}")
     print(f"Next: vllm-spark bench report {path}")

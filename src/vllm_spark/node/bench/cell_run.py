@@ -24,13 +24,14 @@ State = Literal["measured", "failed", "worthless"]
 class Rules:
     """When a cell ends: after `least_runs` whose leading metric has a spread of `spread` or less, or after `most_runs`.
 
-    `warm_up` runs come before and are not counted.
+    `warm_up` runs come before and are not counted. With `hours`, all cells are repeated until that time has passed.
     """
 
     least_runs: int = 3
     most_runs: int = 7
     spread: float = 0.01
     warm_up: int = 1
+    hours: float | None = None
 
 
 @dataclass(slots=True)

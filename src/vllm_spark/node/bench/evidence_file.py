@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,16 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def begin(path: Path, run: Mapping[str, Any]) -> set[str]:
-    """Begin the file with a run record, or continue in it. Return the ids of the cells that are measured already.
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What a file has already: ids of the measured cells, and the end of the last cell in seconds after the start."""
+
+    ids: frozenset[str] = frozenset()
+    ended: float = 0.0
+
+
+def begin(path: Path, run: Mapping[str, Any]) -> Present:
+    """Begin the file with a run record, or continue in it. Return what it has already.
 
     A last line that an interruption has cut is removed. Raises OtherRunError if the file belongs to another run.
     """
@@ -31,12 +40,15 @@ def begin(path: Path, run: Mapping[str, Any]) -> set[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("", encoding="utf-8")
         append(path, run)
-        return set()
+        return Present()
     differing = [name for name in ("profile", "key") if records[0].get(name) != run[name]]
     if differing:
         raise OtherRunError(f"the {' and the '.join(differing)} of {path} differ")
     cells = [record for record in records if record["record"] == "cell"]
-    return {record["cell"]["id"] for record in cells if record["state"] == "measured"}
+    return Present(
+        frozenset(record["cell"]["id"] for record in cells if record["state"] == "measured"),
+        max((record["started"] + record["seconds"] for record in cells), default=0.0),
+    )
 
 
 def _complete_records(path: Path) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,15 @@ class Progress:
     left_s: float | None = None  # None: unknown before the first cell has ended
     failed: int = 0  # cells without figures
     last: CellRecord | None = None  # the cell that ended last
+    _ended: int = 0  # cells of this process
+
+    def add(self, entry: CellRecord, seconds: float) -> None:
+        """Count a cell that has ended, `seconds` after the start of this process."""
+        self._ended += 1
+        self.done += 1
+        self.failed += entry["state"] != "measured"
+        self.last = entry
+        self.left_s = max(self.cells - self.done, 0) * seconds / self._ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +65,37 @@ class Runner:
         Raises evidence_file.OtherRunError if the file belongs to another run.
         """
         present = evidence_file.begin(path, dict(record))
-        progress = Progress(done=len(present), cells=len(cells))
-        began = self.clock()
-        remaining = [cell for cell in cells if cell["id"] not in present]
-        for number, cell in enumerate(remaining):
+        began = self.clock() - present.ended
+        progress = Progress(done=len(present.ids), cells=len(cells))
+        for cell in self._remaining(cells, present.ids, began):
             cell_began = self.clock() - began
             progress.cell, progress.run = cell["id"], 0
             result = self._measure(cell, progress, cell_began)
-            ended = self.clock() - began
-            entry = _record(cell, result, cell_began, ended, self.samples(cell_began))
+            entry = _record(cell, result, cell_began, self.clock() - began, self.samples(cell_began))
             evidence_file.append(path, dict(entry))
-            progress.done += 1
-            progress.left_s = (len(remaining) - number - 1) * ended / (number + 1)
-            progress.failed += result.state != "measured"
-            progress.last = entry
+            progress.add(entry, self.clock() - began - present.ended)
             self.report(progress)
             if any(fault["id"] in FINAL for fault in result.faults):
                 return progress
         end: EndRecord = {
             "record": "end",
             "seconds": round(self.clock() - began, 3),
-            "measured": len(cells) - progress.failed,
+            "measured": progress.done - progress.failed,
             "failed": progress.failed,
         }
         evidence_file.append(path, dict(end))
         return progress
+
+    def _remaining(self, cells: Sequence[Cell], present: Collection[str], began: float) -> Iterator[Cell]:
+        """Yield the cells that are not present; with `hours` all of them repeatedly, as `ID #2` …, until their end."""
+        hours = self.rules.hours
+        for number in itertools.count(1):
+            if number > 1 and (hours is None or self.clock() - began >= hours * 3600):
+                return
+            for cell in cells:
+                repeated: Cell = cell if number == 1 else {**cell, "id": f"{cell['id']} #{number}"}
+                if repeated["id"] not in present:
+                    yield repeated
 
     def _measure(self, cell: Cell, progress: Progress, cell_began: float) -> Result:
         rate = LiveRate()
