@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import pytest
 import yaml
 
 from project_files import DATA
-from vllm_spark.node.bench import faults
+from vllm_spark.node.bench import corpora, faults
 from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.verify.gates import garbage
 
@@ -118,3 +119,12 @@ def test_many_samples_with_few_throttled_ones_have_no_fault() -> None:
     hot = [{"throttle": "sw_thermal_slowdown"}] * 4
     assert ids({"samples": hot + [{"throttle": ""}] * 96}) == set()
     assert ids({"samples": hot + [{"throttle": ""}] * 60}) == {"thermal-throttling"}
+
+
+def test_sound_texts_of_any_length_are_no_garbage() -> None:
+    words = " ".join(corpora.lines("long")).split()
+    for length in (64, 512, 4096, len(words)):
+        ids_ = [zlib.crc32(word.encode()) for word in words[:length]]
+        sound = Answer(" ".join(words[:length]), ids_, length)
+        found = faults.find(Observation({}, {}, 1, 1, length, answers=[sound]))
+        assert found == []
