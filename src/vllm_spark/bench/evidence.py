@@ -51,7 +51,7 @@ def load(path: Path) -> Run:
     A last line without its end is what an interruption leaves. It is ignored.
     """
     try:
-        *lines, rest = path.read_text(encoding="utf-8").split("\n")
+        *lines, _ = path.read_text(encoding="utf-8").split("\n")
         return run_of(_record(number, line) for number, line in enumerate(lines, 1) if line.strip())
     except (_BrokenError, OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

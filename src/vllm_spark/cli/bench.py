@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from vllm_spark.cli import bench_report, bench_run
+from vllm_spark.cli import bench_compare, bench_report, bench_run, bench_verdict
 
 # Each module has add_parser(commands), like the modules of cli.main.
-COMMANDS = (bench_run, bench_report)
+COMMANDS = (bench_run, bench_report, bench_compare, bench_verdict)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
