@@ -65,7 +65,7 @@ PLOT = Plot(
     order=75,
     title="Decode along the run",
     caption="Tokens per second of each repetition of a cell. A line that falls is heat, a leak of memory "
-    "or another client; the hosts below show which. Where repetitions are drawn together, the line is their mean and the "
-    "band their extremes.",
+    "or another client; the hosts below show which. Where repetitions are drawn together, the line is their mean "
+    "and the band their extremes.",
     draw=draw,
 )
