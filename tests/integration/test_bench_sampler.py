@@ -49,8 +49,8 @@ def recording(folder: Path, rest: str) -> list[str]:
 
 def test_the_stand_in_of_the_sandbox_is_sampled(tmp_path: Path) -> None:
     with Sampler(time.monotonic(), 0.1, nvidia_smi=recording(tmp_path, f'exec {STAND_IN} "$@"')) as sampler:
-        assert wait_until(lambda: any("sm_mhz" in sample for sample in sampler.samples()))
         assert sampler.gpu == "NVIDIA GB10 (stand-in)"
+        assert wait_until(lambda: any("sm_mhz" in sample for sample in sampler.samples()))
     sample = next(sample for sample in sampler.samples() if "sm_mhz" in sample)
     assert (sample["sm_mhz"], sample["throttle"], sampler.problem) == (208.0, "", "")
     assert sample["memory_gib"] > 0
@@ -70,7 +70,8 @@ def test_a_program_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 def test_the_message_of_a_failing_program_is_kept(tmp_path: Path) -> None:
     command = recording(tmp_path, "echo NVIDIA-SMI has failed; exit 9")
     with Sampler(time.monotonic(), 0.1, nvidia_smi=command) as sampler:
-        assert wait_until(lambda: sampler.problem == "nvidia-smi: NVIDIA-SMI has failed")
+        assert sampler.gpu == ""
+        assert sampler.problem == "nvidia-smi: NVIDIA-SMI has failed"
 
 
 def test_nvidia_smi_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import pytest
 import yaml
 
 from project_files import DATA
-from vllm_spark.node.bench import faults
+from vllm_spark.node.bench import corpora, faults
 from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.verify.gates import garbage
 
@@ -103,10 +104,27 @@ def test_an_accepted_fault_and_a_warning_do_not_spoil_a_cell() -> None:
     found = faults.find(observation({"answer": {"ids": [0, 1, OUTPUT]}}))
     assert faults.worthless(found)
     assert not faults.worthless(found, accepted={"garbage"})
-    assert not faults.worthless(faults.find(observation({"samples": [{"throttle": "sw_power_cap"}]})))
+    capped = faults.find(observation({"samples": [{"throttle": "sw_power_cap"}] * 2}))
+    assert [fault["id"] for fault in capped] == ["power-cap"]
+    assert not faults.worthless(capped)
 
 
 def test_the_bounds_of_garbage_are_those_of_the_gate() -> None:
     names = ("MOST_ID_0_SHARE", "LEAST_UNIQUE_SHARE", "LONGEST_RUN", "MOST_ONE_CHARACTER_SHARE", "MOST_COMPRESSION")
     here = [getattr(faults.answer_faults, name) for name in names]
     assert all(math.isclose(value, getattr(garbage, name)) for name, value in zip(names, here, strict=True))
+
+
+def test_many_samples_with_few_throttled_ones_have_no_fault() -> None:
+    hot = [{"throttle": "sw_thermal_slowdown"}] * 4
+    assert ids({"samples": hot + [{"throttle": ""}] * 96}) == set()
+    assert ids({"samples": hot + [{"throttle": ""}] * 60}) == {"thermal-throttling"}
+
+
+def test_sound_texts_of_any_length_are_no_garbage() -> None:
+    words = " ".join(corpora.lines("long")).split()
+    for length in (64, 512, 4096, len(words)):
+        ids_ = [zlib.crc32(word.encode()) for word in words[:length]]
+        sound = Answer(" ".join(words[:length]), ids_, length)
+        found = faults.find(Observation({}, {}, 1, 1, length, answers=[sound]))
+        assert found == []

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard, write
+from vllm_spark.bench.evidence import Run, load, run_of
 from vllm_spark.bench.report import marks, plots, table
-from vllm_spark.bench.report.evidence import Run, load, run_of
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
 from vllm_spark.cli.main import main

@@ -93,7 +93,7 @@ def test_one_spark_has_no_rank_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_module_of_commands_adds_one_sub_command_with_its_run() -> None:
-    for module in (each for group in main.COMMANDS for each in getattr(group, "COMMANDS", (group,))):
+    for module in (own for group in main.COMMANDS for own in getattr(group, "COMMANDS", (group,))):
         commands = argparse.ArgumentParser().add_subparsers()
         module.add_parser(commands)
         assert [parser.get_default("run") for parser in commands.choices.values()] == [module.run]

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.evidence import Run, figure, is_number, letter
+from vllm_spark.bench.report.reading import figure, is_number, letter
 from vllm_spark.node.bench.records import UNITS, CellRecord
 
 # Metrics with one number per cell, and the head of their column. The plots show the others.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from itertools import islice
 from typing import TypedDict
 
 from vllm_spark.node.bench import corpora
@@ -26,8 +25,8 @@ SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "a
 # A text may miss the wanted number by this share, and by one token.
 TOLERANCE = 0.002
 MOST_TRIES = 12
-# Enough of a text to know how many tokens its words have.
-SAMPLE_WORDS = 400
+# Enough of a text to know how many tokens its characters have.
+SAMPLE_CHARACTERS = 2000
 CHARACTERS_PER_TOKEN = 4.4
 
 
@@ -77,25 +76,26 @@ def _word(chance: random.Random) -> str:
 
 
 def _cut(start: str, question: str, chance: random.Random, tokens: int, count_tokens: CountTokens) -> str:
-    """Return the prompt whose notes have as many words as the wanted number of tokens needs.
+    """Return the prompt whose notes have as many characters as the wanted number of tokens needs.
 
-    The number of words is corrected by the tokens that are missing, so a few counts are enough for any tokenizer.
+    The length is corrected by the tokens that are missing, so a few counts are enough for any tokenizer.
     """
-    short = f"{start}\n\n{question}"
-    fixed = count_tokens(short)
-    if fixed >= tokens:
-        return short
+    best = f"{start}\n\n{question}"
+    least_missed = tokens - count_tokens(best)
+    if least_missed <= 0:
+        return best
     notes = _Notes(chance)
-    sample = count_tokens(notes.words(SAMPLE_WORDS)) / SAMPLE_WORDS
-    number, best, least_missed = round((tokens - fixed) / sample), short, tokens - fixed
-    for _ in range(MOST_TRIES):
-        text = f"{start}\n\n{notes.words(number)}\n\n{question}"
+    per_character = count_tokens(notes.text(SAMPLE_CHARACTERS)) / SAMPLE_CHARACTERS
+    length, tried = round(least_missed / per_character), {0}
+    while length not in tried and length > 0 and len(tried) < MOST_TRIES:
+        tried.add(length)
+        text = f"{start}\n\n{notes.text(length)}\n\n{question}"
         missing = tokens - count_tokens(text)
         if abs(missing) < least_missed:
             best, least_missed = text, abs(missing)
-        if abs(missing) <= max(1, TOLERANCE * tokens) or number + round(missing / sample) < 1:
+        if abs(missing) <= max(1, TOLERANCE * tokens):
             break
-        number += round(missing / sample) or (1 if missing > 0 else -1)
+        length += round(missing / per_character)
     return best
 
 
@@ -104,12 +104,10 @@ class _Notes:
 
     def __init__(self, chance: random.Random) -> None:
         self._paragraphs = corpora.paragraphs(chance)
-        self._words: list[str] = []
+        self._text = ""
 
-    def words(self, number: int) -> str:
-        """Return the first words of the notes, with the line breaks between paragraphs."""
-        while len(self._words) < number:
-            [paragraph] = islice(self._paragraphs, 1)
-            words = paragraph.split()
-            self._words += [*words[:-1], f"{words[-1]}\n\n"]
-        return " ".join(self._words[:number]).replace("\n\n ", "\n\n").rstrip()
+    def text(self, length: int) -> str:
+        """Return the first characters of the notes."""
+        while len(self._text) < length:
+            self._text += f"{next(self._paragraphs)}\n\n"
+        return self._text[:length].rstrip()

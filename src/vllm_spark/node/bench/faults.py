@@ -21,8 +21,8 @@ CAPPED_GPU = "GB10"
 # Below this load a low clock means that nothing needs more (preflight's check of the clocks has the same bound).
 LOADED_PERCENT = 90.0
 LEAST_LOADED_SAMPLES = 3
-# A single sample of a long cell does not move a median.
-MOST_THROTTLED_SHARE = 0.05
+# NVML may report a slowdown for a moment while the clock changes. A few samples of a long cell do not move a median.
+LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
 # The start time of a process is a constant. Its text has nine digits or more.
@@ -134,7 +134,7 @@ def _throttled(observation: Observation, reasons: set[str], unless: set[str] | N
     for host, samples in observation.samples.items():
         active = [_reasons(sample) for sample in samples if "throttle" in sample]
         hits = [seen & reasons for seen in active if seen & reasons and not seen & (unless or set())]
-        if hits and len(hits) >= MOST_THROTTLED_SHARE * len(active):
+        if len(hits) >= max(LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE * len(active)):
             names = ", ".join(sorted(set.union(*hits)))
             yield f"{host}: {names} in {len(hits)} of {len(active)} samples"
 

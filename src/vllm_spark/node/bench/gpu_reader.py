@@ -38,6 +38,8 @@ REASONS = {
     0x100: "display_clocks_setting",
 }
 END_S = 2.0
+# Without persistence mode the driver initialises the GPU first.
+FIRST_LINE_S = 5.0
 # A reading that is older does not belong to a sample.
 MOST_AGE_S = 3.0
 
@@ -100,7 +102,8 @@ class GpuReader:
 
     def __init__(self, command: Sequence[str] = ("nvidia-smi",), clock: Callable[[], float] = time.monotonic) -> None:
         self.problem = ""
-        self.name = ""
+        self._name = ""
+        self._began = threading.Event()
         self._clock = clock
         self._latest: dict[str, tuple[float, Sample]] = {}
         self._process: subprocess.Popen[str] | None = None
@@ -111,9 +114,16 @@ class GpuReader:
             )
         except OSError as error:
             self.problem = f"{command[0]}: {error.strerror}"
+            self._began.set()
             return
         self._thread = threading.Thread(target=self._follow, args=(self._process,), daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the GPU, empty for a host without one. Waits for the first line of nvidia-smi."""
+        self._began.wait(FIRST_LINE_S)
+        return self._name
 
     def read(self) -> Sample:
         """Return the values of now; an empty sample if the last line is older than MOST_AGE_S."""
@@ -140,10 +150,12 @@ class GpuReader:
         for line in process.stdout or ():
             reading = parse(line)
             if reading:
-                index, self.name, sample = reading
+                index, self._name, sample = reading
                 self._latest[index] = (self._clock(), sample)
+                self._began.set()
             elif line.strip():
                 self.problem = f"nvidia-smi: {line.strip()}"
+        self._began.set()
 
 
 def _number(cell: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import threading
@@ -32,7 +33,7 @@ class Server:
     model: str
     version: str = ""
     max_model_len: int | None = None
-    _counted: dict[str, int] = field(default_factory=dict)
+    _counted: dict[bytes, int] = field(default_factory=dict)  # by the sha256 of the text
 
     @classmethod
     def connect(cls, endpoint: Endpoint, model: str = "") -> Server:
@@ -62,10 +63,11 @@ class Server:
         """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
         if not self.version:
             return corpus.estimate()(text)
-        if text not in self._counted:
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest not in self._counted:
             body = {"model": self.model, "prompt": text, "add_special_tokens": False}
-            self._counted[text] = int(_get(self.endpoint, "/tokenize", body)["count"])
-        return self._counted[text]
+            self._counted[digest] = int(_get(self.endpoint, "/tokenize", body)["count"])
+        return self._counted[digest]
 
     def body(self, messages: Sequence[Mapping[str, Any]], output: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request of a stream of exactly `output` tokens; of at most as many from other servers."""

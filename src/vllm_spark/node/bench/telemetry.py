@@ -43,7 +43,7 @@ class Sampler:
 
     @property
     def gpu(self) -> str:
-        """Return the name of the GPU; empty until nvidia-smi has printed its first line, and without nvidia-smi."""
+        """Return the name of the GPU; empty without nvidia-smi. Waits for the first line of nvidia-smi."""
         return self._gpu.name
 
     @property

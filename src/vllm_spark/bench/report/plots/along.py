@@ -7,9 +7,10 @@ from string import ascii_lowercase
 
 from markupsafe import Markup
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import marks, sweep, table, text, thin, timeline
-from vllm_spark.bench.report.evidence import Run, figure, letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
+from vllm_spark.bench.report.reading import figure, letter
 from vllm_spark.bench.report.timeline import Timeline, Trace
 
 # A line of fewer points along the run shows noise.
