@@ -13,7 +13,7 @@ import pytest
 from chromium import Chromium, chromium
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard
-from vllm_spark.bench.report.evidence import Run, run_of
+from vllm_spark.bench.evidence import Run, run_of
 from vllm_spark.bench.report.material import Forecast
 from vllm_spark.bench.report.page import page
 

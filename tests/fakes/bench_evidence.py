@@ -229,13 +229,18 @@ def standard(bench: Bench) -> list[dict[str, Any]]:
     return [bench.first(), *cells, bench.end(cells)]
 
 
+SOAKED: Sequence[dict[str, Any]] = ({"corpus": "chat"}, {"corpus": "code"}, {"corpus": "chat", "streams": 4})
+
+
 def soak(bench: Bench, hours: float, cell_seconds: float = 120) -> list[dict[str, Any]]:
     """Return the records of a soak: the same cells for hours, with a sample per second and host."""
     cells = []
     while bench.clock < hours * 3600:
-        cell = bench.cell(corpus=["chat", "code"][len(cells) % 2], streams=[1, 4][len(cells) % 2], seconds=cell_seconds)
-        cell["cell"]["id"] += f" #{len(cells) + 1}"
-        cells.append(cell)
+        number = len(cells) // len(SOAKED) + 1
+        for shape in SOAKED:
+            cell = bench.cell(**shape, seconds=cell_seconds)
+            cell["cell"]["id"] += f" #{number}" if number > 1 else ""
+            cells.append(cell)
     return [bench.first(), *cells, bench.end(cells)]
 
 

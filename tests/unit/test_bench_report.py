@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard, write
-from vllm_spark.bench.report import marks, plots
-from vllm_spark.bench.report.evidence import Run, load, run_of
+from vllm_spark.bench.evidence import Run, load, run_of
+from vllm_spark.bench.report import marks, plots, table
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
 from vllm_spark.cli.main import main
@@ -136,6 +137,31 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
     assert "\u202e" not in html
     assert "\x07" not in html
     assert "\\u202e\\u0007" in html
+
+
+def test_a_soak_shows_decode_along_the_run() -> None:
+    runs = [run_of(soak(Bench(MIXTURE, seed, profile="soak"), hours=2)) for seed in (1, 2)]
+    together = drawn(runs[:1])["along"]
+    assert [words for _, _, words in together.legend] == [
+        "chat p2048 o128 d0 s1",
+        "code p2048 o128 d0 s1",
+        "chat p2048 o128 d0 s4",
+    ]
+    assert len(together.panels) == 1
+    apart = drawn(runs)["along"]
+    assert [title for title, _ in apart.panels] == [words for _, _, words in together.legend]
+    assert [key for _, key, _ in apart.legend] == ["A", "B"]
+
+
+def test_the_table_of_a_soak_has_rows_of_every_cell_and_every_fault() -> None:
+    records = soak(Bench(MIXTURE, profile="soak"), hours=10, cell_seconds=30)
+    records[500]["faults"] = [{"id": "spread", "what": "a single warning"}]
+    rows = table.rows([run_of(records)])
+    assert len(records) > 1000
+    assert len(rows) < 220
+    counts = Counter(table.kind(row.name) for row in rows)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert [words for row in rows for _, words in row.warnings] == ["spread: a single warning"]
 
 
 @pytest.mark.parametrize("hosts", [("spark1",), ("spark1", "spark2")])

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from vllm_spark.node.bench.records import CellRecord, Figure, Key
 
-# Two-sided quantiles of Student's t distribution for a chance of 0.001, by degrees of freedom. A run judges some forty
-# figures, so that twenty runs of an unchanged server stay without a false alarm together with the floors.
-QUANTILES = ((1, 636.6), (2, 31.6), (3, 12.92), (4, 8.61), (5, 6.87), (6, 5.96), (8, 5.04), (10, 4.59), (15, 4.07))
-LARGEST_QUANTILE = 3.29
+# Two-sided quantiles of Student's t distribution for a chance of 0.00004, by degrees of freedom. A run has some 25 judged
+# figures, so one run in a thousand of an unchanged server raises a false alarm.
+QUANTILES = (
+    *((1, 15915.5), (2, 158.1), (3, 38.03), (4, 19.60), (5, 13.50), (6, 10.67), (8, 8.10), (10, 6.94), (15, 5.73)),
+    *((20, 5.24), (30, 4.81), (50, 4.51)),
+)
+LARGEST_QUANTILE = 4.11
 # Standard error of a median, relative to that of a mean (normal values).
 MEDIAN_FACTOR = math.sqrt(math.pi / 2)
 
@@ -79,4 +82,6 @@ def floor(metric: str, cell: CellRecord, key: Key) -> float:
 
 
 def _quantile(degrees: int) -> float:
-    return next((value for limit, value in QUANTILES if degrees <= limit), LARGEST_QUANTILE)
+    """Return the quantile of the next smaller number of degrees in the table, which is the wider one."""
+    smaller = [value for limit, value in QUANTILES if limit <= degrees]
+    return min(smaller, default=QUANTILES[0][1]) if degrees <= QUANTILES[-1][0] else LARGEST_QUANTILE

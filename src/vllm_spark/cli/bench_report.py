@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from vllm_spark.bench.evidence import BENCH_EVIDENCE, load
 from vllm_spark.bench.report import marks, page
-from vllm_spark.bench.report.evidence import Run, load
-from vllm_spark.core.refusal import RefusedError, register
-
-NO_EVIDENCE = register("bench-evidence", runbook="bench-evidence")
+from vllm_spark.core.refusal import RefusedError
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,30 +23,15 @@ def run(args: argparse.Namespace) -> int:
     if len(args.files) > marks.COUNT:
         raise RefusedError(
             [
-                NO_EVIDENCE(
+                BENCH_EVIDENCE(
                     what=f"{len(args.files)} evidence files",
                     expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
                     fix="name fewer files.",
                 )
             ]
         )
-    runs = [_loaded(path) for path in args.files]
+    runs = [load(path) for path in args.files]
     output: Path = args.output or args.files[0].with_suffix(".html")
     output.write_text(page.page(runs), encoding="utf-8")
     print(output)
     return 0
-
-
-def _loaded(path: Path) -> Run:
-    try:
-        return load(path)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise RefusedError(
-            [
-                NO_EVIDENCE(
-                    what=f"{path}: {error}",
-                    expected="an evidence file of a bench",
-                    fix=f"name another file, or run the bench again. `head -c 300 {path}` shows its beginning.",
-                )
-            ]
-        ) from error

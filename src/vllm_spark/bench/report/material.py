@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report.evidence import Run
+from vllm_spark.bench.evidence import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import plots, table, text
-from vllm_spark.bench.report.evidence import Run, letter
 from vllm_spark.bench.report.material import Forecast, Material
+from vllm_spark.bench.report.reading import letter
 from vllm_spark.bench.report.sweep import run_name
 
 HERE = Path(__file__).parent

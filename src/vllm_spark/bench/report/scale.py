@@ -13,6 +13,8 @@ TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 144
 MINUTE, HOUR = 60, 3600
 # A range whose smallest value is above this share of its largest does not begin at zero.
 NEAR = 0.5
+# Least range of an axis as a share of its largest value: noise must not look like a change.
+LEAST_SPAN = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,10 @@ def linear(values: Iterable[float], count: int = 5, *, zero: bool = True) -> Axi
     low, high = min(known), max(known)
     if zero or 0 <= low < NEAR * high:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        low, high = (low, high + 1) if zero else (low - 1, high + 1)
+    if (missing := LEAST_SPAN * max(abs(low), abs(high)) - (high - low)) > 0:
+        low, high = low - missing / 2, high + missing / 2
+    if low == high:
+        high += 1
     step = nice_step(high - low, count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9) + (1 if f"{step:e}".startswith("2.5") else 0))

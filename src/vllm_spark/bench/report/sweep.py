@@ -9,10 +9,11 @@ from string import ascii_lowercase
 
 from markupsafe import Markup
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import marks, panel, text
-from vllm_spark.bench.report.evidence import Run, figure, is_number, letter
 from vllm_spark.bench.report.material import Drawn
 from vllm_spark.bench.report.panel import Panel, Point, Series
+from vllm_spark.bench.report.reading import figure, is_number, letter
 from vllm_spark.bench.report.scale import Axis
 from vllm_spark.node.bench.records import Cell, CellRecord
 

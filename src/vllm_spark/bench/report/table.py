@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.evidence import Run, figure, is_number, letter
+from vllm_spark.bench.report.reading import figure, is_number, letter
 from vllm_spark.node.bench.records import UNITS, CellRecord
 
 # Metrics with one number per cell, and the head of their column. The plots show the others.
@@ -28,6 +31,8 @@ COLUMNS = {
 MAX_TOOLTIPS = 150
 # Results in the table. A soak of hours has more; a row per few minutes shows its course.
 MAX_RESULTS = 200
+# Rows at most, if most cells have faults.
+MAX_ROWS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +102,21 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     return _thinned(all_rows)
 
 
+def kind(id_: str) -> str:
+    """Return the id of a cell without the number of its repetition: `chat p512 o512 d0 s1` of `… #3`."""
+    return re.sub(r" #\d+$", "", id_)
+
+
 def _thinned(all_rows: list[Row]) -> list[Row]:
-    """Return all rows, or of a long soak every n-th one and those with a fault."""
-    results = sum(len(row.results) for row in all_rows)
-    every = -(-results // MAX_RESULTS) or 1
-    kept = [row for n, row in enumerate(all_rows) if n % every == 0 or any(result.faults for result in row.results)]
-    return kept[:MAX_RESULTS]
+    """Return all rows, or of a long soak those with a fault and every n-th repetition of each cell."""
+    every = -(-sum(len(row.results) for row in all_rows) // MAX_RESULTS) or 1
+    seen: Counter[str] = Counter()
+    kept = []
+    for row in all_rows:
+        if seen[kind(row.name)] % every == 0 or any(result.faults for result in row.results):
+            kept.append(row)
+        seen[kind(row.name)] += 1
+    return kept[:MAX_ROWS]
 
 
 def _result(index: int, cell: CellRecord, metrics: Iterable[str], tooltips: bool) -> Result:

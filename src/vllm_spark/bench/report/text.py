@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 
 KI = 1024
+MOST_DECIMALS = 6
 _SHOWN_AS_CODE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -19,7 +21,7 @@ def number(value: float) -> str:
     size = abs(value)
     if size >= 100 or value == 0:  # noqa: PLR2004  three digits
         return f"{value:,.0f}"
-    digits = 1 if size >= 10 else 2 if size >= 1 else 3  # noqa: PLR2004
+    digits = min(MOST_DECIMALS, 2 - math.floor(math.log10(size)))
     return f"{value:.{digits}f}"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import scale, sweep, text
-from vllm_spark.bench.report.evidence import Run, is_number
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.panel import Point
+from vllm_spark.bench.report.reading import is_number
 from vllm_spark.node.bench.records import CellRecord
 
 METRIC = "acceptance_by_position"

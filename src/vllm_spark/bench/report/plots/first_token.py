@@ -7,7 +7,8 @@ from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.node.bench.records import Cell
 
 VIEWS = (("First chunk", "first_chunk"), ("First token", "first_token"), ("First token of the answer", "first_answer"))
-MS = 1000.0
+# What divides a figure in ms.
+UNITS = {"s": 1000.0, "ms": 1.0}
 # Above this ratio of the largest to the smallest value a linear axis would flatten the small ones.
 WIDE_RANGE = 12
 
@@ -18,14 +19,17 @@ def draw(material: Material) -> Drawn | None:
     def context(cell: Cell) -> float:
         return float(cell["prompt"] + cell["depth"])
 
-    views = [
-        sweep.View(title, "s", sweep.lines(material.runs, metric, context, ["prompt", "depth", "output"], unit=MS))
-        for title, metric in VIEWS
-    ]
-    return sweep.panels(views, material.runs, "depth + prompt, tokens (k = 1024)", scale.log2, _seconds)
+    def views(unit: str) -> list[sweep.View]:
+        ignored = ["prompt", "depth", "output"]
+        found = (sweep.lines(material.runs, metric, context, ignored, unit=UNITS[unit]) for _, metric in VIEWS)
+        return [sweep.View(title, unit, lines) for (title, _), lines in zip(VIEWS, found, strict=True)]
+
+    long = any(point.high >= 1 for view in views("s") for line in view.lines for point in line.points)
+    shown = views("s" if long else "ms")
+    return sweep.panels(shown, material.runs, "depth + prompt, tokens (k = 1024)", scale.log2, _times)
 
 
-def _seconds(values: list[float]) -> scale.Axis:
+def _times(values: list[float]) -> scale.Axis:
     positive = [value for value in values if value > 0]
     if positive and max(positive) > WIDE_RANGE * min(positive):
         return scale.log10(positive)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import bars, marks, sweep, text
-from vllm_spark.bench.report.evidence import Run, figure, letter
 from vllm_spark.bench.report.material import Drawn, Forecast, Material, Plot
+from vllm_spark.bench.report.reading import figure, letter
 
 FORECAST = marks.COUNT - 1
 

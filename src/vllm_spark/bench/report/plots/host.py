@@ -7,9 +7,10 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from vllm_spark.bench.evidence import Run
 from vllm_spark.bench.report import sweep, table, thin, timeline
-from vllm_spark.bench.report.evidence import Run, is_number, letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
+from vllm_spark.bench.report.reading import is_number, letter
 from vllm_spark.bench.report.strip import Cells, Span
 from vllm_spark.bench.report.timeline import Timeline, Trace
 from vllm_spark.node.bench.records import CellRecord, Sample

@@ -7,8 +7,8 @@ from itertools import accumulate
 from markupsafe import Markup
 
 from vllm_spark.bench.report import bars, marks, sweep, text
-from vllm_spark.bench.report.evidence import letter
 from vllm_spark.bench.report.material import Drawn, Material, Plot
+from vllm_spark.bench.report.reading import letter
 from vllm_spark.node.bench.records import CellRecord
 
 Starts = list[tuple[int, CellRecord]]
