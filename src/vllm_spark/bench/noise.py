@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from vllm_spark.node.bench.records import CellRecord, Figure, Key
 
-# Two-sided quantiles of Student's t distribution for a chance of 0.00004, by degrees of freedom. A run has some 25 judged
-# figures, so one run in a thousand of an unchanged server raises a false alarm.
+# Two-sided quantiles of Student's t distribution for a chance of 0.00004, by degrees of freedom. A run has some 25
+# judged figures, so one run in a thousand of an unchanged server raises a false alarm.
 QUANTILES = (
     *((1, 15915.5), (2, 158.1), (3, 38.03), (4, 19.60), (5, 13.50), (6, 10.67), (8, 8.10), (10, 6.94), (15, 5.73)),
     *((20, 5.24), (30, 4.81), (50, 4.51)),

@@ -1,0 +1,58 @@
+"""Judge an evidence file with everything that is known beside it: the run before, the recipe, the reported figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_spark.bench import comparison, evidence, profiles, verdict
+from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.verdict import Verdict
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Document
+from vllm_spark.recipe import loader
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run with its verdict. `recipe` is None for a server without one."""
+
+    run: Run
+    verdict: Verdict
+    recipe: Document | None
+
+
+def judge(file: Path, baseline: Path | None = None, recipe: str = "") -> Judged:
+    """Return the judgement of a file.
+
+    `baseline` is the run before; by default the newest comparable one in the same folder. `recipe` is the recipe of the
+    forecast; by default the one that the run names. Raises RefusedError for a broken file or an unknown recipe.
+    """
+    run = evidence.load(file)
+    before = evidence.load(baseline) if baseline else run_before(file, run)
+    name = recipe or run.record["subject"]["recipe"]
+    document = loader.load(name).document if name else None
+    known = profiles.names().get(str(run.record["profile"].get("name")))
+    reported = profiles.read(known, {}).figures if known else ()
+    return Judged(run, verdict.verdict(run, before, document, reported), document)
+
+
+def run_before(file: Path, run: Run) -> Run | None:
+    """Return the newest run beside a file that began before it, has its profile and is comparable; None without one."""
+    candidates = [other for path in file.parent.glob("*.jsonl") if path != file and (other := _readable(path))]
+    earlier = [
+        other
+        for other in candidates
+        if other.record["started"] < run.record["started"]
+        and other.record["profile"].get("name") == run.record["profile"].get("name")
+        and comparison.comparable(other.record["key"], run.record["key"])
+    ]
+    return max(earlier, key=lambda other: other.record["started"], default=None)
+
+
+def _readable(path: Path) -> Run | None:
+    """Return the run of a file; None for a file that is not evidence, which the operator did not name."""
+    try:
+        return evidence.load(path)
+    except RefusedError:
+        return None
