@@ -8,17 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard, write
-from vllm_spark.bench.evidence import Run, load, run_of
+from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard
+from vllm_spark.bench.evidence import Run, run_of
 from vllm_spark.bench.report import marks, plots, table
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
-from vllm_spark.cli.main import main
 
 FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "drafter": 9.8}, {"drafter": 10.5})
 PLOTS = ["streams", "depth", "first-token", "acceptance", "speculation", "start", "forecast", "host"]
@@ -258,41 +256,3 @@ def test_headers_of_tables_have_a_scope(two: Sequence[Run]) -> None:
 def test_a_forecast_of_another_cell_is_named(one: Run) -> None:
     html = page([one], forecast=Forecast("chat p1 o1 d0 s1", {"bytes": 24.0}))
     assert "No run measured the step of this cell." in html
-
-
-def test_the_command_writes_the_report_beside_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path / "a.jsonl", standard(Bench(DENSE)))
-    assert main(["bench", "report", str(file)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'a.html'}\n"
-    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
-    assert main(["bench", "report", str(file), str(file), "-o", str(tmp_path / "b.html")]) == 0
-    assert "gemma-31b, run" in (tmp_path / "b.html").read_text()
-
-
-BAD: dict[str, Any] = {"empty": "", "text": "no JSON\n", "cell first": '{"record": "cell"}\n', "list": "[1]\n"}
-
-
-@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
-def test_a_file_that_is_not_evidence_is_refused(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text(content)
-    assert main(["bench", "report", str(file)]) == 1
-    assert "expected: an evidence file of a bench" in capsys.readouterr().err
-    assert not (tmp_path / "a.html").exists()
-
-
-def test_more_runs_than_markers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE))))
-    assert main(["bench", "report", *[file] * 7]) == 1
-    assert "7 evidence files — expected: 6 or fewer" in capsys.readouterr().err
-
-
-def test_a_repeated_cell_replaces_the_earlier_one(tmp_path: Path) -> None:
-    bench = Bench(DENSE)
-    cell = bench.cell()
-    again = cell | {"runs": 7}
-    loaded = load(write(tmp_path / "a.jsonl", [bench.first(), cell, again]))
-    assert [each["runs"] for each in loaded.cells] == [7]
-    assert loaded.end is None

@@ -1,0 +1,50 @@
+"""`vllm-spark bench report`: the file that it writes, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.bench_evidence import DENSE, Bench, standard, write
+from vllm_spark.bench.evidence import load
+from vllm_spark.cli.main import main
+
+
+def test_the_command_writes_the_report_beside_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "a.jsonl", standard(Bench(DENSE)))
+    assert main(["bench", "report", str(file)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'a.html'}\n"
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    assert main(["bench", "report", str(file), str(file), "-o", str(tmp_path / "b.html")]) == 0
+    assert "gemma-31b, run" in (tmp_path / "b.html").read_text()
+
+
+BAD: dict[str, Any] = {"empty": "", "text": "no JSON\n", "cell first": '{"record": "cell"}\n', "list": "[1]\n"}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_a_file_that_is_not_evidence_is_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(content)
+    assert main(["bench", "report", str(file)]) == 1
+    assert "expected: an evidence file of a bench" in capsys.readouterr().err
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_more_runs_than_markers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE))))
+    assert main(["bench", "report", *[file] * 7]) == 1
+    assert "7 evidence files — expected: 6 or fewer" in capsys.readouterr().err
+
+
+def test_a_repeated_cell_replaces_the_earlier_one(tmp_path: Path) -> None:
+    bench = Bench(DENSE)
+    cell = bench.cell()
+    again = cell | {"runs": 7}
+    loaded = load(write(tmp_path / "a.jsonl", [bench.first(), cell, again]))
+    assert [each["runs"] for each in loaded.cells] == [7]
+    assert loaded.end is None
