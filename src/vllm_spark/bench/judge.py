@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllm_spark.bench import comparison, evidence, profiles, verdict
 from vllm_spark.bench.evidence import Run
-from vllm_spark.bench.verdict import Verdict
+from vllm_spark.bench.verdict import Statement, Verdict
+from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import loader
@@ -30,11 +31,14 @@ def judge(file: Path, baseline: Path | None = None, recipe: str = "") -> Judged:
     """
     run = evidence.load(file)
     before = evidence.load(baseline) if baseline else run_before(file, run)
-    name = recipe or run.record["subject"]["recipe"]
-    document = loader.load(name).document if name else None
+    document = loader.load(recipe).document if recipe else _own_recipe(run)
     known = profiles.names().get(str(run.record["profile"].get("name")))
     reported = profiles.read(known, {}).figures if known else ()
-    return Judged(run, verdict.verdict(run, before, document, reported), document)
+    judged = verdict.verdict(run, before, document, reported)
+    if document is None and (name := run.record["subject"]["recipe"]):
+        missing = Statement("forecast", "unknown", f"{name} is not in recipes/; --recipe names another one")
+        judged = replace(judged, statements=(*judged.statements, missing))
+    return Judged(run, judged, document)
 
 
 def run_before(file: Path, run: Run) -> Run | None:
@@ -48,6 +52,12 @@ def run_before(file: Path, run: Run) -> Run | None:
         and comparison.comparable(other.record["key"], run.record["key"])
     ]
     return max(earlier, key=lambda other: other.record["started"], default=None)
+
+
+def _own_recipe(run: Run) -> Document | None:
+    """Return the recipe that a run names; None without one, and for a recipe of another site."""
+    name = run.record["subject"]["recipe"]
+    return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
 
 
 def _readable(path: Path) -> Run | None:
