@@ -1,0 +1,150 @@
+"""Verdict on a run: against the run before, the forecast, and the recipe's expected figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vllm_spark.bench import compare, evidence, key, references
+from vllm_spark.bench.compare import Comparison, Row
+from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Document
+from vllm_spark.recipe import loader
+
+FOLDER = paths.REPORTS / "bench"
+State = Literal["good", "worse", "worthless", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A verdict. `state` is unknown if nothing could be judged. `baseline` is the file of the run before, or empty."""
+
+    state: State
+    sentence: str
+    baseline: str
+    changed: tuple[str, ...]
+    before: tuple[Row, ...]
+    forecast: tuple[Row, ...]
+    expected: tuple[Row, ...]
+    causes: dict[str, str]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
+    """Return the verdict on a run. Without a baseline the forecast and the expected figures decide."""
+    recipe, notes = _recipe(run), list(run.notes)
+    if recipe is None:
+        notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
+    if baseline is None:
+        notes.append("no run before with the same key")
+    compared = compare.compare(baseline, run) if baseline else None
+    forecast = tuple(references.forecast_rows(recipe, run)) if recipe else ()
+    expected = tuple(references.expected_rows(recipe, run)) if recipe else ()
+    before = compared.rows if compared else ()
+    if compared and not compared.comparable:
+        notes.append("the keys differ: what is worse may be the effect of the change")
+    spoiled = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    causes = compared.causes if compared else {}
+    state = _state(spoiled, [*before, *forecast, *expected])
+    return Verdict(
+        state=state,
+        sentence=_sentence(state, spoiled, [*before, *forecast, *expected], causes),
+        baseline=str(baseline.file) if baseline else "",
+        changed=compared.changed if compared else (),
+        before=before,
+        forecast=forecast,
+        expected=expected,
+        causes=causes,
+        notes=tuple(notes),
+    )
+
+
+def previous(run: Evidence, folder: Path) -> Evidence | None:
+    """Return the newest run of a folder that is older than `run` and has a comparable key."""
+    older = [
+        other
+        for other in readable(folder)
+        if other.run["id"] != run.run["id"]
+        and other.run["started"] < run.run["started"]
+        and key.comparable(other.run["key"], run.run["key"])
+    ]
+    return max(older, key=lambda other: other.run["started"], default=None)
+
+
+def latest(folder: Path, deployment: str) -> str:
+    """Return a line about the newest run of a deployment, or an empty text without one."""
+    own = [run for run in readable(folder) if run.run["subject"]["deployment"] == deployment]
+    run = max(own, key=lambda each: each.run["started"], default=None)
+    if run is None:
+        return ""
+    state = verdict(run, previous(run, folder)).state
+    name = run.run["profile"].get("name", "unnamed profile")
+    return f"last bench: {name}, {run.run['started'][:10]}, {_decode(run)}, verdict {state}"
+
+
+def readable(folder: Path) -> list[Evidence]:
+    """Return the evidence of a folder. A file that is broken is left out: it says nothing about another one."""
+    return list(_readable(folder))
+
+
+def _readable(folder: Path) -> Iterator[Evidence]:
+    for file in sorted(folder.glob(f"*{evidence.SUFFIX}")):
+        try:
+            yield evidence.read(file)
+        except RefusedError:
+            continue
+
+
+def _decode(run: Evidence) -> str:
+    """Return the decode of the first cell of one stream that counts."""
+    for cell in run.cells.values():
+        figure = cell["figures"].get("decode")
+        if figure and cell["cell"]["streams"] == 1 and not cell["cell"]["server"] and not compare.worthless(cell):
+            spread = "unknown" if figure["spread"] is None else f"{figure['spread']:.1%}".replace("%", " %")
+            return f"decode {figure['median']:.1f} tok/s (spread {spread})"
+    return "decode not measured"
+
+
+def _recipe(run: Evidence) -> Document | None:
+    name = run.run["subject"]["recipe"]
+    return loader.load(name).document if name in loader.names() else None
+
+
+def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
+    judgements = {row.judgement for row in rows}
+    if spoiled:
+        return "worthless"
+    if "worse" in judgements:
+        return "worse"
+    return "good" if judgements & {"same", "better"} else "unknown"
+
+
+def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes: dict[str, str]) -> str:
+    if state == "worthless":
+        name, reason = next(iter(spoiled.items()))
+        return f"worthless: {len(spoiled)} cells do not count; {name}: {reason}."
+    worse = [row for row in rows if row.judgement == "worse"]
+    if worse:
+        row = worse[0]
+        why = next(iter(causes.values()), "cause unknown")
+        change = f" ({row.ratio - 1:+.1%})" if row.ratio is not None else ""
+        return f"worse: {row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}."
+    judged = sum(row.judgement in ("same", "better") for row in rows)
+    missing = sum(row.judgement == "not measured" for row in rows)
+    if state == "unknown":
+        return f"unknown: nothing could be judged, {missing} figures are not measured."
+    return f"good: {judged} figures are as before, forecast or expected, or better; {missing} are not measured."
+
+
+def compared_state(result: Comparison) -> State:
+    """Return the state of a comparison alone."""
+    if any(row.judgement == "worthless" for row in result.rows):
+        return "worthless"
+    return _state({}, result.rows)
