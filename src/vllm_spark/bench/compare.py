@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from vllm_spark.bench import cause, key, noise
 from vllm_spark.bench.evidence import BY_POSITION, Evidence
 from vllm_spark.bench.noise import Noise
+from vllm_spark.core import paths
 from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.recipe import architecture, loader
 
@@ -62,11 +64,15 @@ def compare(old: Evidence, new: Evidence) -> Comparison:
 
 
 def worthless(cell: CellRecord) -> str:
-    """Return why a cell has no figures that count, or an empty text."""
-    reasons = "; ".join(f"{fault['id']}: {fault['what']}" for fault in cell["faults"])
-    if cell["state"] == "measured" and not reasons:
+    """Return why a cell has no figures that count, or an empty text. Faults of a measured cell are warnings."""
+    if cell["state"] == "measured":
         return ""
-    return f"{cell['state']}, {reasons}" if reasons else cell["state"]
+    return ", ".join(filter(None, [cell["state"], faults(cell)]))
+
+
+def faults(cell: CellRecord) -> str:
+    """Return the faults of a cell as text."""
+    return "; ".join(f"{fault['id']}: {fault['what']}" for fault in cell["faults"])
 
 
 def tensor_parallel(run: Evidence) -> int:
@@ -77,10 +83,15 @@ def tensor_parallel(run: Evidence) -> int:
 
 
 def has_experts(run: Evidence) -> bool:
-    """Return False for a dense model. A model that is not in the catalogue counts as a mixture of experts, whose band
+    """Return False for a run of a dense model."""
+    return _recipe_has_experts(run.run["subject"]["recipe"])
+
+
+@lru_cache
+def _recipe_has_experts(name: str) -> bool:
+    """Return False for a dense model. A recipe that is not in the catalogue counts as a mixture of experts, whose band
     is the wider one."""
-    name = run.run["subject"]["recipe"]
-    if name not in loader.names():
+    if name not in loader.names([paths.RECIPES]):
         return True
     model = loader.load(name).document["model"].get("architecture")
     return architecture.load(model).experts is not None if model else True

@@ -51,6 +51,8 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     if compared and not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
     spoiled = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
+    notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
     causes = compared.causes if compared else {}
     state = _state(spoiled, [*before, *forecast, *expected])
     return Verdict(
@@ -114,7 +116,7 @@ def _decode(run: Evidence) -> str:
 
 def _recipe(run: Evidence) -> Document | None:
     name = run.run["subject"]["recipe"]
-    return loader.load(name).document if name in loader.names() else None
+    return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
 
 
 def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
@@ -129,7 +131,7 @@ def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
 def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes: dict[str, str]) -> str:
     if state == "worthless":
         name, reason = next(iter(spoiled.items()))
-        return f"worthless: {len(spoiled)} cells do not count; {name}: {reason}."
+        return f"worthless: {len(spoiled)} of the cells without figures that count; {name}: {reason}."
     worse = [row for row in rows if row.judgement == "worse"]
     if worse:
         row = worse[0]

@@ -82,7 +82,9 @@ class _Copier:
     def copy(self, value: object, path: Path) -> Any:
         self.nodes += 1
         if self.nodes > self.max_nodes:
-            raise DocumentError(f"more than {self.max_nodes} values", "a document of this toolkit; aliases count in full")
+            raise DocumentError(
+                f"more than {self.max_nodes} values", "a document of this toolkit; aliases count in full"
+            )
         if len(path) > MAX_DEPTH:
             raise DocumentError(f"nested deeper than {MAX_DEPTH} levels", "a document of this toolkit", path[:2])
         if value is None or isinstance(value, bool):

@@ -1,0 +1,100 @@
+"""Verdicts: no false alarm for an unchanged server, and the named cause of a slower one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bench_runs import KEY, SUBJECT, cell_record, measured, parsed, run_record
+
+from vllm_spark.bench import cause, noise, references, verdict
+from vllm_spark.recipe import loader
+
+DENSE = {"run": {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}}
+TP2 = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
+
+# Relative noise, number of values, and the run.
+UNCHANGED: dict[str, tuple[float, int, dict[str, Any]]] = {
+    "dense": (0.005, 3, DENSE),
+    "dense, noisy": (0.02, 3, DENSE),
+    "experts": (0.02, 5, {}),
+    "tp 2": (0.06, 7, TP2),
+    "tp 2, three values": (0.06, 3, TP2),
+}
+
+
+@pytest.mark.parametrize(("sigma", "values", "run"), UNCHANGED.values(), ids=UNCHANGED)
+def test_twenty_unchanged_runs_give_no_alarm(sigma: float, values: int, run: dict[str, Any]) -> None:
+    baseline = measured(1000, sigma, values=values, **run)
+    for seed in range(20):
+        result = verdict.compare.compare(baseline, measured(seed, sigma, values=values, **run))
+        assert [row for row in result.rows if row.judgement != "same"] == []
+
+
+def samples(**values: object) -> dict[str, Any]:
+    first = {"t": 1.0, "sm_mhz": 2500.0, "swap_gib": 0.0, "throttle": ""}
+    return {"cell": {"samples": {"spark-1": [first | {"sm_mhz": values.get("sm_mhz", 2500.0)}, first | values]}}}
+
+
+# Noise, factors of the figures, other changes, and the id of the cause.
+SLOWER: dict[str, tuple[float, dict[str, float], dict[str, Any], str]] = {
+    "dense step": (0.005, {"step": 1.08, "decode": 0.92}, DENSE, "eager"),
+    "experts": (0.02, {"step": 1.18, "decode": 0.85}, {}, "eager"),
+    "drafter": (0.01, {"acceptance": 0.5, "decode": 0.7}, {}, "drafter"),
+    "eager": (0.01, {"step": 1.3, "decode": 0.77}, {}, "eager"),
+    "clocks": (0.01, {"step": 1.2, "decode": 0.83, "prefill": 0.8}, samples(sm_mhz=2200.0), "clocks"),
+    "swap": (0.01, {"step": 1.2, "decode": 0.83}, samples(swap_gib=3.0), "swap"),
+    "thermal": (0.01, {"step": 1.2, "decode": 0.83}, samples(throttle="sw_thermal"), "thermal"),
+    "engine": (0.01, {"step": 1.2, "decode": 0.83, "prefill": 0.8}, {}, "engine"),
+}
+RULES = {rule.id: rule for rule in cause.RULES}
+
+
+@pytest.mark.parametrize(("sigma", "factors", "changes", "id_"), SLOWER.values(), ids=SLOWER)
+def test_a_slower_server_is_found_and_named(
+    sigma: float, factors: dict[str, float], changes: dict[str, Any], id_: str
+) -> None:
+    common = {"run": changes["run"]} if "run" in changes else {}
+    old, new = measured(1, sigma, **common), measured(2, sigma, factors, **changes)
+    judged = verdict.verdict(new, old)
+    assert judged.state == "worse"
+    assert judged.causes["code s1"].startswith(RULES[id_].what)
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {id_ for *_, id_ in SLOWER.values()} == set(RULES)
+
+
+def test_student_quantiles() -> None:
+    # Tables of Student's distribution, two-sided.
+    table = {(0.05, 4): 2.776, (0.01, 2): 9.925, (0.05, 30): 2.042, (0.001, 10): 4.587}
+    for (probability, freedom), value in table.items():
+        assert noise.quantile(probability, freedom) == pytest.approx(value, abs=1e-3)
+
+
+def test_nothing_is_good_without_data() -> None:
+    assert verdict.verdict(parsed(run_record(), cell_record({"decode": [60.0]})), None).state == "unknown"
+
+
+def test_a_worthless_cell_is_named() -> None:
+    fault = {"id": "other-clients", "what": "2 requests of others"}
+    spoiled = cell_record({}, state="worthless", faults=[fault])
+    judged = verdict.verdict(parsed(run_record(), spoiled), None)
+    assert judged.state == "worthless"
+    assert "code s1: worthless, other-clients: 2 requests of others" in judged.sentence
+
+
+def test_every_expected_figure_is_shown() -> None:
+    recipe = loader.load("gemma-4-31b-fp8").document
+    cell = cell_record({"total": [27.0, 27.2]}, 4)
+    rows = list(references.expected_rows(recipe, parsed(run_record(), cell)))
+    assert [row.judgement for row in rows] == ["not measured", "same", "not measured"]
+
+
+def test_decode_is_judged_against_the_forecast() -> None:
+    recipe = loader.load("gemma-4-31b-bf16").document
+    judgements = {
+        speed: next(references.forecast_rows(recipe, parsed(run_record(), cell_record({"decode": [speed]})))).judgement
+        for speed in (1.0, 3.7, 30.0)
+    }
+    assert judgements == {1.0: "worse", 3.7: "same", 30.0: "better"}
