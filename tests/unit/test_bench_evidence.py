@@ -10,6 +10,7 @@ from bench_runs import END, KEY, cell_record, parsed, run_record, text
 
 from vllm_spark.bench import evidence, export, key, verdict
 from vllm_spark.cli import main
+from vllm_spark.cli.bench import command
 from vllm_spark.core.refusal import RefusedError
 
 FILE = Path("run.jsonl")
@@ -79,7 +80,20 @@ def test_the_newest_run_of_a_deployment_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("broken\n")
     line = verdict.latest(tmp_path, "chat")
     assert line == "last bench: standard, 2026-11-23, decode 60.5 tok/s (spread 0.8 %), verdict good"
-    assert verdict.latest(tmp_path, "other") == ""
+    assert verdict.latest_lines(["other", "chat", "chat"], tmp_path) == [f"chat  {line}"]
+
+
+URLS = {
+    "url": (["bench", "http://spark-1:8000", "--model", "m"], ["bench", "url", "http://spark-1:8000", "--model", "m"]),
+    "sub-command": (["bench", "verdict", "a://b"], ["bench", "verdict", "a://b"]),
+    "other command": (["report", "http://x"], ["report", "http://x"]),
+    "alone": (["bench"], ["bench"]),
+}
+
+
+@pytest.mark.parametrize(("words", "result"), URLS.values(), ids=URLS)
+def test_a_url_stands_for_the_live_sub_command(words: list[str], result: list[str]) -> None:
+    assert command.with_url(words) == result
 
 
 def test_export_leaves_other_definitions_empty(tmp_path: Path) -> None:

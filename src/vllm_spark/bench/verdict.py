@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,6 +89,12 @@ def latest(folder: Path, deployment: str) -> str:
     state = verdict(run, previous(run, folder)).state
     name = run.run["profile"].get("name", "unnamed profile")
     return f"last bench: {name}, {run.run['started'][:10]}, {_decode(run)}, verdict {state}"
+
+
+def latest_lines(deployments: Iterable[str], folder: Path = FOLDER) -> list[str]:
+    """Return the line of the newest run of each deployment that has one, each once, in their order."""
+    lines = {name: latest(folder, name) for name in deployments}
+    return [f"{name}  {line}" for name, line in lines.items() if line]
 
 
 def readable(folder: Path) -> list[Evidence]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from vllm_spark.cli.bench import compare, export, verdict
+from vllm_spark.cli.bench.status import REFUSED
 
 # Each module has add_parser(commands), as the modules of cli.main.COMMANDS.
 COMMANDS = (compare, verdict, export)
@@ -18,9 +20,16 @@ LIVE = "url"
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command group."""
     parser = commands.add_parser(NAME, help="compare, judge and export benchmarks")
-    group = parser.add_subparsers(dest="bench_command", required=True)
+    parser.set_defaults(run=run, bench_parser=parser)
+    group = parser.add_subparsers(dest="bench_command")
     for module in COMMANDS:
         module.add_parser(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the usage of the group without a sub-command. Returns 2."""
+    args.bench_parser.print_usage(sys.stderr)
+    return REFUSED
 
 
 def with_url(argv: Sequence[str]) -> list[str]:
