@@ -28,7 +28,14 @@ def test_twenty_unchanged_runs_give_no_alarm(sigma: float, values: int, run: dic
     baseline = measured(1000, sigma, values=values, **run)
     for seed in range(20):
         result = verdict.compare.compare(baseline, measured(seed, sigma, values=values, **run))
-        assert [row for row in result.rows if row.judgement != "same"] == []
+        assert {row.judgement for row in result.rows} <= {"same", "not measured"}
+
+
+def test_noise_that_hides_a_change_is_not_called_the_same() -> None:
+    run = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
+    rows = verdict.compare.compare(measured(1, 0.06, values=3, **run), measured(2, 0.06, values=3, **run)).rows
+    assert all("too noisy" in row.note for row in rows if row.judgement == "not measured")
+    assert "not measured" in {row.judgement for row in rows}
 
 
 def samples(**values: object) -> dict[str, Any]:
