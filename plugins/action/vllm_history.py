@@ -11,6 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.bench import verdict
 from vllm_spark.lifecycle import history
 from vllm_spark_ansible.action import SparkAction
 
@@ -36,5 +37,6 @@ class ActionModule(SparkAction):
         text = json.dumps(rows, indent=2)
         if json_file:
             Path(json_file).expanduser().write_text(f"{text}\n", encoding="utf-8")
-        self.show(text if as_json else history.table(rows))
+        benches = verdict.latest_lines(str(row.get("deployment")) for row in rows)
+        self.show(text if as_json else "\n".join([history.table(rows), *benches]))
         return {"rows": rows}

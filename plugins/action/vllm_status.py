@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.bench import verdict
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import operator_lock, status, status_table
@@ -32,7 +33,8 @@ class ActionModule(SparkAction):
         if self.args["json_file"]:
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"
             Path(self.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
-        self.show(status_table.table(document))
+        names = (entry["name"] for host in document["hosts"] for entry in host["deployments"])
+        self.show("\n".join([status_table.table(document), *verdict.latest_lines(names)]))
         return {"hosts": document["hosts"]}
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, chromium
 
-from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard
-from vllm_spark.bench.evidence import Run, run_of
+from fakes.bench_evidence import DENSE, MIXTURE, Bench, evidence_of, soak, standard
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report.material import Forecast
 from vllm_spark.bench.report.page import page
 
@@ -25,8 +25,8 @@ FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "all
 HOSTILE = {"deployment": "<script>document.title='run'</script>", "served_name": "x" * 200}
 
 
-def run(bench: Bench) -> Run:
-    return run_of(standard(bench))
+def run(bench: Bench) -> Evidence:
+    return evidence_of(standard(bench))
 
 
 REPORTS = {
@@ -35,7 +35,7 @@ REPORTS = {
     "two runs": lambda: page([run(Bench(MIXTURE, 2)), run(Bench(MIXTURE, 3, slower=1.18))], forecast=FORECAST),
     "pair": lambda: page([run(Bench(DENSE, 2, hosts=PAIR)), run(Bench(DENSE, 3, hosts=PAIR))]),
     "six runs": lambda: page([run(Bench(MIXTURE, seed, slower=1 + seed / 50)) for seed in range(6)]),
-    "soak": lambda: page([run_of(soak(Bench(MIXTURE, hosts=PAIR), hours=6))]),
+    "soak": lambda: page([evidence_of(soak(Bench(MIXTURE, hosts=PAIR), hours=6))]),
     "hostile": lambda: page([run(Bench(MIXTURE, subject=HOSTILE, key={"model": "\u202e" + "مرحبا " * 30}))]),
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.node.bench.records import SCHEMA, UNITS
 
 DEPTHS = (0, 4096, 8192, 16384, 32768, 65536)
@@ -248,3 +249,10 @@ def write(path: Path, records: Sequence[dict[str, Any]]) -> Path:
     """Write an evidence file, and return its path."""
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
+
+
+def evidence_of(records: Sequence[Any]) -> Evidence:
+    """Return the records as they are read from a file, without the time that the check of a soak takes."""
+    cells = {record["cell"]["id"]: record for record in records if record["record"] == "cell"}
+    end = next((record for record in records if record["record"] == "end"), None)
+    return Evidence(Path("run.jsonl"), records[0], cells, end)

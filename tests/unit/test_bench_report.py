@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fakes.bench_evidence import DENSE, MIXTURE, Bench, soak, standard
-from vllm_spark.bench.evidence import Run, run_of
+from fakes.bench_evidence import DENSE, MIXTURE, Bench, evidence_of, soak, standard
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, plots, table
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
@@ -55,32 +55,32 @@ class Document(HTMLParser):
         return [(attributes, words) for name, attributes, words in self.elements if name == tag]
 
 
-def run(bench: Bench) -> Run:
-    return run_of(standard(bench))
+def run(bench: Bench) -> Evidence:
+    return evidence_of(standard(bench))
 
 
 @pytest.fixture(scope="module")
-def one() -> Run:
+def one() -> Evidence:
     return run(Bench(MIXTURE))
 
 
 @pytest.fixture(scope="module")
-def two(one: Run) -> Sequence[Run]:
+def two(one: Evidence) -> Sequence[Evidence]:
     return [one, run(Bench(MIXTURE, 2, slower=1.2))]
 
 
-def drawn(runs: Sequence[Run]) -> dict[str, Drawn]:
+def drawn(runs: Sequence[Evidence]) -> dict[str, Drawn]:
     material = Material(tuple(runs), FORECAST)
     return {plot.id: made for plot in plots.registered() if (made := plot.draw(material))}
 
 
-def test_the_page_has_every_plot_in_order_and_every_cell(one: Run) -> None:
+def test_the_page_has_every_plot_in_order_and_every_cell(one: Evidence) -> None:
     document = Document(page([one], verdict="As fast as before.", forecast=FORECAST))
     assert [attributes["id"] for attributes, _ in document.all("h2")] == ["cells", *PLOTS, "subject"]
     assert document.open == []
     words = " ".join(text for _, _, text in document.elements)
     assert "As fast as before." in words
-    assert {cell["cell"]["id"].split()[0] for cell in one.cells} <= set(words.split())
+    assert {cell["cell"]["id"].split()[0] for cell in one.cells.values()} <= set(words.split())
     assert "the server answered 429: too many requests" in words
     assert "spark1 was throttled by temperature for 12 s" in words
     assert "the spread of 1.4 % stayed above 1 % for 7 runs" in words
@@ -91,7 +91,7 @@ def test_a_plot_without_data_is_absent() -> None:
     cells = [bench.cell(depth=0), bench.cell(depth=4096)]
     for cell in cells:
         cell["samples"] = {}
-    html = page([run_of([bench.first(), *cells])])
+    html = page([evidence_of([bench.first(), *cells])])
     present = [attributes["id"] for attributes, _ in Document(html).all("h2")]
     assert present == ["cells", "depth", "first-token", "subject"]
     assert "interrupted" in html
@@ -99,12 +99,12 @@ def test_a_plot_without_data_is_absent() -> None:
 
 
 def test_a_run_without_cells_has_a_page() -> None:
-    html = page([run_of([Bench(DENSE).first()])])
+    html = page([evidence_of([Bench(DENSE).first()])])
     assert [attributes["id"] for attributes, _ in Document(html).all("h2")] == ["subject"]
     assert "no cells" in html
 
 
-def test_nothing_comes_from_outside(two: Sequence[Run]) -> None:
+def test_nothing_comes_from_outside(two: Sequence[Evidence]) -> None:
     html = page(two, forecast=FORECAST)
     document = Document(html)
     tags = {tag for tag, _, _ in document.elements}
@@ -127,7 +127,7 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
         cell["faults"] = [{"id": EVIL, "what": EVIL}]
         cell["phases"] = {phase + EVIL: seconds for phase, seconds in cell["phases"].items()}
         cell["samples"] = {host + EVIL: samples for host, samples in cell["samples"].items()}
-    html = page([run_of(records)] * 2, verdict=EVIL, forecast=Forecast(EVIL, {EVIL: 3.0}))
+    html = page([evidence_of(records)] * 2, verdict=EVIL, forecast=Forecast(EVIL, {EVIL: 3.0}))
     document = Document(html)
     assert document.open == []
     assert document.all("script") == []
@@ -138,7 +138,7 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
 
 
 def test_a_soak_shows_decode_along_the_run() -> None:
-    runs = [run_of(soak(Bench(MIXTURE, seed, profile="soak"), hours=2)) for seed in (1, 2)]
+    runs = [evidence_of(soak(Bench(MIXTURE, seed, profile="soak"), hours=2)) for seed in (1, 2)]
     together = drawn(runs[:1])["along"]
     assert [words for _, _, words in together.legend] == [
         "chat p2048 o128 d0 s1",
@@ -154,7 +154,7 @@ def test_a_soak_shows_decode_along_the_run() -> None:
 def test_the_table_of_a_soak_has_rows_of_every_cell_and_every_fault() -> None:
     records = soak(Bench(MIXTURE, profile="soak"), hours=10, cell_seconds=30)
     records[500]["faults"] = [{"id": "spread", "what": "a single warning"}]
-    rows = table.rows([run_of(records)])
+    rows = table.rows([evidence_of(records)])
     assert len(records) > 1000
     assert len(rows) < 220
     counts = Counter(table.kind(row.name) for row in rows)
@@ -164,19 +164,21 @@ def test_the_table_of_a_soak_has_rows_of_every_cell_and_every_fault() -> None:
 
 @pytest.mark.parametrize("hosts", [("spark1",), ("spark1", "spark2")])
 def test_the_page_of_a_soak_is_small(hosts: Sequence[str]) -> None:
-    runs = [run_of(soak(Bench(MIXTURE, seed, hosts=hosts, profile="soak"), hours=8)) for seed in (1, 2)]
-    assert sum(len(samples) for cell in runs[0].cells for samples in cell["samples"].values()) > 27_000 * len(hosts)
+    runs = [evidence_of(soak(Bench(MIXTURE, seed, hosts=hosts, profile="soak"), hours=8)) for seed in (1, 2)]
+    assert sum(len(samples) for cell in runs[0].cells.values() for samples in cell["samples"].values()) > 27_000 * len(
+        hosts
+    )
     html = page(runs)
     assert len(html.encode()) < LIMIT
     assert "cells without a fault are left out" in html
 
 
-def test_the_page_of_six_runs_is_small(one: Run) -> None:
+def test_the_page_of_six_runs_is_small(one: Evidence) -> None:
     runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, marks.COUNT + 1))]
     assert len(page(runs, forecast=FORECAST).encode()) < LIMIT
 
 
-def test_each_panel_names_both_axes_and_itself(two: Sequence[Run]) -> None:
+def test_each_panel_names_both_axes_and_itself(two: Sequence[Evidence]) -> None:
     made = drawn(two)
     assert list(made) == PLOTS
     for id_, plot in made.items():
@@ -191,13 +193,13 @@ def test_each_panel_names_both_axes_and_itself(two: Sequence[Run]) -> None:
                 assert id_ in {"start", "forecast"} or axes["name y"], id_
 
 
-def test_every_point_has_a_tooltip(one: Run) -> None:
+def test_every_point_has_a_tooltip(one: Evidence) -> None:
     for id_ in ("streams", "depth", "first-token", "speculation"):
         for _, svg in drawn([one])[id_].panels:
             assert svg.count("<title>") == svg.count('class="hit"') > 1
 
 
-def test_series_differ_without_colour(two: Sequence[Run]) -> None:
+def test_series_differ_without_colour(two: Sequence[Evidence]) -> None:
     svg = drawn(two)["streams"].panels[0][1]
     document = Document(svg)
     markers = {each["d"] for each, _ in document.all("path") if str(each.get("class")).startswith("m ")}
@@ -209,7 +211,7 @@ def test_series_differ_without_colour(two: Sequence[Run]) -> None:
     assert len(set(style)) == len(style) == marks.COUNT - 1
 
 
-def test_runs_are_over_each_other_and_groups_of_one_run_too(one: Run, two: Sequence[Run]) -> None:
+def test_runs_are_over_each_other_and_groups_of_one_run_too(one: Evidence, two: Sequence[Evidence]) -> None:
     assert [key for _, key, _ in drawn(two)["depth"].legend] == ["A", "B"]
     assert [words for _, _, words in drawn([one])["acceptance"].legend] == ["chat", "code", "json", "long"]
     assert len(drawn([one])["acceptance"].panels) == 1
@@ -235,24 +237,24 @@ def test_figures_that_are_missing_or_extreme_leave_the_others(figures: dict[str,
     cells = [bench.cell(streams=streams) for streams in (1, 2)]
     for cell in cells:
         cell["figures"] = {name: known for name, known in (cell["figures"] | figures).items() if known}
-    html = page([run_of([bench.first(), *cells])])
+    html = page([evidence_of([bench.first(), *cells])])
     assert "nan" not in html.lower()
     assert '<h2 id="streams">' in html
     assert "chat p2048 o128 d0 s2" in html
 
 
-def test_facts_that_differ_are_marked(two: Sequence[Run]) -> None:
+def test_facts_that_differ_are_marked(two: Sequence[Evidence]) -> None:
     html = page(two)
     rows = re.findall(r'<tr class="differs"><th scope="row">([^<]*?) <b>≠</b>', html)
     assert "launch" in rows
     assert "model" not in rows
 
 
-def test_headers_of_tables_have_a_scope(two: Sequence[Run]) -> None:
+def test_headers_of_tables_have_a_scope(two: Sequence[Evidence]) -> None:
     cells = Document(page(two)).all("th")
     assert {each["scope"] for each, _ in cells} == {"col", "row"}
 
 
-def test_a_forecast_of_another_cell_is_named(one: Run) -> None:
+def test_a_forecast_of_another_cell_is_named(one: Evidence) -> None:
     html = page([one], forecast=Forecast("chat p1 o1 d0 s1", {"bytes": 24.0}))
     assert "No run measured the step of this cell." in html

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fakes.bench_evidence import DENSE, Bench, standard, write
-from vllm_spark.bench.evidence import load
+from vllm_spark.bench.evidence import read
 from vllm_spark.cli.main import main
 
 
@@ -31,7 +31,7 @@ def test_a_file_that_is_not_evidence_is_refused(
     file = tmp_path / "a.jsonl"
     file.write_text(content)
     assert main(["bench", "report", str(file)]) == 1
-    assert "expected: an evidence file of a bench" in capsys.readouterr().err
+    assert "Fix:" in capsys.readouterr().err
     assert not (tmp_path / "a.html").exists()
 
 
@@ -45,6 +45,6 @@ def test_a_repeated_cell_replaces_the_earlier_one(tmp_path: Path) -> None:
     bench = Bench(DENSE)
     cell = bench.cell()
     again = cell | {"runs": 7}
-    loaded = load(write(tmp_path / "a.jsonl", [bench.first(), cell, again]))
-    assert [each["runs"] for each in loaded.cells] == [7]
+    loaded = read(write(tmp_path / "a.jsonl", [bench.first(), cell, again]))
+    assert [each["runs"] for each in loaded.cells.values()] == [7]
     assert loaded.end is None

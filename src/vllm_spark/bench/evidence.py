@@ -1,150 +1,160 @@
-"""Evidence files: the runs of a bench, checked while they are read. node/bench/records.py has their format."""
+"""Evidence files: strict reading of the records that a run of the bench wrote (node.bench.records)."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any
 
+from vllm_spark.core import documents, schema
+from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.core.text import quoted
-from vllm_spark.node.bench.records import SCHEMA, UNITS, CellRecord, EndRecord, Key, RunRecord
+from vllm_spark.node.bench.records import SCHEMA, UNITS, CellRecord, EndRecord, RunRecord
 
-BENCH_EVIDENCE = register("bench-evidence", runbook="bench-evidence")
+EVIDENCE_BROKEN = register("evidence-broken", runbook="evidence-broken")
 
-FOLDER = Path("reports/bench")
-STATES = ("measured", "failed", "worthless")
-RUN_KEYS = ("id", "started", "profile", "key", "subject", "host")
-CELL_KEYS = ("cell", "state", "started", "seconds", "runs", "figures", "faults", "phases", "samples")
+FILE = Path(__file__).with_name("evidence.schema.json")
+SUFFIX = ".jsonl"
+# A soak of eight hours has about 30000 samples of ten values on each host.
+MAX_BYTES = 64 << 20
+MAX_NODES = 2_000_000
+# The metric whose values are lists.
+BY_POSITION = "acceptance_by_position"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One evidence file. `end` is None for a run that was interrupted. Cells are in the order of their first record."""
+class Evidence:
+    """The content of a file: the run, its cells by id in the file's order, and the end of a run that reached it."""
 
-    record: RunRecord
-    cells: tuple[CellRecord, ...]
+    file: Path
+    run: RunRecord
+    cells: Mapping[str, CellRecord]
     end: EndRecord | None
+    notes: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
-        """Return the duration of the run, or until the end of its last cell."""
+        """Return the duration of the run; of an interrupted one until the end of its last cell."""
         if self.end:
             return self.end["seconds"]
-        return max((cell["started"] + cell["seconds"] for cell in self.cells), default=0.0)
-
-    def cell(self, id_: str) -> CellRecord | None:
-        """Return the cell with this id."""
-        return next((cell for cell in self.cells if cell["cell"]["id"] == id_), None)
+        return max((cell["started"] + cell["seconds"] for cell in self.cells.values()), default=0.0)
 
 
-class _BrokenError(Exception):
-    """A record that is not one of an evidence file. The text says what is wrong with it."""
+def read(file: Path) -> Evidence:
+    """Return the content of an evidence file.
 
-
-def load(path: Path) -> Run:
-    """Return the run of an evidence file. Raises RefusedError with the first line that is not a record of one.
-
-    A last line without its end is what an interruption leaves. It is ignored.
+    Raises RefusedError for the first broken line. A last line without its end is a note, because a run that was
+    interrupted leaves one.
     """
     try:
-        *lines, _ = path.read_text(encoding="utf-8").split("\n")
-        return run_of(_record(number, line) for number, line in enumerate(lines, 1) if line.strip())
-    except (_BrokenError, OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise RefusedError(
-            [
-                BENCH_EVIDENCE(
-                    what=f"{path}: {what}",
-                    expected="an evidence file of a bench",
-                    fix=f"name another file, or run the bench again. `head -c 300 {path}` shows its beginning.",
-                )
-            ]
-        ) from error
+        text = documents.read_text(file, MAX_BYTES)
+    except DocumentError as error:
+        raise _broken(str(file), error.fault.what, error.fault.expected) from error
+    return parse(text, file)
 
 
-def run_of(records: Iterable[Mapping[str, Any]]) -> Run:
-    """Return the run of these records. A later cell with the same id replaces the earlier one."""
-    first, *others = [*records] or [{}]
-    if first.get("record") != "run":
-        raise _BrokenError(f"the first record is {quoted(first.get('record'))}, not 'run'")
-    if any(record["record"] == "run" for record in others):
-        raise _BrokenError("it has two records of a run")
-    cells = {record["cell"]["id"]: record for record in others if record["record"] == "cell"}
-    ends = [record for record in others if record["record"] == "end"]
-    return Run(
-        cast(RunRecord, first),
-        tuple(cast(CellRecord, cell) for cell in cells.values()),
-        cast(EndRecord, ends[-1]) if ends else None,
-    )
+def parse(text: str, file: Path) -> Evidence:
+    """Return the content of a text; `file` is its name in messages. Raises RefusedError."""
+    reader = _Reader(file)
+    *lines, last = text.split("\n")
+    for line in lines:
+        reader.take(line)
+    if last:
+        reader.take_last(last)
+    return reader.evidence()
 
 
-def _record(number: int, line: str) -> Mapping[str, Any]:
-    try:
-        record = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise _BrokenError(f"line {number} is not JSON: {error}") from error
-    kind = record.get("record") if isinstance(record, dict) else None
-    check = {"run": _run_faults, "cell": _cell_faults, "end": _end_faults}.get(str(kind))
-    fault = next(check(record), "") if check else f"has no record that this version knows: {quoted(kind)}"
-    if fault:
-        raise _BrokenError(f"line {number} {fault}")
-    return cast(Mapping[str, Any], record)
+@dataclass
+class _Reader:
+    """Reads the lines of one file in order."""
 
+    file: Path
+    number: int = 0
+    run: RunRecord | None = None
+    end: EndRecord | None = None
+    cells: dict[str, CellRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-def _run_faults(record: Mapping[str, Any]) -> Iterator[str]:
-    if record.get("schema") != SCHEMA:
-        yield f"has the schema {quoted(record.get('schema'))}, and this version reads {SCHEMA}"
-    yield from _missing(record, RUN_KEYS)
-    key = record["key"] if isinstance(record["key"], dict) else {}
-    yield from (f"has no text key.{name}" for name in Key.__required_keys__ if not isinstance(key.get(name), str))
+    def take(self, line: str) -> None:
+        """Read a complete line. Raises RefusedError."""
+        self.number += 1
+        try:
+            record = documents.json_document(line, MAX_NODES)
+        except DocumentError as error:
+            raise self.broken(error.fault.what, error.fault.expected) from error
+        self.check(record)
+        match record["record"]:
+            case "run":
+                self.take_run(record)
+            case "cell":
+                # The cell was repeated after an interruption: its place is the later one.
+                self.cells.pop(record["cell"]["id"], None)
+                self.cells[record["cell"]["id"]] = record
+            case _:
+                self.end = record
 
+    def take_last(self, line: str) -> None:
+        """Read a line without its end. It is a note if it is cut."""
+        try:
+            documents.json_document(line, MAX_NODES)
+        except DocumentError:
+            self.number += 1
+            self.notes.append(f"line {self.number} is cut: the run was interrupted while it was written")
+            return
+        self.take(line)
 
-def _cell_faults(record: Mapping[str, Any]) -> Iterator[str]:
-    yield from _missing(record, CELL_KEYS)
-    if not isinstance(record["cell"], dict) or not isinstance(record["cell"].get("id"), str):
-        yield "has no cell.id"
-    if record["state"] not in STATES:
-        yield f"has the state {quoted(record['state'])} — expected: {', '.join(STATES)}"
-    for name in ("started", "seconds"):
-        if not _is_number(record[name]):
-            yield f"has no number {name}"
-    for metric, figure in record["figures"].items():
-        yield from _figure_faults(metric, figure)
+    def take_run(self, record: RunRecord) -> None:
+        """Keep the run record. Raises RefusedError if the file has one already."""
+        if self.run:
+            raise self.broken(f"a second run record, {record['id']} after {self.run['id']}", "one run per file")
+        self.run = record
 
+    def check(self, record: Any) -> None:
+        """Raise RefusedError if a record is not as node.bench.records describes it."""
+        if self.end:
+            raise self.broken("a record after the end", "the end record in the last line")
+        if isinstance(record, dict) and record.get("record") == "run" and record.get("schema") != SCHEMA:
+            raise self.broken(f"schema {schema.format_value(record.get('schema'))}", f"schema {SCHEMA}")
+        fault = next(schema.faults(record, FILE), None)
+        if fault:
+            raise self.broken(fault.what, fault.expected)
+        if self.run is None and record["record"] != "run":
+            raise self.broken(f"a {record['record']} record before the run record", "the run record in the first line")
+        for metric, figure in record.get("figures", {}).items():
+            self.check_figure(record["cell"]["id"], metric, figure)
 
-def _figure_faults(metric: str, figure: Any) -> Iterator[str]:
-    if metric not in UNITS:
-        yield f"has the unknown metric {quoted(metric)}"
-    elif not isinstance(figure, dict) or figure.get("unit") != UNITS[metric]:
-        yield f"has {metric} in another unit than {UNITS[metric]}"
-    elif not isinstance(figure.get("values"), list) or not figure["values"]:
-        yield f"has no values of {metric}"
-    elif not all(map(_is_value, [figure.get("median"), *figure["values"]])):
-        yield f"has a value of {metric} that is not a number"
-    elif figure.get("spread") is not None and not _is_number(figure["spread"]):
-        yield f"has a spread of {metric} that is not a number"
+    def check_figure(self, cell: str, metric: str, figure: Mapping[str, Any]) -> None:
+        """Raise RefusedError for a metric that is unknown, has another unit, or has values that are not numbers."""
+        if metric not in UNITS:
+            raise self.broken(f"{cell}: unknown metric {metric}", f"one of {', '.join(UNITS)}")
+        if figure["unit"] != UNITS[metric]:
+            raise self.broken(f"{cell}: {metric} in {figure['unit']}", f"{metric} in {UNITS[metric]}")
+        values = [figure["median"], *figure["values"]]
+        if not all(_is_shares(value) if metric == BY_POSITION else _is_number(value) for value in values):
+            kind = "lists of numbers" if metric == BY_POSITION else "numbers"
+            raise self.broken(f"{cell}: {metric} has {schema.format_value(values)}", kind)
 
+    def broken(self, what: str, expected: str) -> RefusedError:
+        return _broken(f"{self.file}, line {self.number}", what, expected)
 
-def _end_faults(record: Mapping[str, Any]) -> Iterator[str]:
-    if not _is_number(record.get("seconds")):
-        yield "has no number seconds"
-
-
-def _missing(record: Mapping[str, Any], keys: Iterable[str]) -> Iterator[str]:
-    yield from (f"has no {key}" for key in keys if key not in record)
-
-
-def _is_value(value: object) -> bool:
-    return all(map(_is_number, value)) if isinstance(value, list) else _is_number(value)
+    def evidence(self) -> Evidence:
+        """Return the content. Raises RefusedError without a run record."""
+        if self.run is None:
+            raise _broken(str(self.file), "no run record", "the run record in the first line")
+        if self.end is None:
+            self.notes.append("no end record: the run was interrupted, and the cells after it are not measured")
+        return Evidence(self.file, self.run, self.cells, self.end, tuple(self.notes))
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+def _is_shares(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _broken(place: str, what: str, expected: str) -> RefusedError:
+    fix = "name another evidence file, or measure again: vllm-spark bench URL --model NAME."
+    return RefusedError([EVIDENCE_BROKEN(what=f"{place}: {what}", expected=expected, fix=fix)])

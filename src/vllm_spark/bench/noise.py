@@ -1,87 +1,86 @@
-"""How far two medians may differ before the difference is more than noise."""
+"""Bands of noise: how far the median of a new run may be from that of an old one without a change of the server.
+
+A band is max(k x standard error of the difference, floor), relative to the old median. The standard error of a median
+of n values is at most 1.2533 sigma / sqrt(n), its value for many normal values. k is the quantile of Student's
+distribution, because sigma is estimated from few values: with three values, 3 sigma would give a false alarm in 4 % of
+comparisons instead of 0.27 %. A verdict has many comparisons, so each one gets its part of these 0.27 % (Bonferroni).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from vllm_spark.node.bench.records import CellRecord, Figure, Key
-
-# Two-sided quantiles of Student's t distribution for a chance of 0.00004, by degrees of freedom. A run has some 25
-# judged figures, so one run in a thousand of an unchanged server raises a false alarm.
-QUANTILES = (
-    *((1, 15915.5), (2, 158.1), (3, 38.03), (4, 19.60), (5, 13.50), (6, 10.67), (8, 8.10), (10, 6.94), (15, 5.73)),
-    *((20, 5.24), (30, 4.81), (50, 4.51)),
-)
-LARGEST_QUANTILE = 4.11
-# Standard error of a median, relative to that of a mean (normal values).
-MEDIAN_FACTOR = math.sqrt(math.pi / 2)
-
-# Smallest differences that count, whatever the spread within one run: the same server differs by these between runs.
-# Dense models repeat within 0.5 %, mixtures of experts within 4 %, pairs within 10 % (perf figures of the field reports
-# and of djangodevreng/dgx-spark-benchmarks). Times to a first token include the network and the scheduler.
-FLOOR_DENSE = 0.02
-FLOOR_MIXTURE = 0.04
-FLOOR_SHARED = 0.10
-FLOOR_FIRST_TOKEN = 0.10
-FIRST_TOKEN = ("first_chunk", "first_token", "first_answer", "prefill")
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """The relative difference that noise explains, and what decides it: `spread` or `floor`."""
-
-    width: float
-    source: str
+# Probability of a value outside of 3 sigma.
+ALARMS = 0.0027
+MEDIAN = math.sqrt(math.pi / 2)
+# Floors, from measurements on Sparks: one dense stream varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % (field
+# reports 001, 002 and 003, djangodevreng/dgx-spark-benchmarks). The mixture of experts is in between.
+DENSE, EXPERTS, MANY = 0.02, 0.04, 0.10
+STEPS = 400
+LARGEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise of two runs of one server, by metric and by whether streams share it.
+    """Relative standard deviation of a metric, and the degrees of freedom of its estimate; 0 if it is unknown."""
 
-    Few runs of one cell say little of its noise, so the spreads of all cells are pooled: the root of their mean square,
-    weighted by degrees of freedom.
+    sigma: float = 0.0
+    freedom: int = 0
+
+
+def floor(*, streams: int, tensor_parallel: int, experts: bool) -> float:
+    """Return the smallest band of a load."""
+    if streams > 1 or tensor_parallel > 1:
+        return MANY
+    return EXPERTS if experts else DENSE
+
+
+def pooled(groups: Iterable[Sequence[float]]) -> Noise:
+    """Return the noise of groups of values, each about its own mean. A group of one value says nothing."""
+    squares, freedom = 0.0, 0
+    for values in groups:
+        mean = statistics.fmean(values)
+        if len(values) > 1 and mean:
+            squares += statistics.variance(values) / mean**2 * (len(values) - 1)
+            freedom += len(values) - 1
+    return Noise(math.sqrt(squares / freedom), freedom) if freedom else Noise()
+
+
+def band(old: Sequence[float], new: Sequence[float], load: Noise, smallest: float, comparisons: int = 1) -> float:
+    """Return the relative band around the old median.
+
+    `load` is the noise of all cells of this kind in both runs. It has more values than one cell, and counts unless the
+    cell itself is noisier.
     """
-
-    pooled: Mapping[tuple[str, bool], tuple[float, int]]  # (spread, degrees of freedom)
-
-    @classmethod
-    def of(cls, *cells: CellRecord) -> Noise:
-        """Return the noise of the cells of both runs."""
-        squares: dict[tuple[str, bool], list[tuple[float, int]]] = {}
-        for cell in cells:
-            for metric, figure in cell["figures"].items():
-                if figure["spread"] is not None:
-                    key = (metric, cell["cell"]["streams"] > 1)
-                    squares.setdefault(key, []).append((figure["spread"] ** 2, len(figure["values"]) - 1))
-        return cls({key: _pooled(entries) for key, entries in squares.items()})
-
-    def band(self, metric: str, cell: CellRecord, figures: tuple[Figure, Figure], key: Key) -> Band:
-        """Return the band around the median of the first figure for the median of the second one."""
-        counts = sum(1 / len(figure["values"]) for figure in figures)
-        spread, degrees = self.pooled.get((metric, cell["cell"]["streams"] > 1), (0.0, 0))
-        own = sum((figure["spread"] or 0.0) ** 2 / len(figure["values"]) for figure in figures)
-        noise = MEDIAN_FACTOR * max(_quantile(degrees) * spread * math.sqrt(counts), LARGEST_QUANTILE * math.sqrt(own))
-        least = floor(metric, cell, key)
-        return Band(noise, "spread") if noise > least else Band(least, "floor")
+    own = pooled([old, new])
+    if not load.freedom:
+        return smallest
+    error = max(own.sigma, load.sigma) * MEDIAN * math.sqrt(1 / len(old) + 1 / len(new))
+    return max(quantile(ALARMS / max(1, comparisons), load.freedom) * error, smallest)
 
 
-def _pooled(entries: Sequence[tuple[float, int]]) -> tuple[float, int]:
-    degrees = sum(weight for _, weight in entries)
-    return math.sqrt(sum(square * weight for square, weight in entries) / degrees), degrees
+@lru_cache(maxsize=1024)
+def quantile(probability: float, freedom: int) -> float:
+    """Return t so that Student's |T| exceeds it with this probability."""
+    low, high = 0.0, LARGEST
+    while high - low > 1e-6 * (1 + high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle, freedom) > probability else (low, middle)
+    return high
 
 
-def floor(metric: str, cell: CellRecord, key: Key) -> float:
-    """Return the smallest relative difference that counts."""
-    if metric in FIRST_TOKEN:
-        return FLOOR_FIRST_TOKEN
-    if cell["cell"]["streams"] > 1 or not key["topology"].startswith("1 node"):
-        return FLOOR_SHARED
-    return FLOOR_MIXTURE if not key["layout"] or "experts=" in key["layout"] else FLOOR_DENSE
+def tail(value: float, freedom: int) -> float:
+    """Return the probability that Student's |T| exceeds a value.
 
-
-def _quantile(degrees: int) -> float:
-    """Return the quantile of the next smaller number of degrees in the table, which is the wider one."""
-    smaller = [value for limit, value in QUANTILES if limit <= degrees]
-    return min(smaller, default=QUANTILES[0][1]) if degrees <= QUANTILES[-1][0] else LARGEST_QUANTILE
+    With t = sqrt(freedom) tan(u) the density is proportional to cos(u)**(freedom - 1), which Simpson's rule integrates.
+    """
+    start = math.atan(value / math.sqrt(freedom))
+    width = (math.pi / 2 - start) / STEPS
+    heights = [max(0.0, math.cos(start + step * width)) ** (freedom - 1) for step in range(STEPS + 1)]
+    area = width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
+    whole = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)) * math.sqrt(math.pi) / 2
+    return area / whole

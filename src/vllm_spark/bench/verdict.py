@@ -1,142 +1,159 @@
-"""Judge a run against a run before it, the forecast of its recipe, and the figures of the field reports."""
+"""Verdict on a run: against the run before, the forecast, and the recipe's expected figures."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from vllm_spark.bench import causes, comparison
-from vllm_spark.bench.comparison import Row
-from vllm_spark.bench.evidence import Run
-from vllm_spark.bench.profiles import ReportedFigure
+from vllm_spark.bench import compare, evidence, key, references
+from vllm_spark.bench.compare import Comparison, Row
+from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.node.bench.records import CellRecord
-from vllm_spark.sizing import forecast
-from vllm_spark.sizing.forecast import ForecastRequest
+from vllm_spark.recipe import loader
 
-# The same configuration differs by 8 % between operators (perf figures of one thread: 6.5 and 6.9 tok/s; others 35 to
-# 40.85), so a reported figure is missed only below this.
-BETWEEN_OPERATORS = 0.08
-
-State = Literal["good", "worse", "better", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One judgement: against what, its state, and a sentence with both values."""
-
-    against: str
-    state: State
-    text: str
+FOLDER = paths.REPORTS / "bench"
+State = Literal["good", "worse", "worthless", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a run. `rows` has the comparison with the run before, if there was one."""
+    """A verdict. `state` is unknown if nothing could be judged. `baseline` is the file of the run before, or empty."""
 
-    statements: tuple[Statement, ...]
-    rows: tuple[Row, ...] = ()
-    unusable: tuple[str, ...] = field(default=())  # failed and worthless cells with their reason
-
-    @property
-    def good(self) -> bool:
-        return not self.unusable and all(one.state != "worse" for one in self.statements)
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in one sentence. Without anything to compare with, it says so."""
-        if self.unusable:
-            return f"{len(self.unusable)} cells have no figures: {self.unusable[0]}."
-        worse = [one for one in self.statements if one.state == "worse"]
-        if worse:
-            return f"Slower than expected: {worse[0].text}."
-        judged = [one.against for one in self.statements if one.state in {"good", "better"}]
-        if not judged:
-            return "Not judged: there is no run before it, no forecast and no reported figure for these cells."
-        return f"As expected: {', '.join(dict.fromkeys(judged))}."
+    state: State
+    sentence: str
+    baseline: str
+    changed: tuple[str, ...]
+    before: tuple[Row, ...]
+    forecast: tuple[Row, ...]
+    expected: tuple[Row, ...]
+    causes: dict[str, str]
+    notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "good": self.good,
-            "sentence": self.sentence,
-            "unusable": list(self.unusable),
-            "statements": [{"against": one.against, "state": one.state, "text": one.text} for one in self.statements],
-            "rows": [row.to_json() for row in self.rows],
-        }
+        return asdict(self)
 
 
-def verdict(
-    run: Run, baseline: Run | None, recipe: Document | None, reported: Iterable[ReportedFigure] = ()
-) -> Verdict:
-    """Return the verdict on a run. `recipe` is None for a server without one, `reported` the profile's figures."""
-    rows = tuple(comparison.rows(baseline, run)) if baseline else ()
-    statements = [*(_baseline_statements(baseline, run, rows) if baseline else ())]
-    if recipe is not None:
-        statements += _forecast_statements(run, recipe)
-        statements += _reported_statements(run, recipe["name"], reported)
-    unusable = tuple(
-        f"{cell['cell']['id']} {cell['state']}: {'; '.join(fault['what'] for fault in cell['faults'])}"
-        for cell in run.cells
-        if cell["state"] != "measured"
+def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
+    """Return the verdict on a run. Without a baseline the forecast and the expected figures decide."""
+    document, notes = recipe(run), list(run.notes)
+    if document is None:
+        notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
+    if baseline is None:
+        notes.append("no run before with the same key")
+    compared = compare.compare(baseline, run) if baseline else None
+    forecast = tuple(references.forecast_rows(document, run)) if document else ()
+    expected = tuple(references.expected_rows(document, run)) if document else ()
+    before = compared.rows if compared else ()
+    if compared and not compared.comparable:
+        notes.append("the keys differ: what is worse may be the effect of the change")
+    spoiled = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
+    notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
+    causes = compared.causes if compared else {}
+    state = _state(spoiled, [*before, *forecast, *expected])
+    return Verdict(
+        state=state,
+        sentence=_sentence(state, spoiled, [*before, *forecast, *expected], causes),
+        baseline=str(baseline.file) if baseline else "",
+        changed=compared.changed if compared else (),
+        before=before,
+        forecast=forecast,
+        expected=expected,
+        causes=causes,
+        notes=tuple(notes),
     )
-    return Verdict(tuple(statements), rows, unusable)
 
 
-def _baseline_statements(baseline: Run, run: Run, rows: Iterable[Row]) -> Iterator[Statement]:
-    judged = [row for row in rows if row.ratio is not None]
-    against = f"run of {baseline.record['started']}"
-    changed = [row for row in judged if row.state in {"worse", "better"}]
-    for row in changed:
-        before, after = baseline.cell(row.cell), run.cell(row.cell)
-        yield Statement(against, "worse" if row.state == "worse" else "better", _change(row, before, after))
-    if judged and not changed:
-        yield Statement(against, "good", f"{len(judged)} figures are within their bands")
-    if not judged:
-        yield Statement(against, "unknown", "both runs have no cell in common")
-
-
-def _change(row: Row, before: CellRecord | None, after: CellRecord | None) -> str:
-    assert row.ratio is not None  # noqa: S101 - the caller has chosen such rows
-    assert row.band is not None  # noqa: S101
-    change = f"{row.ratio - 1:+.1%}, band {row.band.width:.1%}"
-    text = f"{row.cell}: {row.metric} {row.baseline:.4g} became {row.other:.4g} ({change})"
-    found = causes.causes(before, after) if before and after and row.state == "worse" else []
-    if row.state == "worse" and not found:
-        return f"{text}; the records show no cause"
-    return "; ".join([text, *found])
-
-
-def _forecast_statements(run: Run, recipe: Document) -> Iterator[Statement]:
-    """Yield the judgement of decode against the forecast, which is for one stream at a short context."""
-    predicted = forecast.predicted(recipe, ForecastRequest())
-    speeds = [
-        cell["figures"]["decode"]["median"]
-        for cell in run.cells
-        if "decode" in cell["figures"] and cell["cell"]["streams"] == 1 and not cell["cell"]["depth"]
+def previous(run: Evidence, folder: Path) -> Evidence | None:
+    """Return the newest run of a folder that is older than `run` and has a comparable key."""
+    older = [
+        other
+        for other in readable(folder)
+        if other.run["id"] != run.run["id"]
+        and other.run["started"] < run.run["started"]
+        and key.comparable(other.run["key"], run.run["key"])
     ]
-    if predicted is None or not speeds:
-        missing = "the recipe has no forecast" if predicted is None else "no cell has one stream without depth"
-        yield Statement("forecast", "unknown", missing)
-        return
-    measured = statistics.median(speeds)
-    text = f"decode {measured:.4g} tok/s, forecast {predicted.low:.4g} to {predicted.high:.4g}"
-    state: State = "worse" if measured < predicted.low else "better" if measured > predicted.high else "good"
-    yield Statement("forecast", state, text)
+    return max(older, key=lambda other: other.run["started"], default=None)
 
 
-def _reported_statements(run: Run, recipe: str, reported: Iterable[ReportedFigure]) -> Iterator[Statement]:
-    for figure in reported:
-        if figure.recipe != recipe or not isinstance(figure.value, int | float):
+def latest(folder: Path, deployment: str) -> str:
+    """Return a line about the newest run of a deployment, or an empty text without one."""
+    own = [run for run in readable(folder) if run.run["subject"]["deployment"] == deployment]
+    run = max(own, key=lambda each: each.run["started"], default=None)
+    if run is None:
+        return ""
+    state = verdict(run, previous(run, folder)).state
+    name = run.run["profile"].get("name", "unnamed profile")
+    return f"last bench: {name}, {run.run['started'][:10]}, {_decode(run)}, verdict {state}"
+
+
+def latest_lines(deployments: Iterable[str], folder: Path = FOLDER) -> list[str]:
+    """Return the line of the newest run of each deployment that has one, each once, in their order."""
+    lines = {name: latest(folder, name) for name in deployments}
+    return [f"{name}  {line}" for name, line in lines.items() if line]
+
+
+def readable(folder: Path) -> list[Evidence]:
+    """Return the evidence of a folder. A file that is broken is left out: it says nothing about another one."""
+    return list(_readable(folder))
+
+
+def _readable(folder: Path) -> Iterator[Evidence]:
+    for file in sorted(folder.glob(f"*{evidence.SUFFIX}")):
+        try:
+            yield evidence.read(file)
+        except RefusedError:
             continue
-        against = f"report {figure.report}"
-        cell = run.cell(figure.cell)
-        measured = cell["figures"].get(figure.metric) if cell else None
-        if measured is None:
-            yield Statement(against, "unknown", f"{figure.metric} {figure.value:g} is not measured")
-            continue
-        ratio = measured["median"] / figure.value
-        shortfall = 1 - ratio if comparison.JUDGED.get(figure.metric, True) else ratio - 1
-        state: State = "worse" if shortfall > BETWEEN_OPERATORS else "good"
-        yield Statement(against, state, f"{figure.metric} {measured['median']:.4g}, reported {figure.value:g}")
+
+
+def _decode(run: Evidence) -> str:
+    """Return the decode of the first cell of one stream that counts."""
+    for cell in run.cells.values():
+        figure = cell["figures"].get("decode")
+        if figure and cell["cell"]["streams"] == 1 and not cell["cell"]["server"] and not compare.worthless(cell):
+            spread = "unknown" if figure["spread"] is None else f"{figure['spread']:.1%}".replace("%", " %")
+            return f"decode {figure['median']:.1f} tok/s (spread {spread})"
+    return "decode not measured"
+
+
+def recipe(run: Evidence) -> Document | None:
+    """Return the recipe of a run; None without one, and for a recipe that the catalogue does not have."""
+    name = run.run["subject"]["recipe"]
+    return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
+
+
+def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
+    judgements = {row.judgement for row in rows}
+    if spoiled:
+        return "worthless"
+    if "worse" in judgements:
+        return "worse"
+    return "good" if judgements & {"same", "better"} else "unknown"
+
+
+def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes: dict[str, str]) -> str:
+    if state == "worthless":
+        name, reason = next(iter(spoiled.items()))
+        return f"worthless: {len(spoiled)} of the cells without figures that count; {name}: {reason}."
+    worse = [row for row in rows if row.judgement == "worse"]
+    if worse:
+        row = worse[0]
+        why = next(iter(causes.values()), "cause unknown")
+        change = f" ({row.ratio - 1:+.1%})" if row.ratio is not None else ""
+        return f"worse: {row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}."
+    judged = sum(row.judgement in ("same", "better") for row in rows)
+    missing = sum(row.judgement == "not measured" for row in rows)
+    if state == "unknown":
+        return f"unknown: nothing could be judged, {missing} figures are not measured."
+    return f"good: {judged} figures are as before, forecast or expected, or better; {missing} are not measured."
+
+
+def compared_state(result: Comparison) -> State:
+    """Return the state of a comparison alone."""
+    if any(row.judgement == "worthless" for row in result.rows):
+        return "worthless"
+    return _state({}, result.rows)

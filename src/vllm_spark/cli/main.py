@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vllm_spark.cli import bench, check, docs, plan, recipes, render, report
+from vllm_spark.cli import check, docs, plan, recipes, render, report
+from vllm_spark.cli.bench import command as bench
 from vllm_spark.cli.contact import command as contact
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.doctor import command as doctor
 
 # Each module has add_parser(commands), which adds one sub-command and sets its default `run` to run(args) -> int.
-COMMANDS = (render, recipes, report, check, contact, plan, doctor, bench, docs)
+COMMANDS = (render, recipes, report, check, contact, plan, bench, doctor, docs)
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
 
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for module in COMMANDS:
         module.add_parser(commands)
-    args = parser.parse_args(bench.with_command(sys.argv[1:] if argv is None else argv))
+    args = parser.parse_args(bench.with_url(sys.argv[1:] if argv is None else argv))
     try:
         status: int = args.run(args)
         sys.stdout.flush()

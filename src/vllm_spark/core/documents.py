@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vllm_spark.core import strict_yaml
-from vllm_spark.core.plain_data import DocumentError, plain
+from vllm_spark.core.plain_data import MAX_NODES, DocumentError, plain
 
 # Ten times the longest file of the catalogue. PyYAML reads such a file in about a second.
 MAX_YAML_BYTES = 128 * 1024
@@ -34,10 +34,10 @@ def read_json(file: Path) -> Any:
     return json_document(read_text(file, MAX_JSON_BYTES))
 
 
-def json_document(text: str) -> Any:
-    """Return the document of a JSON text as plain data. Raises DocumentError."""
+def json_document(text: str, max_nodes: int = MAX_NODES) -> Any:
+    """Return the document of a JSON text of at most `max_nodes` values as plain data. Raises DocumentError."""
     try:
-        return plain(json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant))
+        return plain(json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant), max_nodes)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise DocumentError(f"{place}: not JSON, {error.msg}", "a JSON document") from error

@@ -47,9 +47,9 @@ def kind_of(value: object) -> str:
     return next((name for type_, name in KINDS if isinstance(value, type_)), f"a {type(value).__name__}")
 
 
-def plain(value: object) -> Any:
+def plain(value: object, max_nodes: int = MAX_NODES) -> Any:
     """Return a copy of a document with built-in types alone. Raises DocumentError for the first value without one."""
-    return _Copier().copy(value, ())
+    return _Copier(max_nodes).copy(value, ())
 
 
 def checked_text(text: str, path: Path = ()) -> str:
@@ -75,13 +75,16 @@ def checked_number(number: float, path: Path = ()) -> float:
 class _Copier:
     """Copies one document and counts its values."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int) -> None:
         self.nodes = 0
+        self.max_nodes = max_nodes
 
     def copy(self, value: object, path: Path) -> Any:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise DocumentError(f"more than {MAX_NODES} values", "a document of this toolkit; aliases count in full")
+        if self.nodes > self.max_nodes:
+            raise DocumentError(
+                f"more than {self.max_nodes} values", "a document of this toolkit; aliases count in full"
+            )
         if len(path) > MAX_DEPTH:
             raise DocumentError(f"nested deeper than {MAX_DEPTH} levels", "a document of this toolkit", path[:2])
         if value is None or isinstance(value, bool):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Forecast:
 class Material:
     """The runs of a report in the order of their letters, and the forecast if there is one."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[Evidence, ...]
     forecast: Forecast | None = None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import plots, table, text
 from vllm_spark.bench.report.material import Forecast, Material
 from vllm_spark.bench.report.reading import letter
@@ -49,7 +49,7 @@ def policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def page(runs: Sequence[Run], *, verdict: str | None = None, forecast: Forecast | None = None) -> str:
+def page(runs: Sequence[Evidence], *, verdict: str | None = None, forecast: Forecast | None = None) -> str:
     """Return the report of one or more runs as HTML. The first run is A. `verdict` is one sentence."""
     material = Material(tuple(runs), forecast)
     drawn = [(plot, made) for plot in plots.registered() if (made := plot.draw(material))]
@@ -66,7 +66,7 @@ def page(runs: Sequence[Run], *, verdict: str | None = None, forecast: Forecast 
             facts=table.facts(runs),
             columns=table.columns(runs),
             rows=rows,
-            left_out=len({cell["cell"]["id"] for run in runs for cell in run.cells}) - len(rows),
+            left_out=len({cell["cell"]["id"] for run in runs for cell in run.cells.values()}) - len(rows),
             plots=drawn,
             style=Markup(style),  # noqa: S704  the file beside this one
             policy=Markup(policy(style)),  # noqa: S704  base64 and constant words
@@ -74,22 +74,22 @@ def page(runs: Sequence[Run], *, verdict: str | None = None, forecast: Forecast 
     )
 
 
-def _title(runs: Sequence[Run]) -> str:
-    subjects = [run.record["subject"] for run in runs]
+def _title(runs: Sequence[Evidence]) -> str:
+    subjects = [run.run["subject"] for run in runs]
     names = dict.fromkeys(text.plain(each["deployment"] or each["served_name"] or "unknown") for each in subjects)
     return ", ".join(names)
 
 
-def _summary(index: int, run: Run) -> dict[str, str]:
-    states = [cell["state"] for cell in run.cells]
+def _summary(index: int, run: Evidence) -> dict[str, str]:
+    states = [cell["state"] for cell in run.cells.values()]
     counts = [f"{states.count(state)} {state}" for state in ("measured", "failed", "worthless") if state in states]
     cells = f"{len(states)} cell{'' if len(states) == 1 else 's'}"
     return {
         "letter": letter(index),
         "name": run_name(run),
-        "model": text.plain(run.record["key"]["model"] or "unknown model"),
-        "profile": text.plain(run.record["profile"].get("name") or "unknown"),
-        "started": text.plain(run.record["started"]).replace("T", " ")[:16],
+        "model": text.plain(run.run["key"]["model"] or "unknown model"),
+        "profile": text.plain(run.run["profile"].get("name") or "unknown"),
+        "started": text.plain(run.run["started"]).replace("T", " ")[:16],
         "duration": text.duration(run.seconds),
         "cells": f"{cells}: {', '.join(counts)}" if counts else "no cells",
         "end": "" if run.end else "interrupted",

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 
 from markupsafe import Markup
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, panel, text
 from vllm_spark.bench.report.material import Drawn
 from vllm_spark.bench.report.panel import Panel, Point, Series
@@ -44,7 +44,12 @@ class Line:
 
 
 def lines(
-    runs: Sequence[Run], metric: str, x: Callable[[Cell], float | None], ignored: Iterable[str], *, unit: float = 1.0
+    runs: Sequence[Evidence],
+    metric: str,
+    x: Callable[[Cell], float | None],
+    ignored: Iterable[str],
+    *,
+    unit: float = 1.0,
 ) -> list[Line]:
     """Return a line for each run and each group of cells that are alike except in x and in the ignored dimensions.
 
@@ -52,7 +57,7 @@ def lines(
     kept = [name for name in DIMENSIONS if name not in {*ignored}]
     found: dict[tuple[int, Group], list[Point]] = {}
     for index, run in enumerate(runs):
-        for record in run.cells:
+        for record in run.cells.values():
             place = x(record["cell"])
             if place is None or not (known := _point(record, metric, place, unit)):
                 continue
@@ -104,7 +109,11 @@ class View:
 
 
 def panels(
-    views: Sequence[View], runs: Sequence[Run], x_label: str, x: Callable[[list[float]], Axis], y: Callable[..., Axis]
+    views: Sequence[View],
+    runs: Sequence[Evidence],
+    x_label: str,
+    x: Callable[[list[float]], Axis],
+    y: Callable[..., Axis],
 ) -> Drawn | None:
     """Return the panels of a plot, or None without lines. Panels with the same vertical label share their axis.
 
@@ -144,7 +153,7 @@ def _series(line: Line, index: int, by_group: bool) -> Series:
 
 
 def _legend(
-    every: Sequence[Line], named: Mapping[Group, str], by_group: bool, runs: Sequence[Run]
+    every: Sequence[Line], named: Mapping[Group, str], by_group: bool, runs: Sequence[Evidence]
 ) -> tuple[tuple[Markup, str, str], ...]:
     if by_group:
         shown = enumerate(named.values()) if len(named) > 1 else ()
@@ -153,7 +162,7 @@ def _legend(
 
 
 def run_legend(
-    runs: Sequence[Run], shown: Iterable[int], sample: Callable[[int], Markup] = marks.swatch
+    runs: Sequence[Evidence], shown: Iterable[int], sample: Callable[[int], Markup] = marks.swatch
 ) -> tuple[tuple[Markup, str, str], ...]:
     """Return the legend of a plot whose series are runs. A single run needs none."""
     if len(runs) == 1:
@@ -161,7 +170,7 @@ def run_legend(
     return tuple((sample(n), letter(n), run_name(runs[n])) for n in sorted(shown))
 
 
-def run_name(run: Run) -> str:
+def run_name(run: Evidence) -> str:
     """Return the id of a run and what it measured."""
-    subject = run.record["subject"]
-    return f"{text.plain(subject['deployment'] or subject['served_name'] or 'unknown')}, run {run.record['id']}"
+    subject = run.run["subject"]
+    return f"{text.plain(subject['deployment'] or subject['served_name'] or 'unknown')}, run {run.run['id']}"

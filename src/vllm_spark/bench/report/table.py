@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
 from vllm_spark.bench.report.reading import figure, is_number, letter
 from vllm_spark.node.bench.records import UNITS, CellRecord
@@ -70,9 +70,9 @@ class Row:
         return [(result.letter, words) for result in measured for words in result.faults]
 
 
-def columns(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+def columns(runs: Sequence[Evidence]) -> list[tuple[str, str, str]]:
     """Return metric, head and unit of the columns that have a figure."""
-    known = {metric for run in runs for cell in run.cells for metric in COLUMNS if figure(cell, metric)}
+    known = {metric for run in runs for cell in run.cells.values() for metric in COLUMNS if figure(cell, metric)}
     return [
         (metric, head, "%" if UNITS[metric] == "1" else UNITS[metric])
         for metric, head in COLUMNS.items()
@@ -80,15 +80,15 @@ def columns(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     ]
 
 
-def numbers(runs: Sequence[Run]) -> dict[str, int]:
+def numbers(runs: Sequence[Evidence]) -> dict[str, int]:
     """Return the number of each cell by its id, in the order of the first run that has it."""
-    ids = dict.fromkeys(cell["cell"]["id"] for run in runs for cell in run.cells)
+    ids = dict.fromkeys(cell["cell"]["id"] for run in runs for cell in run.cells.values())
     return {id_: number for number, id_ in enumerate(ids, 1)}
 
 
-def rows(runs: Sequence[Run]) -> list[Row]:
+def rows(runs: Sequence[Evidence]) -> list[Row]:
     """Return a row per cell, in the order of their numbers."""
-    by_run = [{cell["cell"]["id"]: cell for cell in run.cells} for run in runs]
+    by_run = [{cell["cell"]["id"]: cell for cell in run.cells.values()} for run in runs]
     metrics = [metric for metric, _, _ in columns(runs)]
     tooltips = sum(map(len, by_run)) <= MAX_TOOLTIPS
     all_rows = [
@@ -149,15 +149,15 @@ class Fact:
         return len({*self.values}) > 1
 
 
-def facts(runs: Sequence[Run]) -> list[Fact]:
+def facts(runs: Sequence[Evidence]) -> list[Fact]:
     """Return the facts of the runs in the order of the records. An unknown one is shown as unknown."""
     found = [_facts(run) for run in runs]
     names = dict.fromkeys(name for facts_ in found for name in facts_)
     return [Fact(text.plain(n), tuple(text.plain(facts_.get(n) or "unknown") for facts_ in found)) for n in names]
 
 
-def _facts(run: Run) -> dict[str, str]:
-    record = run.record
+def _facts(run: Evidence) -> dict[str, str]:
+    record = run.run
     ended = "complete" if run.end else "interrupted: no record of an end"
     facts_: dict[str, str] = {
         "run": record["id"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import scale, sweep, text
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.panel import Point
@@ -23,9 +23,9 @@ def draw(material: Material) -> Drawn | None:
     )
 
 
-def _lines(index: int, run: Run) -> list[sweep.Line]:
+def _lines(index: int, run: Evidence) -> list[sweep.Line]:
     found: dict[sweep.Group, list[list[float]]] = {}
-    measured = [(record["cell"], shares) for record in run.cells if (shares := _shares(record))]
+    measured = [(record["cell"], shares) for record in run.cells.values() if (shares := _shares(record))]
     # The sweep of speculative tokens has a plot of its own.
     plain = [(cell, shares) for cell, shares in measured if not cell["server"]]
     for cell, shares in plain or measured:

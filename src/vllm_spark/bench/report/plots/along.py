@@ -7,7 +7,7 @@ from string import ascii_lowercase
 
 from markupsafe import Markup
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, sweep, table, text, thin, timeline
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.reading import figure, letter
@@ -51,10 +51,10 @@ def _panel(title: str, seconds: float, lines: Sequence[Line], panels: int = 1) -
     return Markup("").join(drawings)
 
 
-def _repeated(runs: Sequence[Run]) -> Repeated:
+def _repeated(runs: Sequence[Evidence]) -> Repeated:
     found: Repeated = {}
     for index, run in enumerate(runs):
-        for record in run.cells:
+        for record in run.cells.values():
             if known := figure(record, "decode"):
                 middle = record["started"] + record["seconds"] / 2
                 found.setdefault((table.kind(record["cell"]["id"]), index), []).append((middle, known["median"]))

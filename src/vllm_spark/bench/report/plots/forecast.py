@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import bars, marks, sweep, text
 from vllm_spark.bench.report.material import Drawn, Forecast, Material, Plot
 from vllm_spark.bench.report.reading import figure, letter
@@ -58,8 +58,8 @@ def _measured(index: int, start: float, end: float, what: str) -> bars.Bar:
     return bars.Bar(index, "", start, end, words, f"{what}, measured: {words}")
 
 
-def _measured_step(run: Run, cell: str) -> float | None:
-    for record in run.cells:
+def _measured_step(run: Evidence, cell: str) -> float | None:
+    for record in run.cells.values():
         if record["cell"]["id"] == cell and (step := figure(record, "step")):
             return float(step["median"])
     return None

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from vllm_spark.bench.evidence import Run
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import sweep, table, thin, timeline
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.bench.report.reading import is_number, letter
@@ -33,7 +33,7 @@ MAX_ALERTS = 40
 def draw(material: Material) -> Drawn | None:
     """Return a panel per host and field, with the runs over each other. Narrow and wide drawings are both made."""
     runs = material.runs
-    hosts = list(dict.fromkeys(host for run in runs for cell in run.cells for host in cell["samples"]))
+    hosts = list(dict.fromkeys(host for run in runs for cell in run.cells.values() for host in cell["samples"]))
     wanted = [(host, field) for host in hosts for field in FIELDS]
     series = {(host, field[0]): [_samples(run, host, field[0]) for run in runs] for host, field in wanted}
     filled = sum(1 for found in series.values() for samples in found if samples)
@@ -57,37 +57,37 @@ def draw(material: Material) -> Drawn | None:
     return Drawn(tuple(panels), sweep.run_legend(runs, range(len(runs))), wide=True)
 
 
-def _samples(run: Run, host: str, field: str) -> list[tuple[float, float]]:
+def _samples(run: Evidence, host: str, field: str) -> list[tuple[float, float]]:
     return [
         (sample["t"], value)
-        for cell in run.cells
+        for cell in run.cells.values()
         for sample in cell["samples"].get(host, ())
         if is_number(value := sample.get(field))
     ]
 
 
 def _trace(
-    index: int, runs: tuple[Run, ...], host: str, field: str, samples: list[tuple[float, float]]
+    index: int, runs: tuple[Evidence, ...], host: str, field: str, samples: list[tuple[float, float]]
 ) -> Callable[[int], Trace]:
     key = letter(index) if len(runs) > 1 else ""
     alerts = _throttled(runs[index], host) if field == THROTTLED else ()
     return lambda count: Trace(index, key, tuple(thin.thin(samples, count)), alerts)
 
 
-def _throttled(run: Run, host: str) -> tuple[tuple[float, str], ...]:
+def _throttled(run: Evidence, host: str) -> tuple[tuple[float, str], ...]:
     """Return the time at which each throttling began, with its reasons."""
-    samples: list[Sample] = [sample for cell in run.cells for sample in cell["samples"].get(host, ())]
+    samples: list[Sample] = [sample for cell in run.cells.values() for sample in cell["samples"].get(host, ())]
     parts = groupby(samples, key=lambda sample: sample.get("throttle", ""))
     begun = [(next(part)["t"], f"throttled: {reasons}") for reasons, part in parts if reasons]
     return tuple(begun[:MAX_ALERTS])
 
 
-def _strips(runs: Sequence[Run]) -> tuple[Cells, ...]:
+def _strips(runs: Sequence[Evidence]) -> tuple[Cells, ...]:
     numbers = table.numbers(runs)
     return tuple(
-        Cells(letter(index) if len(runs) > 1 else "", tuple(_span(cell, numbers) for cell in run.cells))
+        Cells(letter(index) if len(runs) > 1 else "", tuple(_span(cell, numbers) for cell in run.cells.values()))
         for index, run in enumerate(runs)
-        if run.cells
+        if run.cells.values()
     )
 
 

@@ -18,7 +18,7 @@ def draw(material: Material) -> Drawn | None:
     """Return a waterfall per kind of start (cold, warm), with the runs under each other in each phase."""
     kinds: dict[str, Starts] = {}
     for index, run in enumerate(material.runs):
-        for record in run.cells:
+        for record in run.cells.values():
             if record["phases"] and record["state"] == "measured":
                 kinds.setdefault(str(record["cell"]["server"].get("start", record["cell"]["id"])), []).append(
                     (index, record)

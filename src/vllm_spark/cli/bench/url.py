@@ -18,7 +18,7 @@ FOLDER = Path("reports/bench")
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
-    parser = commands.add_parser("run", help="measure a server; `bench URL` is the short form")
+    parser = commands.add_parser("url", help="measure a server; `bench URL` is the short form")
     parser.add_argument("url", metavar="URL", help="address of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="served name; default: the server's only model")
     parser.add_argument("--profile", default="smoke", help=f"one of {', '.join(profiles.names())}; default: smoke")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from vllm_spark.bench import judge
-from vllm_spark.bench.evidence import BENCH_EVIDENCE, load
-from vllm_spark.bench.judge import Judged
+from vllm_spark.bench import evidence, verdict
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, page
 from vllm_spark.bench.report.material import Forecast
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
+
+TOO_MANY = register("evidence-too-many", runbook="evidence-broken")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,7 +21,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("report", help="write the report of one or more runs as one HTML file")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="evidence file; the first one is run A")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.html", help="default: the first FILE as .html")
-    parser.add_argument("--recipe", default="", help="recipe of the forecast; default: the one that run A names")
     parser.set_defaults(run=run)
 
 
@@ -29,29 +29,30 @@ def run(args: argparse.Namespace) -> int:
     if len(args.files) > marks.COUNT:
         raise RefusedError(
             [
-                BENCH_EVIDENCE(
+                TOO_MANY(
                     what=f"{len(args.files)} evidence files",
                     expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
                     fix="name fewer files.",
                 )
             ]
         )
-    first, *others = args.files
-    judged = judge.judge(first, others[0] if others else None, args.recipe)
-    sentence = judged.verdict.sentence if judged.verdict.statements or judged.verdict.unusable else None
-    output: Path = args.output or first.with_suffix(".html")
-    runs = [judged.run, *map(load, others)]
-    output.write_text(page.page(runs, verdict=sentence, forecast=_forecast(judged)), encoding="utf-8")
+    runs = [evidence.read(path) for path in args.files]
+    baseline = runs[1] if len(runs) > 1 else verdict.previous(runs[0], args.files[0].parent)
+    judged = verdict.verdict(runs[0], baseline)
+    sentence = None if judged.state == "unknown" else judged.sentence
+    output: Path = args.output or args.files[0].with_suffix(".html")
+    output.write_text(page.page(runs, verdict=sentence, forecast=_forecast(runs[0])), encoding="utf-8")
     print(output)
     return 0
 
 
-def _forecast(judged: Judged) -> Forecast | None:
+def _forecast(run: Evidence) -> Forecast | None:
     """Return the forecast's terms beside the first cell of one stream without depth; None without such a cell."""
-    predicted = forecast.predicted(judged.recipe, ForecastRequest()) if judged.recipe else None
+    recipe = verdict.recipe(run)
+    predicted = forecast.predicted(recipe, ForecastRequest()) if recipe else None
     cells = [
         cell["cell"]["id"]
-        for cell in judged.run.cells
+        for cell in run.cells.values()
         if "step" in cell["figures"] and cell["cell"]["streams"] == 1 and not cell["cell"]["depth"]
     ]
     if predicted is None or not cells:

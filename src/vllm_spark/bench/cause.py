@@ -1,0 +1,101 @@
+"""Causes of a slower cell: a table of rules. Each is a pure function of the old and the new cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.node.bench.records import CellRecord
+
+# A ratio inside of 1 ± EQUAL counts as equal: the largest noise of one stream (noise.EXPERTS).
+EQUAL = 0.04
+# Acceptance is a property of the text, and the corpora are seeded: it hardly varies.
+LOWER_ACCEPTANCE = 0.92
+# A healthy run has 2500 MHz; a cap of 2200 MHz costs 15 to 35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark, 38).
+LOWER_CLOCK = 0.95
+GROWN_SWAP_GIB = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One cause: its sentence, its runbook, and the test of the two cells."""
+
+    id: str
+    what: str
+    runbook: str
+    holds: Callable[[CellRecord, CellRecord], bool]
+
+
+def ratio(old: CellRecord, new: CellRecord, metric: str) -> float | None:
+    """Return new median / old median, or None if one of them is missing or zero."""
+    before, after = (cell["figures"].get(metric) for cell in (old, new))
+    return after["median"] / before["median"] if before and after and before["median"] else None
+
+
+def sampled(cell: CellRecord, name: str) -> list[float]:
+    """Return the values of a sample of all hosts."""
+    rows: list[Mapping[str, Any]] = [dict(sample) for samples in cell["samples"].values() for sample in samples]
+    return [row[name] for row in rows if name in row]
+
+
+def _swap(old: CellRecord, new: CellRecord) -> bool:
+    values, before = sampled(new, "swap_gib"), sampled(old, "swap_gib")
+    grown = max(values, default=0.0) - min(values, default=0.0)
+    return grown > GROWN_SWAP_GIB or bool(before and values and max(values) - max(before) > GROWN_SWAP_GIB)
+
+
+def _throttled(old: CellRecord, new: CellRecord) -> bool:
+    return _thermal(new) and not _thermal(old)
+
+
+def _thermal(cell: CellRecord) -> bool:
+    samples = [sample for values in cell["samples"].values() for sample in values]
+    return any("thermal" in sample.get("throttle", "") for sample in samples)
+
+
+def _clocks(old: CellRecord, new: CellRecord) -> bool:
+    before, after = sampled(old, "sm_mhz"), sampled(new, "sm_mhz")
+    slower = bool(before and after) and statistics.median(after) < LOWER_CLOCK * statistics.median(before)
+    return slower and (_slower_step(old, new) or _slower_prefill(old, new))
+
+
+def _drafter(old: CellRecord, new: CellRecord) -> bool:
+    acceptance, step = ratio(old, new, "acceptance"), ratio(old, new, "step")
+    return acceptance is not None and acceptance < LOWER_ACCEPTANCE and (step is None or abs(step - 1) <= EQUAL)
+
+
+def _step_alone(old: CellRecord, new: CellRecord) -> bool:
+    prefill = ratio(old, new, "prefill")
+    return _slower_step(old, new) and prefill is not None and abs(prefill - 1) <= EQUAL
+
+
+def _both(old: CellRecord, new: CellRecord) -> bool:
+    return _slower_step(old, new) and _slower_prefill(old, new)
+
+
+def _slower_step(old: CellRecord, new: CellRecord) -> bool:
+    step = ratio(old, new, "step")
+    return step is not None and step > 1 + EQUAL
+
+
+def _slower_prefill(old: CellRecord, new: CellRecord) -> bool:
+    prefill = ratio(old, new, "prefill")
+    return prefill is not None and prefill < 1 - EQUAL
+
+
+# The first rule that holds names the cause: what the host shows counts before what the times show.
+RULES = (
+    Rule("swap", "the Spark swaps: swap in use grew", "swap", _swap),
+    Rule("thermal", "the GPU throttles because of its temperature", "gpu-clocks", _throttled),
+    Rule("clocks", "a lower clock of the GPU: step and prefill are slower together", "gpu-clocks", _clocks),
+    Rule("drafter", "the drafter: fewer tokens are accepted, and a step takes as long", "drafter", _drafter),
+    Rule("eager", "the step alone is slower: eager mode, no CUDA graphs, or other kernels", "slow", _step_alone),
+    Rule("engine", "step and prefill are slower at the same clocks: other kernels or other load", "slow", _both),
+)
+
+
+def find(old: CellRecord, new: CellRecord) -> Rule | None:
+    """Return the first rule that holds, or None if the cause is unknown."""
+    return next((rule for rule in RULES if rule.holds(old, new)), None)

@@ -1,0 +1,51 @@
+"""Keys of runs: how two of them differ, and whether their figures may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vllm_spark.core.text import DIGEST_DIGITS, short_digest
+from vllm_spark.node.bench.records import Key
+
+# A difference of this part does not change what was measured.
+REPORTED = ("toolkit",)
+DIGESTS = ("image", "commit", "launch")
+UNKNOWN = "unknown"
+
+
+def changes(old: Key, new: Key) -> list[str]:
+    """Return the parts that differ, e.g. `image 0c53… → a230…`. A part that is unknown in both runs does not differ."""
+    before, after = _parts(old), _parts(new)
+    names = list(dict.fromkeys([*before, *after]))
+    return [
+        f"{name} {_shown(name, before.get(name, ''))} → {_shown(name, after.get(name, ''))}"
+        for name in names
+        if before.get(name, "") != after.get(name, "")
+    ]
+
+
+def sentence(old: Key, new: Key) -> str:
+    """Return the changes as a line."""
+    differences = changes(old, new)
+    return f"changed: {', '.join(differences)}" if differences else "the keys are equal"
+
+
+def comparable(old: Key, new: Key) -> bool:
+    """Return True if the keys are equal apart from the parts that are only reported."""
+    return _measured(old) == _measured(new)
+
+
+def _parts(key: Key) -> dict[str, str]:
+    parts: Mapping[str, object] = key
+    return {name: str(value) for name, value in parts.items()}
+
+
+def _measured(key: Key) -> dict[str, str]:
+    return {name: value for name, value in _parts(key).items() if name not in REPORTED}
+
+
+def _shown(name: str, value: str) -> str:
+    if not value:
+        return UNKNOWN
+    digest = short_digest(value) if name in DIGESTS else value
+    return f"{digest}…" if name in DIGESTS and len(value) > DIGEST_DIGITS else digest

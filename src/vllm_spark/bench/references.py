@@ -1,0 +1,93 @@
+"""What a run is judged against beside an earlier run: the forecast and the expected figures of its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vllm_spark.bench.compare import MORE_IS_BETTER, Row, worthless
+from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB, GIB
+from vllm_spark.node.bench.records import UNITS, CellRecord
+from vllm_spark.sizing import forecast
+from vllm_spark.sizing.forecast import ForecastRequest
+
+# Operators with the same configuration differ by 8 %: 35.0, 36.9, 38 to 40 and 40.85 tok/s of the 26B in FP8, 6.5 and
+# 6.9 of the 31B.
+BETWEEN_OPERATORS = 0.08
+# Metric of a recipe's expected figure -> metric of a cell.
+METRICS = {
+    "decode": "decode",
+    "prefill": "prefill",
+    "cold start": "start",
+    "memory used": "memory",
+    "time to first token": "first_token",
+}
+TOGETHER = "together"
+FACTORS = {("GB", "GiB"): GB / GIB}
+
+
+def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
+    """Yield the decode of each cell beside its forecast. `old` is the nearer end of the forecast's interval."""
+    for name, cell in run.cells.items():
+        if cell["cell"]["server"] or worthless(cell) or "decode" not in cell["figures"]:
+            continue
+        load = cell["cell"]
+        context = load["depth"] + load["prompt"] + load["output"] // 2
+        speed = forecast.predicted(recipe, ForecastRequest(context=context, streams=load["streams"]))
+        measured = float(cell["figures"]["decode"]["median"])
+        if speed is None:
+            yield Row(name, "decode", "tok/s", None, measured, None, "not measured", "no forecast for this recipe")
+            continue
+        end = min(max(measured, speed.low), speed.high)
+        note = f"forecast {speed.low:.1f} to {speed.high:.1f}"
+        if measured > speed.ceiling * (1 + speed.spread):
+            note += "; above the physical limit: other weights, or a fault of counting"
+        judgement = "worse" if measured < speed.low else "better" if measured > speed.high else "same"
+        yield Row(name, "decode", "tok/s", end, measured, 0.0, judgement, note)  # type: ignore[arg-type]
+
+
+def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
+    """Yield every expected figure of the recipe beside what was measured."""
+    for entry in recipe.get("expected", []):
+        metric = _metric(entry)
+        label = f"{entry['metric']}, {entry['load']}"
+        cell = _cell(entry, metric, run) if metric else None
+        if cell is None:
+            reason = "no cell of this load was measured" if metric else "the bench does not measure it"
+            yield Row(label, entry["metric"], entry["unit"], entry["value"], None, None, "not measured", reason)
+            continue
+        yield _judged(label, entry, metric, cell)
+
+
+def _judged(label: str, entry: Document, metric: str, cell: CellRecord) -> Row:
+    factor = 1.0 if entry["unit"] == UNITS[metric] else FACTORS.get((entry["unit"], UNITS[metric]), 0.0)
+    if not factor:
+        note = f"unit {entry['unit']} instead of {UNITS[metric]}"
+        return Row(label, metric, entry["unit"], entry["value"], None, None, "not measured", note)
+    value, measured = entry["value"] * factor, float(cell["figures"][metric]["median"])
+    ratio = measured / value - 1 if metric in MORE_IS_BETTER else 1 - measured / value
+    judgement = "worse" if ratio < -BETWEEN_OPERATORS else "better" if ratio > BETWEEN_OPERATORS else "same"
+    note = f"{cell['cell']['id']}; {entry['source']}"
+    return Row(label, metric, UNITS[metric], value, measured, BETWEEN_OPERATORS, judgement, note)  # type: ignore[arg-type]
+
+
+def _metric(entry: Document) -> str:
+    metric = METRICS.get(entry["metric"], "")
+    return "total" if metric == "decode" and TOGETHER in entry["load"] else metric
+
+
+def _cell(entry: Document, metric: str, run: Evidence) -> CellRecord | None:
+    """Return the first measured cell with the metric and the load. A start needs no load: it must be a cold one."""
+    load: dict[str, Any] = entry.get("cell", {})
+    for cell in run.cells.values():
+        if worthless(cell) or metric not in cell["figures"]:
+            continue
+        cell_load: dict[str, Any] = dict(cell["cell"])
+        if metric == "start" and cell_load["server"].get("start") == "cold":
+            return cell
+        unchanged = not cell_load["server"] and all(cell_load[name] == value for name, value in load.items())
+        if unchanged and (load or metric == "memory"):
+            return cell
+    return None

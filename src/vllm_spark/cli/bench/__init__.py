@@ -1,0 +1,1 @@
+"""The command group `vllm-spark bench`: each sub-command is one file."""

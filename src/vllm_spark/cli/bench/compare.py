@@ -1,0 +1,37 @@
+"""`vllm-spark bench compare`: two runs, metric by metric."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from vllm_spark.bench import compare, evidence, key, verdict
+from vllm_spark.cli.bench import status, table
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("compare", help="compare two evidence files")
+    parser.add_argument("old", type=Path, metavar="A", help="evidence of the older run")
+    parser.add_argument("new", type=Path, metavar="B", help="evidence of the newer run")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison. Returns 1 if B is worse or worthless, or if nothing could be compared."""
+    with status.refusal_is_2():
+        old, new = evidence.read(args.old), evidence.read(args.new)
+    result = compare.compare(old, new)
+    state = verdict.compared_state(result)
+    if args.json:
+        rows = [asdict(row) | {"ratio": row.ratio} for row in result.rows]
+        print(json.dumps(asdict(result) | {"rows": rows, "state": state}, indent=2, ensure_ascii=False))
+    else:
+        print(f"{state}: {key.sentence(old.run['key'], new.run['key'])}")
+        table.show("", result.rows)
+        for cell, why in result.causes.items():
+            print(f"{cell}: {why}")
+    return 0 if state == "good" else 1

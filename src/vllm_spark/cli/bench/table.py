@@ -1,0 +1,37 @@
+"""The table of compared figures, for a terminal or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import rich.console
+import rich.table
+
+from vllm_spark.bench.compare import Row
+
+COLUMNS = ("cell", "metric", "unit", "A", "B", "ratio", "band", "judgement", "note")
+PIPE_WIDTH = 160
+UNKNOWN = "—"
+
+
+def show(title: str, rows: Sequence[Row], old: str = "A", new: str = "B") -> None:
+    """Print the rows with a title. Nothing is printed without rows."""
+    if not rows:
+        return
+    names = [{"A": old, "B": new}.get(name, name) for name in COLUMNS]
+    grid = rich.table.Table(*names, box=None, pad_edge=False, title=title, title_justify="left")
+    for row in rows:
+        grid.add_row(*cells(row))
+    rich.console.Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(grid, markup=False)
+
+
+def cells(row: Row) -> list[str]:
+    """Return the texts of a row."""
+    band = f"±{row.band:.1%}" if row.band else UNKNOWN
+    ratio = f"{row.ratio:.3f}" if row.ratio is not None else UNKNOWN
+    return [row.cell, row.metric, row.unit, _text(row.old), _text(row.new), ratio, band, row.judgement, row.note]
+
+
+def _text(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}"

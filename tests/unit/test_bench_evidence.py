@@ -1,0 +1,126 @@
+"""Reading of evidence files, keys, and the newest run of a deployment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench_runs import END, KEY, cell_record, parsed, run_record, text
+
+from vllm_spark.bench import evidence, export, key, verdict
+from vllm_spark.cli import main
+from vllm_spark.cli.bench import command
+from vllm_spark.core.refusal import RefusedError
+
+FILE = Path("run.jsonl")
+CELL = cell_record({"decode": [60.0, 61.0, 60.5]})
+
+
+def changed_figure(**changes: object) -> str:
+    figures = {"decode": CELL["figures"]["decode"] | changes}
+    return text(run_record(), CELL | {"figures": figures})
+
+
+BROKEN = {
+    "empty": ("", "no run record"),
+    "not JSON": (text(run_record()) + "{no\n" + text(END), "line 2: line 1, column 2: not JSON"),
+    "schema": (text(run_record(schema=2)), "schema 2 — expected: schema 1"),
+    "no run": (text(CELL), "a cell record before the run record"),
+    "two runs": (text(run_record(), run_record()), "a second run record"),
+    "after the end": (text(run_record(), END, CELL), "a record after the end"),
+    "unknown record": (text(run_record(), {"record": "note"}), "one of run, cell, end"),
+    "a list": ("[]\n", "line 1"),
+    "missing key": (text({name: value for name, value in run_record().items() if name != "key"}), "missing key key"),
+    "metric": (text(run_record(), CELL | {"figures": {"speed": CELL["figures"]["decode"]}}), "unknown metric speed"),
+    "unit": (changed_figure(unit="ms"), "decode in ms — expected: decode in tok/s"),
+    "NaN": (changed_figure(median=float("nan")), "NaN — expected: a finite number"),
+    "text as value": (changed_figure(values=["60"]), "expected: numbers"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN.values(), ids=BROKEN)
+def test_broken_files_are_refused(content: str, message: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        evidence.parse(content, FILE)
+    assert message in str(caught.value)
+    assert "Fix:" in str(caught.value)
+
+
+def test_a_cut_last_line_is_a_note() -> None:
+    read = evidence.parse(text(run_record(), CELL) + '{"record": "ce', FILE)
+    assert list(read.cells) == [CELL["cell"]["id"]]
+    assert any("line 3 is cut" in note for note in read.notes)
+    assert any("no end record" in note for note in read.notes)
+
+
+def test_a_later_cell_replaces_an_earlier_one() -> None:
+    later = cell_record({"decode": [50.0]})
+    assert parsed(run_record(), CELL, later).cells[CELL["cell"]["id"]]["figures"]["decode"]["median"] == 50
+
+
+KEYS = {
+    "image": ({"image": "sha256:a230ccccccccdddd"}, "changed: image 0c53aaaaaaaa… → a230cccccccc…", False),
+    "toolkit": ({"toolkit": "0.2.0"}, "changed: toolkit 0.1.0 → 0.2.0", True),
+    "unknown": ({"layout": "mlp=fp8"}, "changed: layout unknown → mlp=fp8", False),
+    "none": ({}, "the keys are equal", True),
+}
+
+
+@pytest.mark.parametrize(("change", "line", "comparable"), KEYS.values(), ids=KEYS)
+def test_keys(change: dict[str, str], line: str, *, comparable: bool) -> None:
+    old, new = parsed(run_record()).run["key"], parsed(run_record(key=KEY | change)).run["key"]
+    assert key.sentence(old, new) == line
+    assert key.comparable(old, new) is comparable
+
+
+def test_the_newest_run_of_a_deployment_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(text(run_record("2026-11-22T10:00:00Z", id="a" * 12), CELL, END))
+    (tmp_path / "b.jsonl").write_text(text(run_record(), CELL, END))
+    (tmp_path / "c.jsonl").write_text("broken\n")
+    line = verdict.latest(tmp_path, "chat")
+    assert line == "last bench: standard, 2026-11-23, decode 60.5 tok/s (spread 0.8 %), verdict good"
+    assert verdict.latest_lines(["other", "chat", "chat"], tmp_path) == [f"chat  {line}"]
+
+
+URLS = {
+    "url": (["bench", "http://spark-1:8000", "--model", "m"], ["bench", "url", "http://spark-1:8000", "--model", "m"]),
+    "sub-command": (["bench", "verdict", "a://b"], ["bench", "verdict", "a://b"]),
+    "other command": (["report", "http://x"], ["report", "http://x"]),
+    "alone": (["bench"], ["bench"]),
+}
+
+
+@pytest.mark.parametrize(("words", "result"), URLS.values(), ids=URLS)
+def test_a_url_stands_for_the_live_sub_command(words: list[str], result: list[str]) -> None:
+    assert command.with_url(words) == result
+
+
+def test_export_leaves_other_definitions_empty(tmp_path: Path) -> None:
+    cell = cell_record({"decode": [60.0, 62.0], "prefill": [1500.0], "first_chunk": [300.0]})
+    lines = export.write(parsed(run_record(), cell), tmp_path)
+    header, row = ((line.split(",")) for line in (tmp_path / "benchmark.csv").read_text().splitlines())
+    values = dict(zip(header, row, strict=True))
+    assert (values["test_name"], values["t_s_mean"], values["t_s_std"]) == ("tg128", "61.0", "1.0")
+    assert values["ttfr_mean"] == "300.0"
+    assert values["est_ppt_mean"] == values["peak_ts_mean"] == ""
+    assert any(line.startswith("est_ppt: empty") for line in lines)
+    assert json.loads((tmp_path / "metadata.json").read_text())["model"]["revision"] == "1" * 40
+
+
+STATUS = {"good": (1.0, 0), "worse": (0.7, 1), "broken": (None, 2)}
+
+
+@pytest.mark.parametrize(("factor", "status"), STATUS.values(), ids=STATUS)
+@pytest.mark.parametrize("verb", ["verdict", "compare"])
+def test_exit_status(verb: str, factor: float | None, status: int, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    old.write_text(text(run_record("2026-11-22T10:00:00Z", id="a" * 12), CELL, END))
+    values = [value * (factor or 1) for value in (60.0, 61.0, 60.5)]
+    new.write_text(text(run_record(), cell_record({"decode": values}), END) if factor else "broken\n")
+    words = ["bench", "verdict", str(new)] if verb == "verdict" else ["bench", "compare", str(old), str(new)]
+    try:
+        ended = main.main([*words, "--json"]) or main.main(words)
+    except SystemExit as error:
+        ended = int(str(error.code))
+    assert ended == status
