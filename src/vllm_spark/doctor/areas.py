@@ -31,6 +31,13 @@ def area_of(frames: Sequence[str]) -> str:
     return next(filter(None, (_area(place) for place in places if not _OUTER.match(place))), "")
 
 
+def area_by_words(line: str) -> str:
+    """Return the id of the first area whose words are in the message of an exception, or an empty text."""
+    if "KeyError" in line:  # its message is a name of the program, no sentence
+        return ""
+    return next((area["id"] for area in areas() if "words" in area and re.search(area["words"], line)), "")
+
+
 def _area(place: str) -> str:
     return next((area for pattern, area in _prefixes() if pattern.match(place)), "")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.doctor.areas import area_of, areas
+from vllm_spark.doctor.areas import area_by_words, area_of, areas
 
 _NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
 _LINE = 2000  # characters of a line that are searched
@@ -71,7 +71,8 @@ def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> D
     line = line[:_LINE]
     joined = "\n".join(frames)
     early = _first(line, joined, raised=raised, after_areas=False)
-    return early or _of_area(line, frames) or _first(line, joined, raised=raised, after_areas=True)
+    late = early or _of_area(area_of(frames), line) or _first(line, joined, raised=raised, after_areas=True)
+    return late or (_of_area(area_by_words(line), line) if raised else None)
 
 
 def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagnosis | None:
@@ -82,8 +83,7 @@ def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagno
     return None
 
 
-def _of_area(line: str, frames: Sequence[str]) -> Diagnosis | None:
-    area = area_of(frames)
+def _of_area(area: str, line: str) -> Diagnosis | None:
     if not area:
         return None
     family = next(family for family in families() if family.id == area)
@@ -112,7 +112,7 @@ def families() -> tuple[Family, ...]:
 
 
 def _area(entry: dict[str, Any]) -> Family:
-    fields = {name: value for name, value in entry.items() if name not in {"paths", "cause", "fix"}}
+    fields = {name: value for name, value in entry.items() if name not in {"paths", "words", "cause", "fix"}}
     return Family(**fields, rules=(Rule(entry["cause"], entry["fix"]),))
 
 

@@ -211,7 +211,8 @@ class Log:
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
         # An indented line belongs to the message above it.
-        kind = None if number in self._known or entry.text[:1].isspace() else alike(text)
+        indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
+        kind = None if number in self._known or indented else alike(text)
         if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
             self._counts[kind] += 1
             self._last_error = (text, number)
