@@ -170,3 +170,8 @@ def test_an_assertion_without_a_message_shows_its_source() -> None:
 def test_the_healthy_excerpts_have_a_source() -> None:
     sources = yaml.safe_load((corpus.HEALTHY / "index.yml").read_text(encoding="utf-8"))
     assert {path.stem for path in corpus.HEALTHY.glob("*.log")} == set(sources)
+
+
+def test_a_cause_that_is_unknown_within_its_area_allows_a_second_start() -> None:
+    assert all(family.transient for family in families() if family.id.startswith("area-"))
+    assert len(areas()) >= 15

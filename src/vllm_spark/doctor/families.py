@@ -113,7 +113,8 @@ def families() -> tuple[Family, ...]:
 
 def _area(entry: dict[str, Any]) -> Family:
     fields = {name: value for name, value in entry.items() if name not in {"paths", "words", "cause", "fix"}}
-    return Family(**fields, rules=(Rule(entry["cause"], entry["fix"]),))
+    # The cause within an area is unknown, so that a second start may succeed.
+    return Family(**fields, rules=(Rule(entry["cause"], entry["fix"]),), transient=True)
 
 
 @cache
