@@ -30,7 +30,8 @@ from vllm_spark.verify import runner
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
 HOST = "spark1"
-IMPORT = re.compile(r"^from ansible\.module_utils\.(spark_\w+) import", re.MULTILINE)
+UTILS = r"ansible_collections\.vllm_spark\.toolkit\.plugins\.module_utils"
+IMPORT = re.compile(rf"^from {UTILS}\.(spark_\w+) import", re.MULTILINE)
 
 # Replaces Ansible on the host: passes the parameters to a module and collects its result.
 STUB = """
