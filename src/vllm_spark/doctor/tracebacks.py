@@ -43,7 +43,7 @@ _UNFINISHED = re.compile(r"(?:[:,=(]|\bnamed)$")  # the message continues on the
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
 # A line of pydantic's message whose first line is missing.
-_DETAIL = re.compile(r"\s+(?:Value error|Assertion failed), \S")
+_DETAIL = re.compile(r"\s*(?:Value error|Assertion failed), \S")
 _MARKS_BELOW = re.compile(r"[\s~^.]*$")  # what Python prints under a line of source
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 NO_DIGITS = str.maketrans("", "", "0123456789")
