@@ -48,7 +48,8 @@ class Case:
         """Return the verdict on the doctor's first finding, and that finding."""
         judgement = judge([command.read(str(FAILED / f"{self.name}.log"))])
         fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
-        first = next(iter([*fatal, *judgement.unrecognised]), None)
+        warned = [finding for finding in judgement.findings if finding.signature in self.expected]
+        first = next(iter([*fatal, *judgement.unrecognised, *warned]), None)
         if first is None:
             return "all clear", None
         if first.signature in self.expected:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import doctor_corpus as corpus
 from vllm_spark.doctor import command
+from vllm_spark.doctor.areas import area_of, areas
 from vllm_spark.doctor.diagnosis import judge, root_cause
 from vllm_spark.doctor.families import Family, classify, families
+from vllm_spark.doctor.log import Log
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 CASES = list(corpus.cases())
@@ -54,7 +57,7 @@ def test_an_example_leads_to_its_own_family(family: Family) -> None:
 def test_the_file_of_families_has_only_known_fields() -> None:
     text = Path(str(families.__wrapped__.__code__.co_filename)).with_suffix(".yml").read_text(encoding="utf-8")
     rules = [rule for family in yaml.safe_load(text)["families"] for rule in family["rules"]]
-    assert all(set(rule) <= {"line", "frames", "exception_only", "cause", "fix"} for rule in rules)
+    assert all(set(rule) <= {"line", "frames", "exception_only", "after_areas", "cause", "fix"} for rule in rules)
     assert all("line" in rule or "frames" in rule for rule in rules)
 
 
@@ -95,3 +98,80 @@ def test_a_fix_depends_on_what_failed(line: str, frames: list[str], family: str 
     found = classify(line, frames)
     assert (found.family.id if found else None) == family
     assert found is None or fix in found.fix
+
+
+LINES = yaml.safe_load((Path(__file__).parents[1] / "data" / "doctor-lines.yml").read_text(encoding="utf-8"))
+
+
+def first(*lines: str) -> str:
+    log = Log()
+    log.read("\n".join(lines) + "\n")
+    judgement = judge([log])
+    return next((finding.signature for finding in (*judgement.findings, *judgement.unrecognised)), "")
+
+
+@pytest.mark.parametrize("row", LINES, ids=lambda row: row["text"].strip().splitlines()[-1][:50])
+def test_a_message_leads_to_its_cause(row: dict[str, str]) -> None:
+    assert first(*row["text"].splitlines()) == row["expected"]
+
+
+@pytest.mark.parametrize("area", areas(), ids=lambda area: area["id"])
+def test_each_prefix_of_an_area_leads_to_it(area: dict[str, Any]) -> None:
+    for path in area["paths"]:
+        place = path.replace("*", "x/y.py")
+        frame = place if " " in place else f"{place}{'/' if place.isidentifier() else ''}module.py function"
+        assert area_of(["vllm/v1/engine/core.py run", f"/opt/python3.12/dist-packages/{frame}"]) == area["id"], path
+
+
+OOM = "(EngineCore pid=9) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB."
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        (
+            '(EngineCore pid=9)   File "/a/vllm/v1/worker/gpu_worker.py", line 7, in determine_available_memory',
+            "loaded",
+        ),
+        ("(APIServer pid=1) ERROR 11-20 10:00:00 [async_llm.py:1] AsyncLLM output_handler failed.", "request"),
+        ("hello", "do not show"),
+    ],
+)
+def test_a_full_memory_says_when(line: str, phase: str) -> None:
+    finding = root_cause([line, OOM])
+    assert finding is not None
+    assert finding.signature == "cuda-out-of-memory"
+    assert phase in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        (
+            "node:1:1 [0] NCCL INFO Using network Socket",
+            "node:1:1 [0] NCCL INFO comm 0x1 nRanks 2 nNodes 1 localRanks 2",
+        ),
+        ("Ignored error: [Errno 13] Permission denied: '/root/.cache/a'", "INFO:     Application startup complete."),
+    ],
+)
+def test_a_line_that_another_one_explains_is_no_finding(line: str, other: str) -> None:
+    assert first(line)
+    assert first(line, other) == first(other, line) == ""
+
+
+def test_an_assertion_without_a_message_shows_its_source() -> None:
+    finding = root_cause(
+        ["Traceback (most recent call last):", '  File "a.py", line 1, in a', "    assert b == c", "AssertionError"]
+    )
+    assert finding is not None
+    assert finding.line == "AssertionError: assert b == c"
+
+
+def test_the_healthy_excerpts_have_a_source() -> None:
+    sources = yaml.safe_load((corpus.HEALTHY / "index.yml").read_text(encoding="utf-8"))
+    assert {path.stem for path in corpus.HEALTHY.glob("*.log")} == set(sources)
+
+
+def test_a_cause_that_is_unknown_within_its_area_allows_a_second_start() -> None:
+    assert all(family.transient for family in families() if family.id.startswith("area-"))
+    assert len(areas()) >= 15

@@ -67,7 +67,8 @@ def _host_cells(check: Check) -> tuple[str, ...]:
 
 def _family_cells(family: Family) -> tuple[str, ...]:
     transient = "yes" if family.transient else "no"
-    return family.id, f"`{family.example}`", transient, _runbook(family.runbook), family.source
+    example = f"`{family.example.strip().splitlines()[-1].strip()}`"
+    return family.id, example, transient, _runbook(family.runbook), family.source
 
 
 def _cells(signature: Signature) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 LOGGED = "the engine logged an error that no signature knows"
 SERVING = "Application startup complete."
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
+# The API server refuses one request and goes on. The next lines are that request's traceback.
+REQUEST = re.compile(r"Error in preprocessing prompt inputs|Error with model object=")
 # A server that is stopped from outside (v1/engine/core.py, 0.32.0). What it prints afterwards is not a failure.
 STOPPED = re.compile(r"\[shutdown\] .*\breceived signal=SIG(?:TERM|INT)")
 FATAL = frozenset({"ERROR", "CRITICAL"})
@@ -63,5 +65,5 @@ MARKS = (
         "terminate",
         "OutOf",
     ),
-    *("usage: ", "Segmentation", '"MESSAGE":[', '"MESSAGE": ['),
+    *("usage: ", "Segmentation", "Value error, ", "Assertion failed, ", '"MESSAGE":[', '"MESSAGE": ['),
 )

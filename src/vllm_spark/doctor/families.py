@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from vllm_spark.doctor.areas import area_by_words, area_of, areas
+
 _NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
 _LINE = 2000  # characters of a line that are searched
 _SENTENCE = 300  # characters of a message within a cause
@@ -25,6 +27,7 @@ class Rule:
     line: re.Pattern[str] | None = None
     frames: re.Pattern[str] | None = None
     exception_only: bool = False
+    after_areas: bool = False  # so loose that an area of the engine names the cause better
 
     def values(self, line: str, frames: str, *, raised: bool) -> dict[str, str] | None:
         """Return the values of the templates, or None if the rule does not match."""
@@ -67,13 +70,29 @@ def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> D
     exception."""
     line = line[:_LINE]
     joined = "\n".join(frames)
-    for family in families():
-        for rule in family.rules:
-            values = rule.values(line, joined, raised=raised)
-            if values is not None:
-                cause = " ".join(rule.cause.format(**values).split()).rstrip(".:")
-                return Diagnosis(family, cause, " ".join(rule.fix.format(**values).split()))
+    early = _first(line, joined, raised=raised, after_areas=False)
+    late = early or _of_area(area_of(frames), line) or _first(line, joined, raised=raised, after_areas=True)
+    return late or (_of_area(area_by_words(line), line) if raised else None)
+
+
+def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagnosis | None:
+    for family, rule in _rules(after_areas=after_areas):
+        values = rule.values(line, frames, raised=raised)
+        if values is not None:
+            return _diagnosis(family, rule, values)
     return None
+
+
+def _of_area(area: str, line: str) -> Diagnosis | None:
+    if not area:
+        return None
+    family = next(family for family in families() if family.id == area)
+    return _diagnosis(family, family.rules[0], {"sentence": sentence(line)})
+
+
+def _diagnosis(family: Family, rule: Rule, values: dict[str, str]) -> Diagnosis:
+    cause = " ".join(rule.cause.format(**values).split()).rstrip(".:")
+    return Diagnosis(family, cause, " ".join(rule.fix.format(**values).split()))
 
 
 def sentence(line: str) -> str:
@@ -84,11 +103,28 @@ def sentence(line: str) -> str:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Load the families in the order of their file. Raises TypeError, KeyError or re.error on a malformed file."""
+    """Load the families in the order of their file, then the areas as families. Raises TypeError, KeyError or re.error
+    on a malformed file."""
     text = resources.files("vllm_spark.doctor").joinpath("families.yml").read_text(encoding="utf-8")
+    entries = yaml.safe_load(text)["families"]
+    named = [Family(**{**entry, "rules": tuple(_rule(**rule) for rule in entry["rules"])}) for entry in entries]
+    return (*named, *map(_area, areas()))
+
+
+def _area(entry: dict[str, Any]) -> Family:
+    fields = {name: value for name, value in entry.items() if name not in {"paths", "words", "cause", "fix"}}
+    # The cause within an area is unknown, so that a second start may succeed.
+    return Family(**fields, rules=(Rule(entry["cause"], entry["fix"]),), transient=True)
+
+
+@cache
+def _rules(*, after_areas: bool) -> tuple[tuple[Family, Rule], ...]:
+    """Return the rules that have a pattern, in their order."""
     return tuple(
-        Family(**{**entry, "rules": tuple(_rule(**rule) for rule in entry["rules"])})
-        for entry in yaml.safe_load(text)["families"]
+        (family, rule)
+        for family in families()
+        for rule in family.rules
+        if (rule.line or rule.frames) and rule.after_areas == after_areas
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from vllm_spark.doctor import carriers, failure_lines, families
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
-from vllm_spark.doctor.signatures import Signature, harmless, signatures
+from vllm_spark.doctor.signatures import Signature, harmless, notes, signatures
 from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
@@ -50,6 +50,8 @@ class Log:
     _serving: bool = False
     _stopped: int | None = None  # the line that stopped a serving engine
     _usage: bool = False
+    _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
+    _request: bool = False  # a request was refused; its traceback does not end the server
     _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
     _carrier: re.Pattern[str] | None = None
     _lessons: int = _LESSONS
@@ -112,7 +114,8 @@ class Log:
                 and not _is_harmless(raised.line)
                 and (self._stopped is None or raised.number < self._stopped)
             )
-            ended = self._ended or next(wrappers, None) or (None if self._serving else self._tracebacks.unfinished)
+            cut = None if self._serving or self._request else self._tracebacks.unfinished
+            ended = self._ended or next(wrappers, None) or cut
             return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
         return found
 
@@ -121,8 +124,17 @@ class Log:
         for signature in signatures():
             keys = [key for key in self._findings if key[0] == signature.id]
             enough = sum(self._counts[key] for key in keys) >= signature.at_least
-            if enough and (not signature.at_end or self._last.get(signature.id, 0) > self.lines - _SPAN):
-                yield from (replace(self._findings[key], count=self._counts[key]) for key in keys)
+            at_end = self._last.get(signature.id, 0) > self.lines - _SPAN
+            counts = at_end or not signature.at_end if enough else at_end and signature.or_at_end
+            if counts and signature.unless not in self._noted:
+                yield from (self._said(signature, self._findings[key], self._counts[key]) for key in keys)
+
+    def _said(self, signature: Signature, finding: Finding, count: int) -> Finding:
+        """Return a finding with the texts that depend on the rest of the log. They are not templates."""
+        case = next((case.texts for case in signature.cases if case.in_log in self._noted), None)
+        if case is None:
+            return replace(finding, count=count)
+        return replace(finding, count=count, cause=case.cause, fix=case.fix, runbook=case.runbook)
 
     def _families(self) -> list[Finding]:
         """Return the findings of the families by their first lines, those with the same cause as one."""
@@ -164,6 +176,7 @@ class Log:
         order = sorted(range(len(entries)), key=lambda index: entries[index].process)
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
+        self._noted.update(note for note in notes() if note not in self._noted and note.search(text))
         for signature in expected:
             for match in signature.pattern.finditer(text):
                 places = range(bisect_right(begins, match.start()) - 1, bisect_right(begins, match.end()))
@@ -198,7 +211,8 @@ class Log:
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
         # An indented line belongs to the message above it.
-        kind = None if number in self._known or entry.text[:1].isspace() else alike(text)
+        indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
+        kind = None if number in self._known or indented else alike(text)
         if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
             self._counts[kind] += 1
             self._last_error = (text, number)
@@ -230,6 +244,7 @@ class Log:
             self._serving, self._ended, self._stopped = True, None, None
         elif self._serving and failure_lines.STOPPED.search(text):
             self._stopped = number
+        self._request = self._request or bool(failure_lines.REQUEST.match(text))
         ended = entry.level not in NOT_FATAL and failure_lines.ENDED.search(text)
         if ended and self._stopped is None and not _is_harmless(text):
             self._ended = (text, number)

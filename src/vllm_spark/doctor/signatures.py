@@ -34,10 +34,11 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class SpecialCase:
-    """Texts for the matches of a signature that also match `when`."""
+    """Texts for the matches of a signature that also match `when`, or for a log that also has `in_log`."""
 
-    when: re.Pattern[str]
     texts: Texts
+    when: re.Pattern[str] | None = None
+    in_log: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,13 @@ class Signature:
     at_least: int = 1  # lines of one log; fewer are normal
     cases: tuple[SpecialCase, ...] = ()
     at_end: bool = False  # counts only near the end of a log: the next lines are missing
+    or_at_end: bool = False  # fewer lines count there
+    unless: re.Pattern[str] | None = None  # does not count in a log that also has this
 
     def texts(self, matched: str) -> tuple[Texts, dict[str, str]]:
         """Return the texts for a match, and the named groups of the special case, if one applies."""
         for case in self.cases:
-            if found := case.when.search(matched):
+            if case.when and (found := case.when.search(matched)):
                 return case.texts, found.groupdict(default="")
         return Texts(self.cause, self.fix, self.runbook), {}
 
@@ -126,16 +129,34 @@ def harmless() -> tuple[Harmless, ...]:
 
 
 @cache
+def notes() -> tuple[re.Pattern[str], ...]:
+    """Return what a log is searched for only because a signature depends on it."""
+    cases = (case.in_log for signature in signatures() for case in signature.cases)
+    return tuple({pattern for pattern in (*cases, *(signature.unless for signature in signatures())) if pattern})
+
+
+@cache
 def _file() -> dict[str, Any]:
     text = resources.files("vllm_spark.doctor").joinpath("signatures.yml").read_text(encoding="utf-8")
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 
 
-def _signature(*, pattern: str, cases: Sequence[Mapping[str, str]] = (), **fields: Any) -> Signature:
+def _signature(
+    *, pattern: str, cases: Sequence[Mapping[str, str]] = (), unless: str | None = None, **fields: Any
+) -> Signature:
     general = Texts(fields["cause"], fields["fix"], fields["runbook"])
-    special = tuple(
-        SpecialCase(re.compile(case["when"]), replace(general, **{k: v for k, v in case.items() if k != "when"}))
-        for case in cases
+    return Signature(
+        pattern=re.compile(pattern, re.MULTILINE),
+        cases=tuple(_case(general, **case) for case in cases),
+        unless=re.compile(unless) if unless else None,
+        **fields,
     )
-    return Signature(pattern=re.compile(pattern, re.MULTILINE), cases=special, **fields)
+
+
+def _case(general: Texts, *, when: str | None = None, in_log: str | None = None, **texts: str) -> SpecialCase:
+    return SpecialCase(
+        replace(general, **texts),
+        when=re.compile(when) if when else None,
+        in_log=re.compile(in_log) if in_log else None,
+    )

@@ -42,6 +42,9 @@ _FRAMES = 12  # kept of a traceback, the innermost ones
 _UNFINISHED = re.compile(r"(?:[:,=(]|\bnamed)$")  # the message continues on the next line
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
+# A line of pydantic's message whose first line is missing.
+_DETAIL = re.compile(r"\s*(?:Value error|Assertion failed), \S")
+_MARKS_BELOW = re.compile(r"[\s~^.]*$")  # what Python prints under a line of source
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 NO_DIGITS = str.maketrans("", "", "0123456789")
 _KINDS = 200  # kept of one log; a log that consists of tracebacks must not fill the memory
@@ -84,7 +87,8 @@ class _Stream:
     open: bool = False
     linked: bool = False
     ignored: bool = False
-    last: tuple[str, int] = ("", 0)  # the last frame
+    last: tuple[str, int] = ("", 0)  # the last frame, or the header of a traceback without frames
+    source: str = ""  # the line of source under it
     skipped: bool = False  # the traceback of an ignored exception
     tail: int = 0
     frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
@@ -118,7 +122,9 @@ class Tracebacks:
     @property
     def unfinished(self) -> tuple[str, int] | None:
         """Return the last frame of a traceback that the log does not finish, with its line number, or None."""
-        cut = [stream.last for stream in self._streams.values() if stream.frames and not stream.skipped]
+        cut = [
+            stream.last for stream in self._streams.values() if (stream.frames or stream.open) and not stream.skipped
+        ]
         return max(cut, key=lambda last: last[1]) if cut else None
 
     def chains(self) -> list[Chain]:
@@ -147,9 +153,10 @@ class Tracebacks:
             stream.open, stream.skipped, stream.tail = not stream.ignored, stream.ignored, 0
             stream.ignored = False
             stream.frames.clear()
+            stream.last, stream.source = (text.strip(), number), ""
         elif frame := _FRAME.match(text):
             stream.frames.append(f"{frame['file']} {frame['function']}")
-            stream.last = (text.strip(), number)
+            stream.last, stream.source = (text.strip(), number), ""
             return stream.open
         elif text.startswith(_LINKS):
             stream.linked, stream.tail = True, 0
@@ -157,18 +164,22 @@ class Tracebacks:
             _complete(stream, text)
         elif stream.skipped and _EXCEPTION.match(text):
             stream.skipped = False
-        elif (stream.open and text[:1].strip()) or _BARE.match(text):
+        elif (stream.open and text[:1].strip()) or _BARE.match(text) or _DETAIL.match(text):
             self._close(stream, Raised(text.strip(), number), known)
         elif text.startswith("Exception ignored in"):  # Python's own note of a failing __del__: never a cause
             stream.ignored = True
         else:
+            if stream.frames and not stream.source and not _MARKS_BELOW.match(text):
+                stream.source = text.strip()
             return stream.open
         return True
 
     def _close(self, stream: _Stream, raised: Raised, known: Callable[[], bool]) -> None:
         """Read the line that ends a traceback."""
-        if not _EXCEPTION.match(raised.line):
+        if not (_EXCEPTION.match(raised.line) or _DETAIL.match(f" {raised.line}")):
             return
+        if raised.line.rstrip(":").endswith("AssertionError") and stream.source.startswith("assert"):
+            raised.line = f"{raised.line.rstrip(':')}: {stream.source}"  # it has no message of its own
         raised.known = known()
         raised.frames = tuple(stream.frames)
         stream.frames.clear()
