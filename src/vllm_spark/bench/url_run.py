@@ -17,8 +17,7 @@ from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.core import version
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.node.bench import corpora, corpus, evidence_file, faults
-from vllm_spark.node.bench.cell_run import Messages
+from vllm_spark.node.bench import corpora, evidence_file, faults, job
 from vllm_spark.node.bench.records import SCHEMA, Cell, RunRecord, Sample
 from vllm_spark.node.bench.runner import Progress, Runner
 from vllm_spark.node.bench.server import Server, ServerError
@@ -32,10 +31,7 @@ BENCH_FILE = register("bench-file", runbook="bench-refused")
 
 # Version of the client's definitions. Figures of another version are not comparable.
 PROTOCOL = 1
-SEED = 15
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# The prompts of a warm-up are others than those of the measured runs.
-WARM_UP_INDEX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,7 @@ class UrlRun:
             runner = Runner(
                 server,
                 self.profile.rules,
-                prompt=_prompts(server, record["id"]),
+                prompt=job.prompts(server, record["id"]),
                 samples=lambda since: _samples(sampler, since),
                 report=report,
                 gpus={socket.gethostname(): sampler.gpu} if sampler else {},
@@ -147,17 +143,6 @@ class UrlRun:
             },
             "host": {},
         }
-
-
-def _prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
-    def messages(cell: Cell, run: int, stream: int) -> Messages:
-        number = run if run >= 0 else WARM_UP_INDEX - run
-        index = number * cell["streams"] + stream
-        return corpus.prompt(
-            cell["corpus"], SEED, index, cell["prompt"], cell["depth"], server.count_tokens, f"{salt}/{cell['id']}"
-        )
-
-    return messages
 
 
 def _samples(sampler: Sampler | None, since: float) -> dict[str, list[Sample]]:

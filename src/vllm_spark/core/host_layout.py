@@ -13,6 +13,10 @@ LIVENESS = f"{PROGRAM_DIR}/liveness"
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 
+# Of `bench`: programs, and the evidence of a run that has not been fetched yet.
+BENCH_PROGRAM_DIR = f"{PROGRAM_DIR}/bench"
+BENCH_DIR = "/var/lib/vllm-spark/bench"
+
 # Of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
 PULL_PROGRAM_DIR = f"{PROGRAM_DIR}/pull"
 JOBS_DIR = f"{RUN_DIR}/pull"

@@ -1,0 +1,176 @@
+"""The bench as a job on the head: reads its request, measures, and leaves its evidence. Runs as a unit of systemd.
+
+    python3 -m vllm_spark.node.bench.job JOB
+
+RUN_DIR/JOB.request    0600, read once
+RUN_DIR/JOB.progress   a ProgressJson, rewritten at most once a second
+RUN_DIR/JOB.result     {"ok": true, "failed": 0}, or {"ok": false, "reason": id, "detail": "…"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TypedDict
+
+from vllm_spark.node.bench import corpus, evidence_file
+from vllm_spark.node.bench.cell_run import Messages, Rules
+from vllm_spark.node.bench.records import Cell, CellRecord, RunRecord, Sample
+from vllm_spark.node.bench.runner import Progress, Runner
+from vllm_spark.node.bench.server import Server, ServerError
+from vllm_spark.node.bench.stream import Endpoint
+from vllm_spark.node.bench.telemetry import Sampler
+
+RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
+WRITE_INTERVAL_S = 1.0
+KEY = "VLLM_API_KEY"
+SEED = 15
+# The prompts of a warm-up are others than those of the measured runs.
+WARM_UP_INDEX = 1_000_000
+
+
+class JobRequest(TypedDict):
+    """What to measure. `env_path` is the env file of the deployment, which has the API key; empty without one."""
+
+    url: str
+    model: str
+    env_path: str
+    host: str  # name of this host in the samples
+    path: str  # the evidence file; an interrupted run continues in it
+    run: RunRecord
+    cells: list[Cell]
+    rules: dict[str, Any]
+    accepted: list[str]
+
+
+class ProgressJson(TypedDict):
+    """The progress of a job. `last` is the cell that ended last, without samples; None before the first end."""
+
+    cell: str
+    done: int
+    cells: int
+    run: int
+    rate: float
+    left_s: float | None
+    failed: int
+    last: CellRecord | None
+
+
+def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
+    """Return the function that makes the messages of (cell, run, stream). `salt` must differ from run to run."""
+
+    def messages(cell: Cell, run: int, stream: int) -> Messages:
+        number = run if run >= 0 else WARM_UP_INDEX - run
+        index = number * cell["streams"] + stream
+        return corpus.prompt(
+            cell["corpus"], SEED, index, cell["prompt"], cell["depth"], server.count_tokens, f"{salt}/{cell['id']}"
+        )
+
+    return messages
+
+
+def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress:
+    """Measure the cells of a request on this host. Raises ServerError."""
+    server = Server.connect(Endpoint(request["url"], _key(request["env_path"])), request["model"])
+    with Sampler(time.perf_counter(), clock=time.perf_counter) as sampler:
+
+        def samples(since: float) -> dict[str, list[Sample]]:
+            return {request["host"]: sampler.samples(since)}
+
+        runner = Runner(
+            server,
+            Rules(**request["rules"]),
+            prompt=prompts(server, request["run"]["id"]),
+            samples=samples,
+            report=report,
+            gpus={request["host"]: sampler.gpu},
+            accepted=request["accepted"],
+        )
+        path = Path(request["path"])
+        try:
+            return runner.run(request["run"], request["cells"], path)
+        except evidence_file.OtherRunError:
+            # The deployment has changed since that run was interrupted. Its cells are kept beside the new file.
+            path.replace(path.with_suffix(".old.jsonl"))
+            return runner.run(request["run"], request["cells"], path)
+
+
+def run(job: str) -> int:
+    """Run a job and write its result. Returns the exit status."""
+    request_file = RUN_DIR / f"{job}.request"
+    request: JobRequest = json.loads(request_file.read_text(encoding="utf-8"))
+    request_file.unlink()
+    writer = _ProgressWriter(RUN_DIR / f"{job}.progress")
+    result: dict[str, Any]
+    try:
+        result = {"ok": True, "failed": measure(request, writer.write).failed}
+    except ServerError as error:
+        result = {"ok": False, "reason": "server", "detail": str(error)}
+    except OSError as error:
+        result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
+    _write(RUN_DIR / f"{job}.result", result)
+    return int(not result["ok"])
+
+
+class _ProgressWriter:
+    """Writes the progress, at most once per interval, and always when a cell has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written_at = 0.0
+        self._done = -1
+
+    def write(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.done == self._done and now - self._written_at < WRITE_INTERVAL_S:
+            return
+        self._written_at, self._done = now, progress.done
+        _write(self._path, dict(progress_json(progress)))
+
+
+def progress_json(progress: Progress) -> ProgressJson:
+    """Return a progress as JSON."""
+    last: CellRecord | None = {**progress.last, "samples": {}} if progress.last else None
+    return {
+        "cell": progress.cell,
+        "done": progress.done,
+        "cells": progress.cells,
+        "run": progress.run,
+        "rate": round(progress.rate, 2),
+        "left_s": progress.left_s,
+        "failed": progress.failed,
+        "last": last,
+    }
+
+
+def _key(env_path: str) -> str:
+    """Return the API key of an env file; empty without one."""
+    if not env_path or not os.path.exists(env_path):
+        return ""
+    lines = Path(env_path).read_text(encoding="utf-8").splitlines()
+    pairs = [line.partition("=") for line in lines if not line.startswith("#")]
+    return next((value for name, _, value in pairs if name == KEY), "")
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a file, so that a reader never sees a part of it."""
+    part = path.with_suffix(path.suffix + ".part")
+    part.write_text(json.dumps(document), encoding="utf-8")
+    part.replace(path)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    # The sampler's nvidia-smi ends with this process.
+    signal.signal(signal.SIGTERM, _stop)
+    sys.exit(run(sys.argv[1]))
