@@ -236,8 +236,26 @@ def run(*args: str) -> int:
 
 
 def test_a_clean_log_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(str(LOGS / "31b-bf16.log"), str(LOGS / "31b-fp8.log")) == 0
-    assert capsys.readouterr().out == "no finding in 85 lines of 2 logs\n"
+    serving = LOGS / "26b-a4b-nvfp4-marlin.serve.log"
+    lines = len(serving.read_text(encoding="utf-8").splitlines())
+    assert run(str(serving)) == 0
+    assert capsys.readouterr().out == f"no finding in {lines} lines of 1 log\n"
+
+
+def test_a_log_without_a_failure_and_without_a_server_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "cut.log"
+    cut.write_text("INFO 06-11 10:00:00 [core.py:98] Initializing a V1 LLM engine\n", encoding="utf-8")
+    assert run(str(cut)) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("unknown: 1 line of 1 log, with neither a failure nor a server that serves")
+    assert "Fix: sudo journalctl" in shown
+    assert run(str(cut), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unknown"] is True
+    (tmp_path / "empty.log").write_text("", encoding="utf-8")
+    assert run(str(tmp_path / "empty.log")) == 0
+    assert capsys.readouterr().out == "no finding in 0 lines of 1 log\n"
 
 
 def test_the_output_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

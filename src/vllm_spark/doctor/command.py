@@ -23,6 +23,7 @@ from vllm_spark.doctor.log_lines import ByteStream, blocks
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
+WHOLE_RUN = "sudo journalctl -u vllm@<deployment>.service -o cat --no-pager | vllm-spark doctor -"
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
 # Exit statuses; 0 is a log without a finding.
@@ -70,6 +71,16 @@ def status(judgement: Judgement) -> int:
     return FAILURE if judgement.failed else WARNINGS if judgement.findings else 0
 
 
+def unknown(judgement: Judgement, logs: Sequence[Log]) -> bool:
+    """Return True if the logs show neither a finding nor a server that serves, as a log that is cut does."""
+    return (
+        any(log.lines for log in logs)
+        and not judgement.findings
+        and not judgement.unrecognised
+        and not any(log.served for log in logs)
+    )
+
+
 def read(name: str) -> Log:
     """Diagnose one log. Raises OSError if it cannot be read, and NotTextError if it is not text."""
     title = "standard input" if name == STANDARD_INPUT else name
@@ -106,6 +117,10 @@ def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     """Yield the findings as lines for the operator."""
     read_lines = sum(log.lines for log in logs)
     amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
+    if unknown(judgement, logs):
+        yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
+        yield f"   Fix: {WHOLE_RUN}"
+        return
     if not judgement.findings and not judgement.unrecognised:
         yield f"no finding in {amount}"
         return
@@ -128,8 +143,10 @@ def _numbered(findings: Sequence[Finding], first: int) -> Iterator[str]:
 
 
 def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:
-    """Return the same as JSON: `findings` and `unrecognised` in their order, and the number of lines of each log."""
+    """Return the same as JSON: `findings` and `unrecognised` in their order, whether the result is unknown, and the
+    number of lines of each log."""
     return {
+        "unknown": unknown(judgement, logs),
         "findings": [asdict(finding) for finding in judgement.findings],
         "unrecognised": [asdict(finding) for finding in judgement.unrecognised],
         "logs": [{"file": log.file, "lines": log.lines} for log in logs],

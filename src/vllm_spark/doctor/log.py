@@ -97,6 +97,11 @@ class Log:
             return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
         return self._unrecognised(failure_lines.ENDED_CAUSE, *self._ended) if self._ended else None
 
+    @property
+    def served(self) -> bool:
+        """Return True if the log shows a server that started or answered."""
+        return self._serving
+
     def unrecognised(self) -> list[Finding]:
         """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
         that ends in a failure without any of them has one finding that says so."""
