@@ -1,0 +1,69 @@
+"""The request of a bench on a deployment: its key, the cells that it can answer, and what the host gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_spark.bench import deployment_run, profiles
+from vllm_spark.bench.deployment_run import DeploymentRun
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import runner
+
+Resolve = Callable[..., Spec]
+
+
+def run_of(spec: Spec, profile: str = "standard") -> DeploymentRun:
+    gates = runner.gate_request(spec, launch.fingerprint(spec))
+    return DeploymentRun(spec, gates, "/etc/vllm-spark/demo/env", profiles.load(profile))
+
+
+def test_the_key_names_everything_that_the_figures_depend_on(resolve: Resolve) -> None:
+    spec = resolve()
+    request, _ = run_of(spec).request()
+    key = request["run"]["key"]
+    assert key["model"] == spec.recipe["model"]["repository"]
+    assert key["image"] == spec.image
+    assert key["launch"] == launch.fingerprint(spec)
+    assert key["hosts"] == ",".join(spec.deployment.hosts)
+    assert all(key[name] for name in ("commit", "topology", "toolkit", "protocol"))  # type: ignore[literal-required]
+    assert request["run"]["subject"]["deployment"] == spec.deployment.name
+    assert request["path"] == f"/var/lib/vllm-spark/bench/{spec.deployment.name}-standard.jsonl"
+    assert json.loads(json.dumps(request)) == request
+
+
+def test_cells_that_the_deployment_cannot_answer_are_left_out(resolve: Resolve) -> None:
+    spec = resolve()
+    spec = replace(spec, recipe={**spec.recipe, "args": {**spec.recipe["args"], "max-num-seqs": 2}})
+    request, left_out = run_of(spec, "streams").request()
+    assert {cell["streams"] for cell in request["cells"]} == {1, 2}
+    assert left_out
+    assert all("max-num-seqs" in entry.why for entry in left_out)
+
+
+def test_a_profile_that_changes_the_server_is_refused(resolve: Resolve) -> None:
+    with pytest.raises(RefusedError, match="its cells change the server"):
+        run_of(resolve(), "start").request()
+
+
+def test_the_host_gets_every_module_and_text(tmp_path: Path) -> None:
+    programs = deployment_run.programs()
+    for name, text in programs.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert "vllm_spark/node/bench/job.py" in programs
+    assert {name.rpartition("/")[2] for name in programs if "/corpora/" in name} >= {"chat.txt", "slots.json"}
+
+
+def test_refusals_name_the_deployment_and_the_next_command(resolve: Resolve) -> None:
+    spec = resolve()
+    assert f"deploy.yml -l {','.join(spec.deployment.hosts)}" in str(deployment_run.not_deployed(spec))
+    result: dict[str, Any] = {"ok": False, "detail": "http://127.0.0.1:8000 does not answer"}
+    assert "does not answer" in str(deployment_run.job_failure("spark1", result))
