@@ -20,6 +20,11 @@ options:
     type: list
     elements: path
     default: []
+  folders:
+    description: Folders of which RV(facts.folders) has those that exist.
+    type: list
+    elements: path
+    default: []
   checksums:
     description: Files whose sha256 is computed.
     type: list
@@ -36,7 +41,7 @@ options:
     elements: str
     default: []
   records:
-    description: Deployment name to the path of its deployed.json.
+    description: Deployment name to the path of its deployed.json. RV(facts.files) has the checksums of its files.
     type: dict
     default: {}
   fabric:
@@ -186,7 +191,6 @@ def status_facts(names: Iterable[str], docker: Mapping[str, Any]) -> dict[str, A
         entry["derived"] = spark_status.derived(Docker(), container) if container else None
     facts = {
         "deployments": deployments,
-        "files": spark_status.files(deployments),
         "lock": spark_lock.read_holder(),
     }
     for name, entry in deployments.items():
@@ -200,6 +204,7 @@ def main() -> None:
     spec = {
         "images": {"type": "list", "elements": "str", "default": []},
         "paths": {"type": "list", "elements": "path", "default": []},
+        "folders": {"type": "list", "elements": "path", "default": []},
         "checksums": {"type": "list", "elements": "path", "default": []},
         "ports": {"type": "list", "elements": "int", "default": []},
         "units": {"type": "list", "elements": "str", "default": []},
@@ -231,6 +236,8 @@ def main() -> None:
         "docker": docker,
         "images": images,
         "paths": {path: os.path.isdir(path) and bool(os.listdir(path)) for path in params["paths"]},
+        "folders": [path for path in params["folders"] if os.path.isdir(path)],
+        "files": spark_status.files([*params["records"], *more]),
         "checksums": {path: sha256(path) for path in params["checksums"]},
         "ports": holders(params["ports"], names_by_id(docker["containers"])),
         "units": states,

@@ -108,6 +108,8 @@ def diff_of(file: dict[str, Any], secret_path: str | None) -> dict[str, str]:
         return {"prepared": f"{change} (its content is secret)\n"}
     if file["mode"] == "0755" and not file["syntax"]:
         return {"prepared": f"{change} (a program of the toolkit, {file['content'].count(chr(10))} lines)\n"}
+    if before and before[0] == file["content"]:
+        return {"prepared": f"{file['path']}: its mode {before[1]} becomes {file['mode']}\n"}
     return {
         "before_header": file["path"],
         "after_header": file["path"],
@@ -147,7 +149,8 @@ def main() -> None:
         files.append({"path": env_path, "content": params["env_content"], "mode": "0600"})
     missing = [folder for folder in params["folders"] if not os.path.isdir(folder)]
     stale = [file for file in files if current(file["path"]) != (file["content"], file["mode"])]
-    diff = [diff_of(file, env_path) for file in stale]
+    diff = [{"prepared": f"{folder}: a folder that is new\n"} for folder in missing]
+    diff += [diff_of(file, env_path) for file in stale]
     changed = missing + [file["path"] for file in stale]
     if changed and not module.check_mode:
         for folder in missing:

@@ -172,7 +172,7 @@ def main() -> int:
     print(summary_line("deploy.yml that changes nothing", deploy))
     print(summary_line("  above the empty play", above))
     print(summary_line("one new SSH connection, the same modules", floor))
-    print(f"ratio {ratio:.2f} (aim: at most 5); remote executions {executions} (aim: at most 6); {rounds} rounds")
+    print(f"ratio {ratio:.2f} (aim: at most 3); remote executions {executions} (aim: at most 4); {rounds} rounds")
     return 0
 
 

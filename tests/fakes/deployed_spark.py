@@ -37,8 +37,9 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     facts["env_mtimes"] = {name: STARTED - 1}
     facts["status"] = {
         "deployments": {name: {"launch": launch.script(spec), "counters": [], "liveness": ALIVE}},
-        "files": {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files},
         "lock": None,
     }
+    facts["folders"] = list(built.folders)
+    facts["files"] = {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files}
     facts["env"] = {"added": [], "removed": [], "changed": [], "same": True}
     return facts

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def test_a_run_warms_up_and_asks_for_the_exact_length(connect: Connect, tmp_path
     [record] = cells_of(tmp_path / "run.jsonl")
     assert (record["state"], record["runs"]) == ("measured", 2)
     assert record["figures"]["output"]["values"] == [8.0, 8.0]
+
+
+def test_a_run_whose_first_chunk_is_late_is_a_warning(connect: Connect, tmp_path: Path) -> None:
+    late = steady(8, first=0.3, gap=0.005)
+    runner = replace(
+        runner_of(connect(ScriptedEngine([GOOD, Stream(late, usage(late)), GOOD, GOOD]))), rules=Rules(3, 3)
+    )
+    runner.run(run_record(), [cell()], tmp_path / "run.jsonl")
+    [record] = cells_of(tmp_path / "run.jsonl")
+    assert (record["state"], record["runs"]) == ("measured", 3)
+    assert [fault["id"] for fault in record["faults"] if fault["id"] != "garbage"] == ["late-chunk"]
 
 
 def test_a_server_that_is_not_vllm_gets_no_parameters_of_vllm(connect: Connect) -> None:

@@ -64,6 +64,7 @@ def observation(changes: dict[str, Any]) -> Observation:
         answers=[answer({})] * (REQUESTS - 1) + [answer(changes.get("answer", {}))],
         samples={"spark1": samples},  # type: ignore[dict-item]
         gpus={"spark1": changes.get("gpu", "NVIDIA GB10")},
+        first_chunks_s=changes.get("first_chunks_s", []),
     )
 
 

@@ -242,6 +242,27 @@ def test_a_clean_log_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"no finding in {lines} lines of 1 log\n"
 
 
+WORKER_LOST = (
+    "ERROR 06-11 10:00:00 [multiproc_executor.py:273] Worker proc VllmWorker-1 died unexpectedly, shutting down.\n"
+)
+ENGINE_FRAME = '  File "/x/dist-packages/vllm/v1/worker/gpu_model_runner.py", line 7, in _prepare_inputs\n'
+ENGINE_ERROR = f"Traceback (most recent call last):\n{ENGINE_FRAME}RuntimeError: the queue has two ends\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(WORKER_LOST + ENGINE_ERROR, ["worker-lost", "area-engine"]), (ENGINE_ERROR, ["area-engine"])],
+    ids=["both", "area"],
+)
+def test_a_known_symptom_comes_before_an_area(
+    text: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(text, encoding="utf-8")
+    assert run(str(log), "--json") == 1
+    assert [finding["signature"] for finding in json.loads(capsys.readouterr().out)["findings"]] == expected
+
+
 def test_a_log_without_a_failure_and_without_a_server_is_unknown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

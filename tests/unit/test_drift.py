@@ -55,9 +55,9 @@ def env_reasons(what: str) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "reasons"),
     [
-        ({"status": {"files": {GATES: ["0", "0644"]}}}, ["files: gates.json"]),
-        ({"status": {"files": {GATES: None, LIVENESS: ["0", "0755"]}}}, ["files: gates.json, liveness"]),
-        ({"status": {"files": {UNIT_FILE: ["0", "0644"]}}}, ["units: vllm@.service"]),
+        ({"files": {GATES: ["0", "0644"]}}, ["files: gates.json"]),
+        ({"files": {GATES: None, LIVENESS: ["0", "0755"]}}, ["files: gates.json, liveness"]),
+        ({"files": {UNIT_FILE: ["0", "0644"]}}, ["units: vllm@.service"]),
         # The container read the old env when it started.
         ({"env": {**SAME, "added": ["HF_TOKEN"]}}, env_reasons("added HF_TOKEN")),
         (
@@ -95,8 +95,8 @@ def test_every_difference_is_named(
 
 
 def test_a_mode_is_a_difference(spec: Spec, host_facts: dict[str, Any]) -> None:
-    checksum, _ = host_facts["status"]["files"][LAUNCH]
-    host_facts["status"]["files"][LAUNCH] = [checksum, "0644"]
+    checksum, _ = host_facts["files"][LAUNCH]
+    host_facts["files"][LAUNCH] = [checksum, "0644"]
     assert of(spec, host_facts).reasons == ("launch",)
 
 
@@ -117,7 +117,7 @@ def test_the_lines_of_the_launch_that_differ_are_shown(
 
 
 def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict[str, Any]) -> None:
-    host_facts["status"]["files"][LAUNCH] = ["0", "0755"]
+    host_facts["files"][LAUNCH] = ["0", "0755"]
     host_facts["status"]["deployments"]["demo"]["launch"] = "".join(f"line {number}\n" for number in range(200))
     diff = of(spec, host_facts).launch_diff
     assert len(diff) == drift.DIFF_LINES + 1
@@ -125,7 +125,7 @@ def test_a_launch_that_differs_in_every_line_is_cut(spec: Spec, host_facts: dict
 
 
 def test_a_deployment_that_is_not_there_has_no_lines_of_a_launch(spec: Spec, host_facts: dict[str, Any]) -> None:
-    del host_facts["status"]["files"][LAUNCH]
+    del host_facts["files"][LAUNCH]
     host_facts["status"]["deployments"] = {}
     result = of(spec, host_facts)
     assert result.differs
@@ -174,3 +174,23 @@ def test_no_argument_of_a_launch_is_masked_as_a_secret(case: Path) -> None:
     script = " ".join(words)
     secrets.learn(script)
     assert secrets.masker()(script) == script
+
+
+@pytest.mark.parametrize(
+    ("changes", "installed"),
+    [
+        ({}, True),
+        ({"files": {LAUNCH: ["0", "0755"]}}, False),
+        ({"files": {UNIT_FILE: None}}, False),
+        ({"env": SAME}, False),
+        ({"env": None}, False),
+        ({"folders": []}, False),
+    ],
+)
+def test_a_host_with_every_file_as_planned_is_not_written(
+    spec: Spec, host_facts: dict[str, Any], changes: dict[str, Any], installed: bool
+) -> None:
+    for key, value in changes.items():
+        merged = {**host_facts[key], **value} if key == "files" else value
+        host_facts[key] = {k: v for k, v in merged.items() if v} if key == "files" else merged
+    assert plan.of_host({"spark1": spec}, {"spark1": host_facts}, "spark1", "test")[0].installed is installed

@@ -160,7 +160,10 @@ def test_decision_after_a_deploy(
 ) -> None:
     plan = {"settled": settled, "undoable": True, "proven": proven}
     plans = [plan] * len(results)
-    assert rollback.decide(plan, results[0], plans, results, enabled=enabled, replacement=NOTHING).to_json() == decision
+    assert rollback.decide(plan, results[0], plans, results, enabled=enabled, replacement=NOTHING).to_json() == {
+        **decision,
+        "follows": any(decision.values()),
+    }
 
 
 @pytest.mark.parametrize(

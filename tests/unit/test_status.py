@@ -138,7 +138,7 @@ def test_a_host_without_docker_has_its_row(spec: Spec, host_facts: dict[str, Any
 
 
 def test_an_idle_spark_and_a_spark_without_a_deployment(facts: dict[str, Any]) -> None:
-    facts["status"] = {"deployments": {}, "files": {}, "lock": None}
+    facts["status"] = {"deployments": {}, "lock": None}
     text = rows(shown(spark1=HostResult(None, "", facts)))
     assert "spark1 — idle" in text
 
@@ -247,7 +247,7 @@ def test_tokens(
 
 def test_the_lock_holder_and_the_launch_difference_are_shown(spec: Spec, host_facts: dict[str, Any]) -> None:
     host_facts["status"]["lock"] = {"user": "ben", "controller": "laptop", "verb": "switch", "age_s": 67.0}
-    host_facts["status"]["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
+    host_facts["files"]["/etc/vllm-spark/demo/launch"] = ["0", "0755"]
     host_facts["status"]["deployments"]["demo"]["launch"] = "by hand\n"
     text = status_table.table(shown(spark1=HostResult(spec, "", host_facts)))
     assert "spark1  is held by ben@laptop with switch for 01:07; that run is of another machine" in text

@@ -51,13 +51,24 @@ def test_the_second_run_changes_nothing(place: Run, tmp_path: Path) -> None:
 def test_check_mode_predicts_and_places_nothing(place: Run, tmp_path: Path) -> None:
     predicted = place(check=True)
     assert predicted["changed"]
-    assert [part.get("after") for part in predicted["diff"]] == ["#!/bin/sh\nexec true\n", None]
+    folder = tmp_path / "demo"
+    assert [part.get("prepared") for part in predicted["diff"][:2]] == [
+        f"{folder}: a folder that is new\n",
+        f"{folder}/mounts: a folder that is new\n",
+    ]
+    assert [part.get("after") for part in predicted["diff"][2:]] == ["#!/bin/sh\nexec true\n", None]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_diff_of_a_mode_says_so(place: Run, tmp_path: Path) -> None:
+    place()
+    (tmp_path / "demo" / "launch").chmod(0o600)
+    assert place(check=True)["diff"] == [{"prepared": f"{tmp_path / 'demo' / 'launch'}: its mode 0600 becomes 0755\n"}]
 
 
 def test_a_diff_names_a_program_without_its_source(place: Run, tmp_path: Path) -> None:
     program = {"path": str(tmp_path / "program"), "content": "#!/usr/bin/env python3\npass\n", "mode": "0755"}
-    new = place(files=[program])["diff"][0]
+    new = place(files=[program])["diff"][-2]
     newer = place(files=[{**program, "content": program["content"] + "pass\n"}])["diff"][0]
     assert new == {"prepared": f"{program['path']}: is new (a program of the toolkit, 2 lines)\n"}
     assert newer == {"prepared": f"{program['path']}: changes (a program of the toolkit, 3 lines)\n"}

@@ -295,10 +295,9 @@ class EnvFacts(TypedDict):
 
 
 class StatusFacts(TypedDict):
-    """The facts of the verb `status`. `files`: path -> [sha256, mode]."""
+    """The facts of the verb `status`."""
 
     deployments: Mapping[str, DeploymentStatus]
-    files: Mapping[str, list[str]]
     lock: LockFacts | None
 
 
@@ -314,6 +313,10 @@ class Facts(TypedDict, total=False):
     docker: DockerFacts
     images: Mapping[str, str | None]
     paths: Mapping[str, bool]
+    # The requested folders that exist.
+    folders: list[str]
+    # Path -> [sha256, mode] of each file of the toolkit.
+    files: Mapping[str, list[str]]
     checksums: Mapping[str, str | None]
     ports: Mapping[str, PortHolder]
     units: Mapping[str, Mapping[str, Any]]

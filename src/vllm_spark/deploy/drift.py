@@ -1,13 +1,12 @@
 """Drift: what deploy would change on a host, computed from the plan of deploy. Pure.
 
-The state of the host is facts.status of plugins/modules/spark_facts.py: checksums of files, names of variables, and
-the launch without its secrets. No value of a secret is read here.
+The state of the host is facts.files and facts.status of plugins/modules/spark_facts.py: checksums of files, names of
+variables, and the launch without its secrets. No value of a secret is read here.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -73,7 +72,7 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
         yield f"image {short_digest(container['image'])} becomes {short_digest(planned.image)}"
     if planned.pull or planned.build or planned.transfer:
         yield f"image {short_digest(planned.image)} would be fetched or built"
-    changed = [file for file in planned.files if _differs(file, facts)]
+    changed = [file for file in planned.files if file.differs(facts)]
     yield from _files(planned, changed)
     env = facts.get("env")
     if env and not env["same"]:
@@ -103,11 +102,6 @@ def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
         yield f"files: {', '.join(others)}"
 
 
-def _differs(file: File, facts: Facts) -> bool:
-    planned = [hashlib.sha256(file.content.encode()).hexdigest(), file.mode]
-    return list(facts["status"]["files"].get(file.path, [])) != planned
-
-
 def _launch_path(planned: Plan) -> str:
     return f"{planned.env_path.rpartition('/')[0]}/launch"
 
@@ -115,7 +109,7 @@ def _launch_path(planned: Plan) -> str:
 def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
     """Yield the lines that differ, without context, and the number of further ones."""
     launch = next(file for file in planned.files if file.path == _launch_path(planned))
-    if not _differs(launch, facts):
+    if not launch.differs(facts):
         return
     name = planned.unit.partition("@")[2].removesuffix(".service")
     deployment = facts["status"]["deployments"].get(name)

@@ -24,6 +24,11 @@ class File:
     mode: str = "0644"
     syntax: str = ""
 
+    def differs(self, facts: Facts) -> bool:
+        """Return True if the host has another content or mode, or no such file."""
+        planned = [hashlib.sha256(self.content.encode()).hexdigest(), self.mode]
+        return list(facts.get("files", {}).get(self.path, [])) != planned
+
 
 def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed: Record) -> list[File]:
     """Return the files of one rank in the order in which they are installed."""

@@ -42,6 +42,7 @@ class Plan:
     folders: Sequence[str] = ()
     files: Sequence[File] = ()
     env_path: str = ""
+    installed: bool = False  # all folders and files are on the host as planned, and its env file too
     keep_previous: bool = False  # the launch changes, so the files of the current one are kept
     keep_as: str = "previous"  # the folder for them: a launch that never passed its gates goes to failed
     undoable: bool = False  # this run changes the launch and a good one is kept: it returns if a gate fails
@@ -68,6 +69,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
+        "folders": _folders(spec),
     }
 
 
@@ -140,7 +142,6 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     record = files.old_record(spec, facts)
     fingerprint = launch.fingerprint(spec)
     state, reason = unit_state.next_state(spec, facts, fingerprint)
-    config = spec.config_dir
     good = files.once_held(spec, facts, record.get("launch", ""))
     deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
     excluded = exclusion.excluded_units(spec, facts)
@@ -149,6 +150,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     if any(files.old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
+    installs = files.files(spec, excluded, gate_request, deployed)
+    folders = [*_folders(spec), *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else [])]
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -157,15 +160,10 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         base=spec.base,
         platform=next(p for p in spec.platforms if MACHINES[p] == facts["machine"]),
         **asdict(images.steps(spec, facts, peers, toolkit)),
-        folders=[
-            config,
-            f"{config}/mounts",
-            PROGRAM_DIR,
-            f"{spec.site.cache_dir}/{spec.deployment.name}",
-            *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else []),
-        ],
-        files=files.files(spec, excluded, gate_request, deployed),
-        env_path=f"{config}/env",
+        folders=folders,
+        files=installs,
+        env_path=f"{spec.config_dir}/env",
+        installed=_is_installed(spec, installs, facts),
         keep_previous=changes,
         keep_as="previous" if good else "failed",
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
@@ -177,6 +175,19 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         reason=reason,
         gates=gate_request,
     )
+
+
+def _folders(spec: Spec) -> list[str]:
+    """Return the folders of every rank."""
+    config = spec.config_dir
+    return [config, f"{config}/mounts", PROGRAM_DIR, f"{spec.site.cache_dir}/{spec.deployment.name}"]
+
+
+def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
+    """Return True if vllm_files would write nothing. A file outside of the folders has its folder too."""
+    env = facts.get("env")
+    folders = set(_folders(spec)) <= set(facts.get("folders", ()))
+    return folders and env is not None and env["same"] and not any(file.differs(facts) for file in planned)
 
 
 def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:

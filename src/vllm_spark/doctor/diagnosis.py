@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vllm_spark.doctor.families import families
-from vllm_spark.doctor.findings import Finding, Judgement
+from vllm_spark.doctor.findings import Finding, Judgement, without_areas
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.signatures import SEVERITIES, signatures
 
@@ -37,7 +37,7 @@ def judge(logs: Iterable[Log]) -> Judgement:
     ids = [*(signature.id for signature in signatures()), *(family.id for family in families())]
     order = {finding_id: place for place, finding_id in enumerate(ids)}
     findings = sorted(
-        (finding for log in logs for finding in log.findings()),
+        without_areas([finding for log in logs for finding in log.findings()]),
         key=lambda finding: (SEVERITIES.index(finding.severity), order[finding.signature], finding.number),
     )
     return Judgement(tuple(findings), tuple([finding for log in logs for finding in log.unrecognised()][:_REPORTED]))

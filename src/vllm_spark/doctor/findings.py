@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 UNRECOGNISED = "unrecognised"
+AREA = "area-"  # how the ids of areas.yml begin
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
 GENERIC_FIX = (
     "read the log from this line upwards with `journalctl -u vllm@<deployment>.service -o cat` and compare "
@@ -40,6 +42,22 @@ class Judgement:
     def failed(self) -> bool:
         """Return True if something failed, False for warnings only and for no finding."""
         return bool(self.unrecognised) or any(finding.severity != "warning" for finding in self.findings)
+
+
+def without_areas(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those of areas if another one names a cause or a consequence. Beside a symptom an
+    area is a symptom too, which comes after it.
+
+    An area says that its cause is unknown. The exception of a lost worker, for example, is raised in the engine's area.
+    """
+    precise = [finding for finding in findings if not finding.signature.startswith(AREA)]
+    severities = {finding.severity for finding in precise}
+    if severities & {"cause", "consequence"}:
+        return precise
+    if "symptom" in severities:
+        areas = [replace(finding, severity="symptom") for finding in findings if finding.signature.startswith(AREA)]
+        return [*precise, *areas]
+    return list(findings)
 
 
 def explain(finding: Finding) -> str:

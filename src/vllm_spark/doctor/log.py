@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 from vllm_spark.doctor import carriers, failure_lines, families
-from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
+from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
 from vllm_spark.doctor.signatures import Signature, harmless, notes, signatures
 from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
@@ -78,7 +78,8 @@ class Log:
         """Return the findings of signatures and families, root cause first. A signature is more precise."""
         known = list(self._signed())
         causes = [finding for finding in known if finding.severity == "cause"]
-        return [*causes, *self._families(), *(finding for finding in known if finding.severity != "cause")]
+        others = [finding for finding in known if finding.severity != "cause"]
+        return without_areas([*causes, *self._families(), *others])
 
     def exception(self) -> Finding | None:
         """Return the innermost exception of the first traceback that neither a signature nor a family explains."""

@@ -28,8 +28,9 @@ class RollbackDecision:
     missed: bool  # a gate of this launch failed. An action that returns the key `failed` fails itself
 
     def to_json(self) -> dict[str, bool]:
-        """Return the decision as an action returns it."""
-        return asdict(self)
+        """Return the decision as an action returns it. `follows`: this host has anything to do."""
+        actions = asdict(self)
+        return {**actions, "follows": any(actions.values())}
 
 
 def decide(  # noqa: PLR0913  the state of one host, and that of its deployment

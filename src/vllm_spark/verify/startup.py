@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 from vllm_spark.core.refusal import register
 from vllm_spark.doctor import diagnosis
@@ -20,16 +21,19 @@ NOT_READY_IN_TIME = register("not-ready-in-time", runbook="not-ready-in-time")
 # peak than the next. A restart does not remove a known cause.
 ATTEMPTS = 2
 
-# Findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log decides), and
-# families of causes that a second start can survive.
-UNDECIDED = (UNRECOGNISED, "peer-ended", *(family.id for family in families() if family.transient))
-
 # More than any start-up log has. It bounds the memory of a watch.
 KEPT_LINES = 20_000
 
 
 class NotServingError(Exception):
     """Raised for a start that failed or exceeded its deadline. Its text says why, and what to do."""
+
+
+@cache
+def _undecided() -> frozenset[str]:
+    """Return the findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log
+    decides), and families of causes that a second start can survive. Only a start that fails reads the families."""
+    return frozenset((UNRECOGNISED, "peer-ended", *(family.id for family in families() if family.transient)))
 
 
 @dataclass(slots=True)
@@ -66,7 +70,7 @@ class StartupWatch:
     def known_cause(self) -> bool:
         """Return True if the log so far shows a cause that a restart does not remove."""
         finding = diagnosis.root_cause(self.lines)
-        return finding is not None and finding.signature not in UNDECIDED
+        return finding is not None and finding.signature not in _undecided()
 
     def headline(self) -> str:
         """Return the progress line that an operator sees."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -65,6 +66,7 @@ class _Seen:
     requests: int = 0
     during: list[Counters] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    first_chunks_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class CellRun:
         seen.during += reader.readings
         seen.requests += len(traces)
         seen.answers += map(_answer, traces)
+        if firsts := [trace.chunks[0].at for trace in traces if trace.chunks]:
+            seen.first_chunks_s.append(statistics.mean(firsts))
         return traces
 
     def _send(self, run: int, output: int) -> list[Trace]:
@@ -134,6 +138,7 @@ class CellRun:
                 answers=seen.answers,
                 samples=self.around.samples(),
                 gpus=self.around.gpus,
+                first_chunks_s=seen.first_chunks_s,
             )
         )
 

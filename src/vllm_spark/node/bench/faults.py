@@ -25,6 +25,9 @@ LEAST_LOADED_SAMPLES = 3
 LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
+# In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.5 times the median.
+MOST_LATE = 2.0
+LEAST_RUNS = 3
 # The start time of a process is a constant. Its text has nine digits or more.
 SAME_START_S = 1.0
 
@@ -119,6 +122,20 @@ def swap(observation: Observation) -> Iterator[str]:
         moved = sum(sample.get("swapped_mib", 0.0) for sample in samples)
         if moved > MOST_SWAPPED_MIB:
             yield f"{host}: {moved:.0f} MiB were swapped in and out"
+
+
+@kind(
+    "late-chunk",
+    f"The first chunk of a run came later than {MOST_LATE:g} times the median of the runs: the spread of the time "
+    "to the first chunk and of the prefill says nothing.",
+    source="vLLM compiles Triton kernels while it serves: 884 ms instead of 71 ms (recipes/evidence/h200-bench)",
+    worthless=False,
+)
+def late_chunk(observation: Observation) -> Iterator[str]:
+    times = observation.first_chunks_s
+    if len(times) >= LEAST_RUNS and max(times) > MOST_LATE * median(times):
+        run = times.index(max(times)) + 1
+        yield f"{1000 * max(times):.0f} ms in run {run}, the median of the runs is {1000 * median(times):.0f} ms"
 
 
 def _active(counters: Counters) -> float:
