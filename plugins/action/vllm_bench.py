@@ -1,16 +1,14 @@
-"""Measure a deployment with a profile: a job on its head, whose evidence is written on the controller.
+"""Measure cells of a deployment: a job on its head.
 
-The module vllm_weights starts and watches the job. vllm_spark.bench decides what is measured and what it means.
+The module vllm_weights starts and watches the job. vllm_spark.bench decides what is measured.
 """
 
 from __future__ import annotations
 
-import base64
 import time
-from pathlib import Path
 from typing import Any
 
-from vllm_spark.bench import deployment_run, evidence, live, profiles, verdict
+from vllm_spark.bench import deployment_run, live
 from vllm_spark.bench.deployment_run import DeploymentRun
 from vllm_spark.core.host_layout import BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
@@ -26,8 +24,8 @@ LOG_INTERVAL_S = 60.0
 
 
 class ActionModule(SparkAction):
-    """Arguments: spec and plan of this host; profile; hours (0: that of the profile); accepted (ids of faults that are
-    warnings); folder (evidence on the controller). Returns `evidence`, the path; empty on a worker."""
+    """Arguments: spec and plan of this host; profile, hours and accepted, as for vllm_bench_plan; run, the record that
+    it has returned; cells; ends (no other cells follow). Does nothing on a worker. Returns `failed_cells`."""
 
     quiet = True
 
@@ -35,24 +33,19 @@ class ActionModule(SparkAction):
         plan = self.args["plan"]
         gates = GateRequest.from_json(plan["gates"])
         if gates.rank:
-            return {"evidence": ""}
-        spec = Spec.from_json(self.args["spec"])
-        if not plan["settled"]:
-            raise RefusedError([deployment_run.not_deployed(spec)])
-        hours = float(self.args.get("hours") or 0)
-        profile = profiles.load(self.args["profile"], {"hours": hours} if hours else None)
-        run = DeploymentRun(spec, gates, plan["env_path"], profile, tuple(self.args.get("accepted") or ()))
-        request, left_out = run.request()
-        self.say(f"{spec.deployment.name}: profile {profile.name}, {len(request['cells'])} cells")
-        self.say(*(f"not measured: {entry.cell['id']}: {entry.why}" for entry in left_out))
-        if self.check_mode:
-            return {"changed": True, "evidence": ""}
+            return {"failed_cells": 0}
+        run = DeploymentRun(
+            Spec.from_json(self.args["spec"]),
+            gates,
+            plan["env_path"],
+            deployment_run.profile(self.args["profile"], float(self.args.get("hours") or 0)),
+            tuple(self.args.get("accepted") or ()),
+        )
+        request = run.request(self.args["run"], self.args["cells"], ends=self.args["ends"])
         result = self._measure(request)
         if not result["ok"]:
             raise RefusedError([deployment_run.job_failure(self.host, result)])
-        path = self._fetch(request)
-        self._report(path)
-        return {"changed": True, "evidence": str(path), "failed_cells": result["failed"]}
+        return {"changed": True, "failed_cells": result["failed"]}
 
     def _measure(self, request: JobRequest) -> dict[str, Any]:
         """Run the job and print its progress. There is no deadline here: each request of the job has its own."""
@@ -85,23 +78,6 @@ class ActionModule(SparkAction):
             self.say(live.present_line(Progress(**{name: state[name] for name in names})))  # type: ignore[literal-required]
             return done, time.monotonic()
         return done, printed_at
-
-    def _fetch(self, request: JobRequest) -> Path:
-        """Write the evidence on the controller, then remove it on the host."""
-        content = base64.b64decode(
-            self.execute("ansible.builtin.slurp", {"src": request["path"]}, "content")["content"]
-        )
-        name = f"{Path(request['path']).stem}-{time.strftime('%Y%m%dT%H%M%S')}{evidence.SUFFIX}"
-        path = Path(self.args["folder"]) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        self.execute("ansible.builtin.file", {"path": request["path"], "state": "absent"})
-        return path
-
-    def _report(self, path: Path) -> None:
-        run = evidence.read(path)
-        self.show(verdict.verdict(run, verdict.previous(run, path.parent)).sentence)
-        self.show(f"evidence: {path}", f"Next: vllm-spark bench report {path}")
 
     def _job(self, **args: object) -> dict[str, Any]:
         return self.execute("vllm_weights", {"job": JOB, **args})

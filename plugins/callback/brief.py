@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +56,7 @@ class CallbackModule(Default):
         self._verb = self._task = ""
         self._began = time.monotonic()
         self._changes: dict[str, int] = {}
+        self._puts_back = False
 
     @property
     def brief(self) -> bool:
@@ -104,6 +106,7 @@ class CallbackModule(Default):
     def v2_runner_on_ok(self, result: Any) -> None:
         host = result.host.get_name()
         self._changes[host] = self._changes.get(host, 0) + bool(result.result.get("changed"))
+        self._puts_back |= bool(result.result.get("put_back_after_interruption"))
         if not self.brief:
             super().v2_runner_on_ok(result)
             return
@@ -190,6 +193,10 @@ class CallbackModule(Default):
         check = bool(context.CLIARGS["check"])
         line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check)
         self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
+        if self._puts_back:
+            # In this process, which holds the operator lock of the hosts.
+            self._display.display(interruption.PUTS_BACK, color=_color("COLOR_WARN"), stderr=True)
+            os.execv(sys.executable, [sys.executable, *sys.argv, "-e", "put_back=true"])  # noqa: S606  the same command
 
     def _print_message(self, result: Any) -> None:
         """Print the message of a debug task."""

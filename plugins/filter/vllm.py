@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vllm_spark.deploy import decision, launch
-from vllm_spark.lifecycle import rollback, switch_report
+from vllm_spark.bench import variants
+from vllm_spark.deploy import decision, images, launch
+from vllm_spark.lifecycle import replacement, rollback, switch_report
 from vllm_spark.transfer import messages, verification
 
 
@@ -21,8 +22,11 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters."""
         return {
+            "vllm_bench_inventory": variants.inventory,
             "vllm_can_judge": decision.can_judge,
+            "vllm_changes_server": replacement.changes_server,
             "vllm_env": launch.env_file,
+            "vllm_has_image_step": images.any_step,
             "vllm_is_occupied": decision.is_occupied,
             "vllm_needs_check": verification.needs_check,
             "vllm_overlay_failure": messages.overlay_failure,

@@ -25,9 +25,16 @@ def run_of(spec: Spec, profile: str = "standard") -> DeploymentRun:
     return DeploymentRun(spec, gates, "/etc/vllm-spark/demo/env", profiles.load(profile))
 
 
+def without_drafter(spec: Spec) -> Spec:
+    return replace(spec, recipe={key: value for key, value in spec.recipe.items() if key != "drafter"})
+
+
 def test_the_key_names_everything_that_the_figures_depend_on(resolve: Resolve) -> None:
     spec = resolve()
-    request, _ = run_of(spec).request()
+    run = run_of(spec)
+    variants, _ = run.variants()
+    request = run.request(run.record(), variants[0].cells, ends=True)
+    assert [variant.server for variant in variants] == [{}]
     key = request["run"]["key"]
     assert key["model"] == spec.recipe["model"]["repository"]
     assert key["image"] == spec.image
@@ -42,15 +49,29 @@ def test_the_key_names_everything_that_the_figures_depend_on(resolve: Resolve) -
 def test_cells_that_the_deployment_cannot_answer_are_left_out(resolve: Resolve) -> None:
     spec = resolve()
     spec = replace(spec, recipe={**spec.recipe, "args": {**spec.recipe["args"], "max-num-seqs": 2}})
-    request, left_out = run_of(spec, "streams").request()
-    assert {cell["streams"] for cell in request["cells"]} == {1, 2}
+    (variant,), left_out = run_of(spec, "streams").variants()
+    assert {cell["streams"] for cell in variant.cells} == {1, 2}
     assert left_out
     assert all("max-num-seqs" in entry.why for entry in left_out)
 
 
-def test_a_profile_that_changes_the_server_is_refused(resolve: Resolve) -> None:
-    with pytest.raises(RefusedError, match="its cells change the server"):
-        run_of(resolve(), "start").request()
+@pytest.mark.parametrize(("profile", "why"), [("drafter", "has no drafter"), ("start", "start=cold is a start")])
+def test_a_change_that_the_recipe_cannot_have_is_refused(resolve: Resolve, profile: str, why: str) -> None:
+    with pytest.raises(RefusedError, match=why):
+        run_of(without_drafter(resolve()), profile).variants()
+
+
+def test_the_sweep_of_a_drafter_restarts_once_for_each_number(resolve: Resolve) -> None:
+    spec = resolve()
+    spec = replace(spec, recipe={**spec.recipe, "drafter": {"repository": "a/b", "revision": "0" * 40, "speculative_tokens": 3}})
+    variants, _ = run_of(spec, "drafter").variants()
+    assert [variant.server for variant in variants] == [{"speculative_tokens": number} for number in range(1, 7)]
+
+
+def test_a_change_of_the_server_is_a_variant_of_its_own(resolve: Resolve) -> None:
+    variants, _ = run_of(resolve(), "compiled").variants()
+    assert [variant.server for variant in variants] == [{"mode": "eager"}, {"mode": "compiled"}]
+    assert len({len(variant.cells) for variant in variants}) == 1
 
 
 def test_the_host_gets_every_module_and_text(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.bench import profile_fit, profiles
+from vllm_spark.bench import profile_fit, profiles, variants
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
+from vllm_spark.bench.variants import Variant
 from vllm_spark.core import paths, version
 from vllm_spark.core.host_layout import BENCH_DIR
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -57,6 +58,16 @@ def job_failure(host: str, result: Mapping[str, Any]) -> Refusal:
     )
 
 
+def evidence_path(spec: Spec, profile_name: str) -> str:
+    """Return the evidence file on the head of a deployment."""
+    return f"{BENCH_DIR}/{spec.deployment.name}-{profile_name}.jsonl"
+
+
+def profile(name: str, hours: float) -> Profile:
+    """Return a profile. `hours`: of one that repeats its cells; 0 leaves its own."""
+    return profiles.load(name, {"hours": hours} if hours else None)
+
+
 @dataclass(frozen=True, slots=True)
 class DeploymentRun:
     """A profile and the deployment to measure. `accepted` has ids of faults that count as warnings."""
@@ -67,32 +78,38 @@ class DeploymentRun:
     profile: Profile
     accepted: Sequence[str] = ()
 
-    def request(self) -> tuple[JobRequest, list[LeftOut]]:
-        """Return the job's request and the cells that the deployment cannot answer. Raises RefusedError without a cell.
+    @property
+    def path(self) -> str:
+        """The evidence file on the head. Deployment and profile name it, so that an interrupted run continues in it."""
+        return evidence_path(self.spec, self.profile.name)
 
-        The evidence file is named by deployment, profile and key, so that an interrupted run continues in it.
-        """
-        cells, left_out = self._cells()
-        run = self._run()
-        request: JobRequest = {
+    def request(self, run: RunRecord, cells: Sequence[Cell], *, ends: bool) -> JobRequest:
+        """Return the request of the job that measures cells. `run` is that of `record`, of the server as it was before
+        the first change. `ends`: no other cells follow."""
+        return {
             "url": self.gates.client_url(self.gates.address),
             "model": self.gates.served_name,
             "env_path": self.env_path,
             "host": self.spec.host,
-            "path": f"{BENCH_DIR}/{self.spec.deployment.name}-{self.profile.name}.jsonl",
+            "path": self.path,
             "run": run,
-            "cells": cells,
+            "cells": list(cells),
             "rules": {name: getattr(self.profile.rules, name) for name in type(self.profile.rules).__slots__},
             "accepted": list(self.accepted),
+            "ends": ends,
         }
-        return request, left_out
 
-    def _cells(self) -> tuple[list[Cell], list[LeftOut]]:
-        unchanged = [cell for cell in profiles.for_recipe(self.profile, self.spec.recipe["name"]) if not cell["server"]]
+    def variants(self) -> tuple[list[Variant], list[LeftOut]]:
+        """Return what is measured, and the cells that the deployment cannot answer. Raises RefusedError without a
+        cell."""
+        cells = profiles.for_recipe(self.profile, self.spec.recipe["name"])
+        impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in cells]
         streams = self.spec.recipe.get("args", {}).get("max-num-seqs")
-        fit = profile_fit.fit(unchanged, self.gates.max_model_len, int(streams) if streams else None)
+        possible = [cell for cell, why in impossible if not why]
+        fit = profile_fit.fit(possible, self.gates.max_model_len, int(streams) if streams else None)
+        left_out = [*(LeftOut(cell, why) for cell, why in impossible if why), *fit.left_out]
         if not fit.cells:
-            reason = fit.left_out[0].why if fit.left_out else "its cells change the server"
+            reason = left_out[0].why if left_out else "it has none for this recipe"
             raise RefusedError(
                 [
                     NO_CELL(
@@ -102,9 +119,10 @@ class DeploymentRun:
                     )
                 ]
             )
-        return list(fit.cells), list(fit.left_out)
+        return variants.of_cells(fit.cells), left_out
 
-    def _run(self) -> RunRecord:
+    def record(self) -> RunRecord:
+        """Return the run record of the evidence."""
         return {
             "record": "run",
             "schema": SCHEMA,

@@ -30,6 +30,11 @@ class ImageSteps:
         return [f"image {spec.image} is not here yet"] if self.pull else []
 
 
+def any_step(plan: Mapping[str, Any]) -> bool:
+    """Return True if a plan as JSON, which has the fields of ImageSteps, pulls, builds or transfers an image."""
+    return bool(plan["pull"] or plan["build"] or plan["transfer"])
+
+
 def questions(spec: Spec) -> list[str]:
     """Return the images whose presence the facts module checks."""
     return list(dict.fromkeys([spec.image, spec.base]))

@@ -10,6 +10,8 @@ from vllm_spark.core.units import clock
 EXIT_STATUS = 130  # 128 + SIGINT, as shells report it
 
 SAME = "the same command again continues"
+# Printed if a verb runs once more by itself, because its changes of the server are not meant to stay.
+PUTS_BACK = "The server is put back as the inventory describes it. Ctrl-C again leaves it as it is."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ VERBS: Mapping[str, AfterCtrlC] = {
     ),
     "remove": AfterCtrlC("what was removed is gone", SAME),
     "prune": AfterCtrlC("what was removed is gone", SAME),
+    "bench": AfterCtrlC("a measurement that runs on a Spark goes on, and its cells are kept", SAME),
     "stop": AfterCtrlC("a server that was told to stop ends", f"{SAME}, deploy.yml starts the servers again"),
 }
 

@@ -97,6 +97,12 @@ def of_host(
     )
 
 
+def changes_server(own: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
+    """Return True if the unit of this host starts, takes the place of another one, or in check mode would change.
+    `own` is a Replacement, `decision` a Decision, both as JSON."""
+    return bool(own["starts"] or own["replaces"] or decision["report"])
+
+
 def failure(steps: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what failed in the step `change`, by host the output of vllm-switch; empty if nothing did."""
     return "\n".join(f"{host}: {done['said']}" for host, done in steps.items() if done.get("said"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,30 @@ def begin(path: Path, run: Mapping[str, Any]) -> Present:
         raise OtherRunError(f"the {' and the '.join(differing)} of {path} differ")
     cells = [record for record in records if record["record"] == "cell"]
     return Present(
-        frozenset(record["cell"]["id"] for record in cells if record["state"] == "measured"),
+        _measured(records),
         max((record["started"] + record["seconds"] for record in cells), default=0.0),
     )
+
+
+def counts(path: Path) -> tuple[int, int]:
+    """Return (cells with figures, cells without). The last record of a cell counts."""
+    cells = [record for record in _complete_records(path) if record["record"] == "cell"]
+    states = {record["cell"]["id"]: record["state"] for record in cells}
+    measured = sum(state == "measured" for state in states.values())
+    return measured, len(states) - measured
+
+
+def present(content: str, run: Mapping[str, Any]) -> frozenset[str]:
+    """Return the ids of the cells that a file with this content has measured; none if it belongs to another run."""
+    records = [json.loads(line) for line in content.splitlines() if line.endswith("}")]
+    if not records or any(records[0].get(name) != run[name] for name in ("profile", "key")):
+        return frozenset()
+    return _measured(records)
+
+
+def _measured(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    cells = (record for record in records if record["record"] == "cell")
+    return frozenset(record["cell"]["id"] for record in cells if record["state"] == "measured")
 
 
 def _complete_records(path: Path) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ class JobRequest(TypedDict):
     cells: list[Cell]
     rules: dict[str, Any]
     accepted: list[str]
+    ends: bool  # no other cells of this run follow
 
 
 class ProgressJson(TypedDict):
@@ -94,11 +95,11 @@ def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress
         )
         path = Path(request["path"])
         try:
-            return runner.run(request["run"], request["cells"], path)
+            return runner.run(request["run"], request["cells"], path, ends=request["ends"])
         except evidence_file.OtherRunError:
             # The deployment has changed since that run was interrupted. Its cells are kept beside the new file.
             path.replace(path.with_suffix(".old.jsonl"))
-            return runner.run(request["run"], request["cells"], path)
+            return runner.run(request["run"], request["cells"], path, ends=request["ends"])
 
 
 def run(job: str) -> int:

@@ -59,14 +59,15 @@ class Runner:
     accepted: Collection[str] = ()
     clock: Callable[[], float] = time.perf_counter
 
-    def run(self, record: RunRecord, cells: Sequence[Cell], path: Path) -> Progress:
-        """Measure the cells that the file does not have yet and return the last progress.
+    def run(self, record: RunRecord, cells: Sequence[Cell], path: Path, *, ends: bool = True) -> Progress:
+        """Measure the cells that the file does not have yet and return the last progress. `ends`: no other cells of
+        this run follow, so the file gets its last line.
 
         Raises evidence_file.OtherRunError if the file belongs to another run.
         """
         present = evidence_file.begin(path, dict(record))
         began = self.clock() - present.ended
-        progress = Progress(done=len(present.ids), cells=len(cells))
+        progress = Progress(done=len(present.ids & {cell["id"] for cell in cells}), cells=len(cells))
         for cell in self._remaining(cells, present.ids, began):
             cell_began = self.clock() - began
             progress.cell, progress.run = cell["id"], 0
@@ -77,11 +78,14 @@ class Runner:
             self.report(progress)
             if any(fault["id"] in FINAL for fault in result.faults):
                 return progress
+        if not ends:
+            return progress
+        measured, failed = evidence_file.counts(path)
         end: EndRecord = {
             "record": "end",
             "seconds": round(self.clock() - began, 3),
-            "measured": progress.done - progress.failed,
-            "failed": progress.failed,
+            "measured": measured,
+            "failed": failed,
         }
         evidence_file.append(path, dict(end))
         return progress

@@ -1,0 +1,64 @@
+"""Plan a measurement of a deployment: its cells, and the changes of the server that they need.
+
+vllm_spark.bench decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_spark.bench import deployment_run, variants
+from vllm_spark.bench.deployment_run import DeploymentRun
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.bench import evidence_file
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """Arguments: spec and plan of this host; profile; hours (0: that of the profile); accepted.
+
+    Returns `head` of the deployment, `run`, the run record, `variants` as JSON, and of `as_is` and `changes` the one
+    that is to be done: to measure the server as it is, or with changes. A measured change is left out, so that an
+    interrupted run continues. The ranks of a pair plan alike, and the plan of the head counts.
+    """
+
+    quiet = True
+
+    def act(self) -> dict[str, Any]:
+        plan = self.args["plan"]
+        spec = Spec.from_json(self.args["spec"])
+        run = DeploymentRun(
+            spec,
+            GateRequest.from_json(plan["gates"]),
+            plan["env_path"],
+            deployment_run.profile(self.args["profile"], float(self.args.get("hours") or 0)),
+        )
+        if not plan["settled"]:
+            raise RefusedError([deployment_run.not_deployed(spec)])
+        planned, left_out = run.variants()
+        head = spec.deployment.hosts[0]
+        record = run.record()
+        changes = any(variant.server for variant in planned)
+        if self.host == head:
+            self._say(run, planned, left_out)
+            if changes and not self.check_mode:
+                present = evidence_file.present(self.shell(f"cat {run.path}"), record)
+                planned = [one for one in planned if not {cell["id"] for cell in one.cells} <= present]
+        return {
+            "head": head,
+            "run": record,
+            "variants": [variant.to_json() for variant in planned],
+            "as_is": not changes and not self.check_mode,
+            "changes": changes and not self.check_mode,
+            # The callback runs the verb once more after Ctrl-C.
+            "put_back_after_interruption": changes and not self.check_mode,
+        }
+
+    def _say(self, run: DeploymentRun, planned: list[variants.Variant], left_out: list[Any]) -> None:
+        cells = sum(len(variant.cells) for variant in planned)
+        restarts = [variants.label(variant.server) for variant in planned if variant.server]
+        changes = f"; the server is restarted with {', '.join(restarts)}, and put back" if restarts else ""
+        self.say(f"{run.spec.deployment.name}: profile {run.profile.name}, {cells} cells{changes}")
+        self.say(*(f"not measured: {entry.cell['id']}: {entry.why}" for entry in left_out))
