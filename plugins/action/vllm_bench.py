@@ -67,11 +67,13 @@ class ActionModule(SparkAction):
         return dict(state["result"])
 
     def _show(self, state: ProgressJson | dict[str, Any], done: int, printed_at: float) -> tuple[int, float]:
-        """Print the cell that has ended since the last call, or after a minute the present one."""
+        """Print the cells that have ended since the last call, or after a minute the present one."""
         if not state:
             return done, printed_at
-        if state["done"] != done and state["last"]:
-            self.say(live.cell_line(state["last"], state["done"], state["cells"]))
+        first = state["done"] - len(state["ended"]) + 1
+        news = [(number, cell) for number, cell in enumerate(state["ended"], first) if number > done]
+        if news:
+            self.say(*(live.cell_line(cell, number, state["cells"]) for number, cell in news))
             return state["done"], time.monotonic()
         if time.monotonic() - printed_at >= LOG_INTERVAL_S:
             names = ("cell", "done", "cells", "run", "rate", "left_s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ class ActionModule(SparkAction):
         self.execute("ansible.builtin.file", {"path": source, "state": "absent"})
         run = evidence.read(path)
         self.show(verdict.verdict(run, verdict.previous(run, path.parent)).sentence)
-        self.show(f"evidence: {path}", f"Next: vllm-spark bench report {path}")
+        shown = os.path.relpath(path)
+        self.show(f"evidence: {shown}", f"Next: vllm-spark bench report {shown}")
         return {"changed": True, "evidence": str(path)}
 
     def _write(self, name: str, content: bytes) -> Path:

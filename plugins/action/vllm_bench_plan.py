@@ -5,6 +5,7 @@ vllm_spark.bench decides.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from vllm_spark.bench import deployment_run, variants
@@ -42,10 +43,10 @@ class ActionModule(SparkAction):
         record = run.record()
         changes = any(variant.server for variant in planned)
         if self.host == head:
-            self._say(run, planned, left_out)
-            if changes and not self.check_mode:
-                present = evidence_file.present(self.shell(f"cat {run.path}"), record)
+            if changes:
+                present = evidence_file.present(self.shell(f"cat {shlex.quote(run.path)}"), record)
                 planned = [one for one in planned if not {cell["id"] for cell in one.cells} <= present]
+            self._say(run, planned, left_out)
         return {
             "head": head,
             "run": record,

@@ -33,8 +33,9 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 class ActionModule(SparkAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task); brief (true: the gates that pass share one line). The controller itself sends
-    the request of the gate `reach`. Returns `holds` and `missed`, and of a rank that serves the report's path."""
+    a failed gate does not fail the task); brief (true: the gates that pass share one line); closing (false: no lines
+    about how to use the server). The controller itself sends the request of the gate `reach`. Returns `holds` and
+    `missed`, and of a rank that serves the report's path."""
 
     _last_probe: Probe
 
@@ -101,7 +102,7 @@ class ActionModule(SparkAction):
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)
-        if document["holds"] and closing:
+        if document["holds"] and closing and self.args.get("closing", True):
             self.show(closing)
         return {"report": os.path.relpath(path), "gates": history.summarize(document["verdicts"]), **run}
 

@@ -194,8 +194,10 @@ class CallbackModule(Default):
         line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check)
         self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
         if self._puts_back:
-            # In this process, which holds the operator lock of the hosts.
+            # In this process, which holds the operator lock of the hosts. Ansible keeps its streams from children.
             self._display.display(interruption.PUTS_BACK, color=_color("COLOR_WARN"), stderr=True)
+            for stream in range(3):
+                os.set_inheritable(stream, True)
             os.execv(sys.executable, [sys.executable, *sys.argv, "-e", "put_back=true"])  # noqa: S606  the same command
 
     def _print_message(self, result: Any) -> None:

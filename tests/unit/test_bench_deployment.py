@@ -63,7 +63,9 @@ def test_a_change_that_the_recipe_cannot_have_is_refused(resolve: Resolve, profi
 
 def test_the_sweep_of_a_drafter_restarts_once_for_each_number(resolve: Resolve) -> None:
     spec = resolve()
-    spec = replace(spec, recipe={**spec.recipe, "drafter": {"repository": "a/b", "revision": "0" * 40, "speculative_tokens": 3}})
+    spec = replace(
+        spec, recipe={**spec.recipe, "drafter": {"repository": "a/b", "revision": "0" * 40, "speculative_tokens": 3}}
+    )
     variants, _ = run_of(spec, "drafter").variants()
     assert [variant.server for variant in variants] == [{"speculative_tokens": number} for number in range(1, 7)]
 

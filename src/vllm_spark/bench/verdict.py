@@ -148,8 +148,12 @@ def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes
     judged = sum(row.judgement in ("same", "better") for row in rows)
     missing = sum(row.judgement == "not measured" for row in rows)
     if state == "unknown":
-        return f"unknown: nothing could be judged, {missing} figures are not measured."
-    return f"good: {judged} figures are as before, forecast or expected, or better; {missing} are not measured."
+        return f"unknown: there is no earlier run, forecast or expected figure to judge by{_missing(missing)}."
+    return f"good: {judged} figures are as before, forecast or expected, or better{_missing(missing)}."
+
+
+def _missing(number: int) -> str:
+    return f"; {number} expected {'figure is' if number == 1 else 'figures are'} not measured" if number else ""
 
 
 def compared_state(result: Comparison) -> State:

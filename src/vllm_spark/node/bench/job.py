@@ -29,6 +29,8 @@ from vllm_spark.node.bench.telemetry import Sampler
 
 RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
 WRITE_INTERVAL_S = 1.0
+# More cells than end between two reads of the progress.
+RECENT = 20
 KEY = "VLLM_API_KEY"
 SEED = 15
 # The prompts of a warm-up are others than those of the measured runs.
@@ -51,7 +53,7 @@ class JobRequest(TypedDict):
 
 
 class ProgressJson(TypedDict):
-    """The progress of a job. `last` is the cell that ended last, without samples; None before the first end."""
+    """The progress of a job. `ended` has the cells that ended last, without samples, at most RECENT."""
 
     cell: str
     done: int
@@ -60,7 +62,7 @@ class ProgressJson(TypedDict):
     rate: float
     left_s: float | None
     failed: int
-    last: CellRecord | None
+    ended: list[CellRecord]
 
 
 def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
@@ -126,18 +128,20 @@ class _ProgressWriter:
         self._path = path
         self._written_at = 0.0
         self._done = -1
+        self._ended: list[CellRecord] = []
 
     def write(self, progress: Progress) -> None:
         now = time.monotonic()
+        if progress.last and progress.done != self._done:
+            self._ended = [*self._ended, {**progress.last, "samples": {}}][-RECENT:]
         if progress.done == self._done and now - self._written_at < WRITE_INTERVAL_S:
             return
         self._written_at, self._done = now, progress.done
-        _write(self._path, dict(progress_json(progress)))
+        _write(self._path, dict(progress_json(progress, self._ended)))
 
 
-def progress_json(progress: Progress) -> ProgressJson:
+def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
     """Return a progress as JSON."""
-    last: CellRecord | None = {**progress.last, "samples": {}} if progress.last else None
     return {
         "cell": progress.cell,
         "done": progress.done,
@@ -146,7 +150,7 @@ def progress_json(progress: Progress) -> ProgressJson:
         "rate": round(progress.rate, 2),
         "left_s": progress.left_s,
         "failed": progress.failed,
-        "last": last,
+        "ended": ended,
     }
 
 
