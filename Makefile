@@ -106,7 +106,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bundle fabric factory faults images operators pairs recovery refusals remove rollback
+LONG := bench bundle fabric factory faults images operators pairs recovery refusals remove rollback
 
 .PHONY: molecule
 molecule: setup ## Run the scenarios except the long ones; half an hour

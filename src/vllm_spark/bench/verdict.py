@@ -69,12 +69,13 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
 
 
 def previous(run: Evidence, folder: Path) -> Evidence | None:
-    """Return the newest run of a folder that is older than `run` and has a comparable key."""
+    """Return the newest run of a folder that is older than `run` and has its profile and a comparable key."""
     older = [
         other
         for other in readable(folder)
         if other.run["id"] != run.run["id"]
         and other.run["started"] < run.run["started"]
+        and other.run["profile"].get("name") == run.run["profile"].get("name")
         and key.comparable(other.run["key"], run.run["key"])
     ]
     return max(older, key=lambda other: other.run["started"], default=None)

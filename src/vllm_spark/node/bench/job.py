@@ -133,7 +133,8 @@ class _ProgressWriter:
     def write(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.last and progress.done != self._done:
-            self._ended = [*self._ended, {**progress.last, "samples": {}}][-RECENT:]
+            ended: CellRecord = {**progress.last, "samples": {}}
+            self._ended = [*self._ended, ended][-RECENT:]
         if progress.done == self._done and now - self._written_at < WRITE_INTERVAL_S:
             return
         self._written_at, self._done = now, progress.done

@@ -1,0 +1,114 @@
+"""The actions of the verb bench: what they refuse, what they measure, and what they write on the controller."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail
+from bench_runs import cell_record
+
+from fakes.fake_ansible import FakeRun
+from vllm_spark.bench import evidence
+from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import runner
+
+
+@pytest.fixture
+def arguments(resolve: Any) -> dict[str, Any]:
+    """Arguments of vllm_bench_plan for a server that runs as planned."""
+    return arguments_of(resolve())
+
+
+def arguments_of(spec: Spec, *, settled: bool = True) -> dict[str, Any]:
+    gates = runner.gate_request(spec, launch.fingerprint(spec)).to_json()
+    made = plan.Plan(settled=settled, env_path="/etc/vllm-spark/demo/env", gates=gates).to_json()
+    return {"spec": spec.to_json(), "plan": made, "profile": "compiled", "hours": 0}
+
+
+def test_a_profile_that_changes_the_server_puts_it_back_after_an_interruption(arguments: dict[str, Any]) -> None:
+    run = FakeRun()
+    planned = run.act("vllm_bench_plan", **arguments)
+    assert (planned["as_is"], planned["changes"], planned["put_back_after_interruption"]) == (False, True, True)
+    assert [variant["label"] for variant in planned["variants"]] == ["mode=eager", "mode=compiled"]
+    assert "the server is restarted with mode=eager, mode=compiled, and put back" in run.lines[0]
+
+
+def test_a_profile_that_changes_nothing_measures_the_server_as_it_is(arguments: dict[str, Any]) -> None:
+    planned = FakeRun().act("vllm_bench_plan", **{**arguments, "profile": "smoke"})
+    assert (planned["as_is"], planned["changes"], planned["put_back_after_interruption"]) == (True, False, False)
+
+
+def test_a_check_neither_measures_nor_changes(arguments: dict[str, Any]) -> None:
+    for profile in ("smoke", "compiled"):
+        planned = FakeRun(check_mode=True).act("vllm_bench_plan", **{**arguments, "profile": profile})
+        assert not any(planned[name] for name in ("as_is", "changes", "put_back_after_interruption"))
+
+
+def test_a_change_that_is_measured_is_not_deployed_again(arguments: dict[str, Any]) -> None:
+    first = FakeRun().act("vllm_bench_plan", **arguments)
+    cells = [json.dumps(cell_record({"decode": [60.0, 60.1]}, cell=cell)) for cell in first["variants"][0]["cells"]]
+    content = "\n".join([json.dumps(first["run"]), *cells, '{"record": "cell", "cut'])
+    run = FakeRun(output={"demo-compiled.jsonl": content})
+    assert [variant["label"] for variant in run.act("vllm_bench_plan", **arguments)["variants"]] == ["mode=compiled"]
+    other = json.dumps({**first["run"], "key": {**first["run"]["key"], "launch": "0"}})
+    run = FakeRun(output={"demo-compiled.jsonl": "\n".join([other, *cells])})
+    assert len(run.act("vllm_bench_plan", **arguments)["variants"]) == 2
+
+
+def test_a_server_that_does_not_run_as_planned_is_refused(resolve: Any) -> None:
+    with pytest.raises(AnsibleActionFail, match="does not run as the inventory describes it"):
+        FakeRun().act("vllm_bench_plan", **arguments_of(resolve(), settled=False))
+
+
+def test_a_job_prints_every_cell_once(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    planned = FakeRun().act("vllm_bench_plan", **arguments)
+    cells = planned["variants"][0]["cells"]
+    ended = [{**cell_record({"decode": [60.0, 60.1]}, cell=cell), "samples": {}} for cell in cells]
+    progress = {"cell": "", "cells": len(cells), "run": 1, "rate": 1.0, "left_s": None, "failed": 0}
+    replies = [
+        {"progress": {}, "result": {}},
+        {"progress": {**progress, "done": 2, "ended": ended[:2]}, "result": {}},
+        {"progress": {**progress, "done": len(cells), "ended": ended}, "result": {"ok": True, "failed": 0}},
+    ]
+    run = FakeRun(modules={"vllm_weights": lambda args: replies.pop(0) if args["action"] == "watch" else {}})
+    more = {"accepted": [], "run": planned["run"], "cells": cells, "ends": True}
+    assert run.act("vllm_bench", **arguments, **more)["failed_cells"] == 0
+    assert [line.split()[1] for line in run.lines] == [f"{number}/{len(cells)}" for number in range(1, len(cells) + 1)]
+    assert [args["action"] for _, args in run.calls] == ["start", "watch", "watch", "watch", "stop"]
+    request = run.calls[0][1]["request"]
+    assert (request["ends"], [cell["id"] for cell in request["cells"]]) == (True, [cell["id"] for cell in cells])
+
+
+@pytest.mark.parametrize(
+    "reply", [{"result": {"ok": False, "detail": "it does not answer"}}, {"failed": True, "msg": "it does not answer"}]
+)
+def test_a_job_that_fails_is_a_refusal(arguments: dict[str, Any], reply: dict[str, Any]) -> None:
+    planned = FakeRun().act("vllm_bench_plan", **arguments)
+    more = {"accepted": [], "run": planned["run"], "cells": planned["variants"][0]["cells"], "ends": True}
+    with pytest.raises(AnsibleActionFail, match=r"it does not answer.*Fix: "):
+        FakeRun(modules={"vllm_weights": reply}).act("vllm_bench", **arguments, **more)
+
+
+def test_a_worker_measures_nothing(resolve: Any) -> None:
+    arguments = arguments_of(replace(resolve(), rank=1))
+    assert FakeRun().act("vllm_bench", **arguments, run={}, cells=[], ends=True)["failed_cells"] == 0
+
+
+def test_the_evidence_is_written_then_removed_on_the_host(arguments: dict[str, Any], tmp_path: Path) -> None:
+    planned = FakeRun().act("vllm_bench_plan", **arguments)
+    first = cell_record({"decode": [60.0, 60.1]}, cell=planned["variants"][0]["cells"][0])
+    content = "\n".join(map(json.dumps, [planned["run"], first]))
+    slurped = {"content": base64.b64encode(f"{content}\n".encode()).decode()}
+    run = FakeRun(modules={"ansible.builtin.slurp": slurped, "ansible.builtin.file": {}})
+    wanted = {"spec": arguments["spec"], "profile": "compiled", "folder": str(tmp_path / "bench")}
+    result = run.act("vllm_bench_fetch", **wanted)
+    assert evidence.read(Path(result["evidence"])).run["subject"]["deployment"] == "demo"
+    assert [name for name, _ in run.calls] == ["ansible.builtin.slurp", "ansible.builtin.file"]
+    assert run.lines[0].startswith("unknown: ")
