@@ -60,11 +60,12 @@ def observation(changes: dict[str, Any]) -> Observation:
         during=[counters(BEFORE, reading) for reading in changes.get("during", [])],
         requests=REQUESTS,
         streams=STREAMS,
-        output=OUTPUT,
+        output=changes.get("output", OUTPUT),
         answers=[answer({})] * (REQUESTS - 1) + [answer(changes.get("answer", {}))],
         samples={"spark1": samples},  # type: ignore[dict-item]
         gpus={"spark1": changes.get("gpu", "NVIDIA GB10")},
         first_chunks_s=changes.get("first_chunks_s", []),
+        one_chunk_runs=changes.get("one_chunk_runs", []),
     )
 
 

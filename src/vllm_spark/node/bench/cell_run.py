@@ -67,6 +67,7 @@ class _Seen:
     during: list[Counters] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     first_chunks_s: list[float] = field(default_factory=list)
+    one_chunk_runs: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class CellRun:
         seen.during += reader.readings
         seen.requests += len(traces)
         seen.answers += map(_answer, traces)
+        if any(figures.span(trace) is None and trace.chunks for trace in traces):
+            seen.one_chunk_runs.append(run + 1)
         if firsts := [trace.chunks[0].at for trace in traces if trace.chunks]:
             seen.first_chunks_s.append(statistics.mean(firsts))
         return traces
@@ -139,6 +142,7 @@ class CellRun:
                 samples=self.around.samples(),
                 gpus=self.around.gpus,
                 first_chunks_s=seen.first_chunks_s,
+                one_chunk_runs=seen.one_chunk_runs,
             )
         )
 

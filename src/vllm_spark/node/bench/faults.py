@@ -138,6 +138,18 @@ def late_chunk(observation: Observation) -> Iterator[str]:
         yield f"{1000 * max(times):.0f} ms in run {run}, the median of the runs is {1000 * median(times):.0f} ms"
 
 
+@kind(
+    "one-chunk",
+    "The server sent all tokens of an answer in one chunk, so this cell has no decode.",
+    source="vLLM joins the outputs that wait while its API process is busy: seen with two busy cores",
+    worthless=False,
+)
+def one_chunk(observation: Observation) -> Iterator[str]:
+    # A stream of one token has no decode by nature.
+    if observation.one_chunk_runs and observation.output > 1:
+        yield f"in run {', '.join(map(str, observation.one_chunk_runs))}; more CPU for the API process helps"
+
+
 def _active(counters: Counters) -> float:
     return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
 
