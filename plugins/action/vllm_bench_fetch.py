@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,7 @@ class ActionModule(SparkAction):
         content = base64.b64decode(self.execute("ansible.builtin.slurp", {"src": source}, "content")["content"])
         path = self._write(f"{Path(source).stem}-{time.strftime('%Y%m%dT%H%M%S')}{evidence.SUFFIX}", content)
         self.execute("ansible.builtin.file", {"path": source, "state": "absent"})
-        run = evidence.read(path)
-        self.show(verdict.verdict(run, verdict.previous(run, path.parent)).sentence)
-        shown = os.path.relpath(path)
-        self.show(f"evidence: {shown}", f"Next: vllm-spark bench report {shown}")
+        self.show(*verdict.closing(path))
         return {"changed": True, "evidence": str(path)}
 
     def _write(self, name: str, content: bytes) -> Path:

@@ -20,9 +20,10 @@ from vllm_spark_ansible.action import SparkAction
 class ActionModule(SparkAction):
     """Arguments: spec and plan of this host; profile; hours (0: that of the profile); accepted.
 
-    Returns `head` of the deployment, `run`, the run record, `variants` as JSON, and of `as_is` and `changes` the one
-    that is to be done: to measure the server as it is, or with changes. A measured change is left out, so that an
-    interrupted run continues. The ranks of a pair plan alike, and the plan of the head counts.
+    Returns `head` of the deployment, `run`, the run record, `variants` as JSON, and what is to be done: `as_is` (measure
+    the server as it is), `changes` (measure changes of it) or `starts`, one entry per start. `has_evidence`: the head
+    will have a file. A measured change is left out, so that an interrupted run continues. The ranks of a pair plan
+    alike, and the plan of the head counts.
     """
 
     quiet = True
@@ -41,7 +42,8 @@ class ActionModule(SparkAction):
         planned, left_out = run.variants()
         head = spec.deployment.hosts[0]
         record = run.record()
-        changes = any(variant.server for variant in planned)
+        starts = [variant for variant in planned if variant.is_start]
+        changes = any(variant.server for variant in planned) and not starts
         if self.host == head:
             if changes:
                 present = evidence_file.present(self.shell(f"cat {shlex.quote(run.path)}"), record)
@@ -51,10 +53,12 @@ class ActionModule(SparkAction):
             "head": head,
             "run": record,
             "variants": [variant.to_json() for variant in planned],
-            "as_is": not changes and not self.check_mode,
+            "as_is": not (changes or starts or self.check_mode),
             "changes": changes and not self.check_mode,
+            "starts": [] if self.check_mode else _each(starts, run.profile.rules.most_runs),
+            "has_evidence": not (starts or self.check_mode),
             # The callback runs the verb once more after Ctrl-C.
-            "put_back_after_interruption": changes and not self.check_mode,
+            "put_back_after_interruption": bool(changes or starts) and not self.check_mode,
         }
 
     def _say(self, run: DeploymentRun, planned: list[variants.Variant], left_out: list[Any]) -> None:
@@ -63,3 +67,13 @@ class ActionModule(SparkAction):
         changes = f"; the server is restarted with {', '.join(restarts)}, and put back" if restarts else ""
         self.say(f"{run.spec.deployment.name}: profile {run.profile.name}, {cells} cells{changes}")
         self.say(*(f"not measured: {entry.cell['id']}: {entry.why}" for entry in left_out))
+
+
+def _each(starts: list[variants.Variant], runs: int) -> list[dict[str, Any]]:
+    """Return the single starts. The first one of a profile is cold, so a warm one finds what it has compiled."""
+    return [
+        {"cell": cell, "kind": variant.server["start"], "label": f"{variant.server['start']} {number} of {runs}"}
+        for variant in starts
+        for cell in variant.cells
+        for number in range(1, runs + 1)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,6 +80,14 @@ def previous(run: Evidence, folder: Path) -> Evidence | None:
         and key.comparable(other.run["key"], run.run["key"])
     ]
     return max(older, key=lambda other: other.run["started"], default=None)
+
+
+def closing(path: Path) -> list[str]:
+    """Return the last lines of a run: its verdict against the run before in its folder, its file, the next command."""
+    run = evidence.read(path)
+    shown = os.path.relpath(path)
+    sentence = verdict(run, previous(run, path.parent)).sentence
+    return [sentence, f"evidence: {shown}", f"Next: vllm-spark bench report {shown}"]
 
 
 def latest(folder: Path, deployment: str) -> str:

@@ -80,7 +80,7 @@ def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
 
 def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress:
     """Measure the cells of a request on this host. Raises ServerError."""
-    server = Server.connect(Endpoint(request["url"], _key(request["env_path"])), request["model"])
+    server = Server.connect(Endpoint(request["url"], api_key(request["env_path"])), request["model"])
     with Sampler(time.perf_counter(), clock=time.perf_counter) as sampler:
 
         def samples(since: float) -> dict[str, list[Sample]]:
@@ -117,7 +117,7 @@ def run(job: str) -> int:
         result = {"ok": False, "reason": "server", "detail": str(error)}
     except OSError as error:
         result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
-    _write(RUN_DIR / f"{job}.result", result)
+    write(RUN_DIR / f"{job}.result", result)
     return int(not result["ok"])
 
 
@@ -138,7 +138,7 @@ class _ProgressWriter:
         if progress.done == self._done and now - self._written_at < WRITE_INTERVAL_S:
             return
         self._written_at, self._done = now, progress.done
-        _write(self._path, dict(progress_json(progress, self._ended)))
+        write(self._path, dict(progress_json(progress, self._ended)))
 
 
 def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
@@ -155,7 +155,7 @@ def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
     }
 
 
-def _key(env_path: str) -> str:
+def api_key(env_path: str) -> str:
     """Return the API key of an env file; empty without one."""
     if not env_path or not os.path.exists(env_path):
         return ""
@@ -164,7 +164,7 @@ def _key(env_path: str) -> str:
     return next((value for name, _, value in pairs if name == KEY), "")
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
+def write(path: Path, document: Mapping[str, Any]) -> None:
     """Replace a file, so that a reader never sees a part of it."""
     part = path.with_suffix(path.suffix + ".part")
     part.write_text(json.dumps(document), encoding="utf-8")

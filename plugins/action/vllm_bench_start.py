@@ -1,0 +1,65 @@
+"""Start a deployment and measure the time until its first token, by phase: a job on its head."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm_spark.bench import deployment_run, starts
+from vllm_spark.core.host_layout import BENCH_PROGRAM_DIR
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark_ansible.action import SparkAction
+
+JOB = "bench"
+POLL_INTERVAL_S = 2.0
+
+
+class ActionModule(SparkAction):
+    """Arguments: plan of this host; start, an entry of vllm_bench_plan's `starts`; note, printed if it is not empty.
+
+    A worker starts its unit and measures nothing. Returns `measured`: the cell, seconds and phases; empty on a worker.
+    """
+
+    quiet = True
+
+    def act(self) -> dict[str, Any]:
+        plan, wanted = self.args["plan"], self.args["start"]
+        gates = GateRequest.from_json(plan["gates"])
+        if gates.rank:
+            self.execute("ansible.builtin.command", {"argv": ["systemctl", "start", "--no-block", plan["unit"]]})
+            return {"changed": True, "measured": {}}
+        if note := self.args.get("note"):
+            self.say(note)
+        result = self._run(gates, plan)
+        if not result["ok"]:
+            raise RefusedError([deployment_run.job_failure(self.host, result)])
+        phases = starts.phases([(at, line) for at, line in result["lines"]], result["seconds"])
+        parts = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f}" for name, seconds in phases.items())
+        self.say(f"{wanted['label']}: {result['seconds']:.1f} s until the first token ({parts})")
+        return {"changed": True, "measured": {"cell": wanted["cell"], "seconds": result["seconds"], "phases": phases}}
+
+    def _run(self, gates: GateRequest, plan: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of the job, which has a deadline of its own."""
+        started = self._job(
+            action="start",
+            programs=deployment_run.programs(),
+            program_dir=BENCH_PROGRAM_DIR,
+            words=["/usr/bin/python3", "-m", "vllm_spark.node.bench.start_job", JOB],
+            request={
+                "unit": plan["unit"],
+                "url": gates.client_url(gates.address),
+                "model": gates.served_name,
+                "env_path": plan["env_path"],
+                "deadline_s": gates.deadline_s,
+            },
+        )
+        if started.get("failed"):
+            return {"ok": False, "detail": started.get("msg", "")}
+        while not (state := self._job(action="watch")).get("result"):
+            time.sleep(POLL_INTERVAL_S)
+        self._job(action="stop")
+        return dict(state["result"])
+
+    def _job(self, **args: object) -> dict[str, Any]:
+        return self.execute("vllm_weights", {"job": JOB, **args})

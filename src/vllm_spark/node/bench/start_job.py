@@ -1,0 +1,97 @@
+"""A start of a deployment as a job on its head. Starts the unit, requests a token until one comes, and reads the log.
+
+    python3 -m vllm_spark.node.bench.start_job JOB
+
+The files of the job are those of vllm_spark.node.bench.job. The result has the log lines with their times; the
+controller knows which line begins a phase.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Any, TypedDict
+
+from vllm_spark.node.bench.job import RUN_DIR, api_key, write
+
+POLL_INTERVAL_S = 0.25
+REQUEST_TIMEOUT_S = 30.0
+# More than any start-up log has.
+MOST_LINES = 20_000
+
+
+class StartRequest(TypedDict):
+    """The unit to start, and the server whose first token ends the start. `deadline_s` bounds the wait."""
+
+    unit: str
+    url: str
+    model: str
+    env_path: str
+    deadline_s: float
+
+
+class StartResult(TypedDict):
+    """`seconds` from the start of the unit until its first token. `lines`: [seconds since the start, text]."""
+
+    ok: bool
+    detail: str
+    seconds: float
+    lines: list[tuple[float, str]]
+
+
+def measure(request: StartRequest) -> StartResult:
+    """Start the unit and wait for a token."""
+    began, began_at = time.monotonic(), time.time()
+    subprocess.run(["systemctl", "reset-failed", request["unit"]], check=False, capture_output=True)
+    subprocess.run(["systemctl", "start", "--no-block", request["unit"]], check=True)
+    key = api_key(request["env_path"])
+    while not _answers(request, key):
+        if time.monotonic() - began > request["deadline_s"]:
+            why = f"{request['unit']} gave no token within {request['deadline_s']:.0f} s"
+            return {"ok": False, "detail": why, "seconds": 0.0, "lines": []}
+        time.sleep(POLL_INTERVAL_S)
+    seconds = time.monotonic() - began
+    return {"ok": True, "detail": "", "seconds": round(seconds, 3), "lines": _log(request["unit"], began_at)}
+
+
+def _answers(request: StartRequest, key: str) -> bool:
+    body = json.dumps({"model": request["model"], "prompt": "1", "max_tokens": 1}).encode()
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    asked = urllib.request.Request(f"{request['url']}/completions", body, headers)  # noqa: S310  the URL of the deployment
+    try:
+        with urllib.request.urlopen(asked, timeout=REQUEST_TIMEOUT_S) as reply:  # noqa: S310
+            return bool(reply.status == http.HTTPStatus.OK)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _log(unit: str, since: float) -> list[tuple[float, str]]:
+    """Return the log of the unit since a time, each line with its seconds after it."""
+    words = ["journalctl", "--quiet", "--no-pager", "--output=json", f"--lines={MOST_LINES}"]
+    words += [f"--unit={unit}", f"--since=@{since:.0f}"]
+    printed = subprocess.run(words, check=False, capture_output=True, text=True).stdout
+    entries: list[dict[str, Any]] = [json.loads(line) for line in printed.splitlines()]
+    lines = [(int(entry["__REALTIME_TIMESTAMP"]) / 1e6 - since, entry.get("MESSAGE")) for entry in entries]
+    # A message that is not UTF-8 is a list of bytes. No line that begins a phase is one.
+    return [(round(at, 3), text) for at, text in lines if isinstance(text, str) and at >= 0]
+
+
+def run(job: str) -> int:
+    """Run a job and write its result. Returns the exit status."""
+    request_file = RUN_DIR / f"{job}.request"
+    request: StartRequest = json.loads(request_file.read_text(encoding="utf-8"))
+    request_file.unlink()
+    try:
+        result: dict[str, Any] = dict(measure(request))
+    except (OSError, subprocess.CalledProcessError) as error:
+        result = {"ok": False, "detail": f"{type(error).__name__}: {error}"}
+    write(RUN_DIR / f"{job}.result", result)
+    return int(not result["ok"])
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1]))
