@@ -27,7 +27,9 @@ def arguments(resolve: Any) -> dict[str, Any]:
 
 def arguments_of(spec: Spec, *, settled: bool = True) -> dict[str, Any]:
     gates = runner.gate_request(spec, launch.fingerprint(spec)).to_json()
-    made = plan.Plan(settled=settled, env_path="/etc/vllm-spark/demo/env", gates=gates).to_json()
+    made = plan.Plan(
+        settled=settled, unit="vllm@demo.service", env_path="/etc/vllm-spark/demo/env", gates=gates
+    ).to_json()
     return {"spec": spec.to_json(), "plan": made, "profile": "compiled", "hours": 0}
 
 
@@ -112,3 +114,59 @@ def test_the_evidence_is_written_then_removed_on_the_host(arguments: dict[str, A
     assert evidence.read(Path(result["evidence"])).run["subject"]["deployment"] == "demo"
     assert [name for name, _ in run.calls] == ["ansible.builtin.slurp", "ansible.builtin.file"]
     assert run.lines[0].startswith("unknown: ")
+
+
+START = {
+    "cell": {"id": "chat p128 o32 d0 s1 start=cold", "server": {"start": "cold"}},
+    "kind": "cold",
+    "label": "cold 1 of 3",
+}
+
+
+def test_a_profile_of_starts_plans_each_start(arguments: dict[str, Any]) -> None:
+    planned = FakeRun().act("vllm_bench_plan", **{**arguments, "profile": "start"})
+    assert [start["label"] for start in planned["starts"]] == [
+        f"{kind} {number} of 3" for kind in ("cold", "warm") for number in (1, 2, 3)
+    ]
+    assert (planned["as_is"], planned["changes"], planned["has_evidence"]) == (False, False, False)
+    assert planned["put_back_after_interruption"]
+    assert FakeRun(check_mode=True).act("vllm_bench_plan", **{**arguments, "profile": "start"})["starts"] == []
+
+
+def test_a_start_is_timed_by_phase(arguments: dict[str, Any]) -> None:
+    result = {"ok": True, "seconds": 9.0, "lines": [[4.0, "Starting to load model x"]]}
+    run = FakeRun(modules={"vllm_weights": lambda args: {"result": result} if args["action"] == "watch" else {}})
+    measured = run.act("vllm_bench_start", plan=arguments["plan"], start=START, note="the page cache stays")["measured"]
+    assert (measured["seconds"], measured["phases"]) == (9.0, {"starting": 4.0, "loading_weights": 5.0})
+    assert run.lines == [
+        "spark1  the page cache stays",
+        "spark1  cold 1 of 3: 9.0 s until the first token (starting 4.0, loading weights 5.0)",
+    ]
+    assert run.calls[0][1]["request"]["unit"] == "vllm@demo.service"
+
+
+def test_a_start_that_fails_is_a_refusal(arguments: dict[str, Any]) -> None:
+    reply = {"result": {"ok": False, "detail": "gave no token within 300 s"}}
+    with pytest.raises(AnsibleActionFail, match="gave no token within 300 s"):
+        FakeRun(modules={"vllm_weights": reply}).act("vllm_bench_start", plan=arguments["plan"], start=START)
+
+
+def test_a_worker_starts_its_unit_and_measures_nothing(resolve: Any) -> None:
+    arguments = arguments_of(replace(resolve(), rank=1))
+    run = FakeRun(modules={"ansible.builtin.command": {"rc": 0}})
+    assert run.act("vllm_bench_start", plan=arguments["plan"], start=START)["measured"] == {}
+    assert run.calls[0][1]["argv"][:2] == ["systemctl", "start"]
+
+
+def test_the_starts_become_the_cells_of_an_evidence(arguments: dict[str, Any], tmp_path: Path) -> None:
+    planned = FakeRun().act("vllm_bench_plan", **{**arguments, "profile": "start"})
+    starts = [
+        {"cell": one["cell"], "seconds": 10.0 + number, "phases": {"starting": 10.0 + number}}
+        for number, one in enumerate(planned["starts"])
+    ]
+    run = FakeRun()
+    wanted = {"spec": arguments["spec"], "run": planned["run"], "starts": starts, "folder": str(tmp_path)}
+    read = evidence.read(Path(run.act("vllm_bench_starts", **wanted)["evidence"]))
+    medians = [cell["figures"]["start"]["median"] for cell in read.cells.values()]
+    assert medians == [11.0, 14.0]
+    assert run.lines[-1].startswith("Next: vllm-spark bench report ")
