@@ -61,7 +61,7 @@ def measure(request: StartRequest) -> StartResult:
 def _answers(request: StartRequest, key: str) -> bool:
     body = json.dumps({"model": request["model"], "prompt": "1", "max_tokens": 1}).encode()
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    asked = urllib.request.Request(f"{request['url']}/completions", body, headers)  # noqa: S310  the URL of the deployment
+    asked = urllib.request.Request(f"{request['url']}/v1/completions", body, headers)  # noqa: S310  the URL of the deployment
     try:
         with urllib.request.urlopen(asked, timeout=REQUEST_TIMEOUT_S) as reply:  # noqa: S310
             return bool(reply.status == http.HTTPStatus.OK)
