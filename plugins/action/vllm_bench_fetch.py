@@ -14,7 +14,7 @@ from vllm_spark_ansible.action import SparkAction
 
 class ActionModule(SparkAction):
     """Arguments: spec of this host; profile; folder (evidence on the controller). Does nothing on a worker. Returns
-    `evidence`, the path; empty if the head has none."""
+    `evidence`, the path; empty on a worker. Refuses a run with cells that have no figures, after it is written."""
 
     quiet = True
 
@@ -27,6 +27,7 @@ class ActionModule(SparkAction):
         path = self._write(f"{Path(source).stem}-{time.strftime('%Y%m%dT%H%M%S')}{evidence.SUFFIX}", content)
         self.execute("ansible.builtin.file", {"path": source, "state": "absent"})
         self.show(*verdict.closing(path))
+        deployment_run.require_figures(evidence.read(path))
         return {"changed": True, "evidence": str(path)}
 
     def _write(self, name: str, content: bytes) -> Path:

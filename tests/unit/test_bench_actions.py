@@ -103,13 +103,30 @@ def test_a_worker_measures_nothing(resolve: Any) -> None:
     assert FakeRun().act("vllm_bench", **arguments, run={}, cells=[], ends=True)["failed_cells"] == 0
 
 
-def test_the_evidence_is_written_then_removed_on_the_host(arguments: dict[str, Any], tmp_path: Path) -> None:
+def run_of_fetch(arguments: dict[str, Any], folder: Path, **changes: Any) -> tuple[FakeRun, dict[str, Any]]:
+    """Return a run whose host has evidence of one cell with these changes, and the arguments of the action."""
     planned = FakeRun().act("vllm_bench_plan", **arguments)
-    first = cell_record({"decode": [60.0, 60.1]}, cell=planned["variants"][0]["cells"][0])
+    first = cell_record({"decode": [60.0, 60.1]}, cell=planned["variants"][0]["cells"][0], **changes)
     content = "\n".join(map(json.dumps, [planned["run"], first]))
     slurped = {"content": base64.b64encode(f"{content}\n".encode()).decode()}
     run = FakeRun(modules={"ansible.builtin.slurp": slurped, "ansible.builtin.file": {}})
-    wanted = {"spec": arguments["spec"], "profile": "compiled", "folder": str(tmp_path / "bench")}
+    return run, {"spec": arguments["spec"], "profile": "compiled", "folder": str(folder)}
+
+
+def test_a_run_without_figures_fails_after_its_evidence_is_written(arguments: dict[str, Any], tmp_path: Path) -> None:
+    lost = {"state": "worthless", "faults": [{"id": "other-clients", "what": "2 requests were active"}]}
+    run, wanted = run_of_fetch(arguments, tmp_path / "bench", **lost)
+    with pytest.raises(
+        AnsibleActionFail, match=r"1 of 1 cells have no figures .* worthless, other-clients: 2 requests"
+    ):
+        run.act("vllm_bench_fetch", **wanted)
+    [written] = (tmp_path / "bench").iterdir()
+    assert evidence.read(written).cells
+    assert run.lines[0].startswith("worthless: 1 of the cells")
+
+
+def test_the_evidence_is_written_then_removed_on_the_host(arguments: dict[str, Any], tmp_path: Path) -> None:
+    run, wanted = run_of_fetch(arguments, tmp_path / "bench")
     result = run.act("vllm_bench_fetch", **wanted)
     assert evidence.read(Path(result["evidence"])).run["subject"]["deployment"] == "demo"
     assert [name for name, _ in run.calls] == ["ansible.builtin.slurp", "ansible.builtin.file"]

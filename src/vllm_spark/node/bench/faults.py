@@ -10,6 +10,7 @@ from statistics import median
 
 from vllm_spark.node.bench import answer_faults
 from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, kind, worthless
+from vllm_spark.node.bench.figures import MIN_WINDOW_S
 from vllm_spark.node.bench.observation import FINISHED, PROCESS_START, RUNNING, WAITING, Counters, Observation
 from vllm_spark.node.bench.records import Sample
 
@@ -25,7 +26,7 @@ LEAST_LOADED_SAMPLES = 3
 LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
-# In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.5 times the median.
+# In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
 MOST_LATE = 2.0
 LEAST_RUNS = 3
 # The start time of a process is a constant. Its text has nine digits or more.
@@ -147,7 +148,20 @@ def late_chunk(observation: Observation) -> Iterator[str]:
 def one_chunk(observation: Observation) -> Iterator[str]:
     # A stream of one token has no decode by nature.
     if observation.one_chunk_runs and observation.output > 1:
-        yield f"in run {', '.join(map(str, observation.one_chunk_runs))}; more CPU for the API process helps"
+        runs = ", ".join(map(str, observation.one_chunk_runs))
+        yield f"no decode: one chunk had all tokens of an answer in run {runs}; more CPU for the API process helps"
+
+
+@kind(
+    "short-window",
+    f"All streams decoded together for less than {MIN_WINDOW_S:g} s, so this cell has no decode.",
+    source="docs/reference/bench.md, the steady window",
+    worthless=False,
+)
+def short_window(observation: Observation) -> Iterator[str]:
+    if observation.short_runs and observation.output > 1:
+        runs = ", ".join(map(str, observation.short_runs))
+        yield f"no decode: the streams decoded together for less than {MIN_WINDOW_S:g} s in run {runs}"
 
 
 def _active(counters: Counters) -> float:
