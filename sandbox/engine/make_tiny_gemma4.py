@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Write a tiny checkpoint with the shape of Gemma 4 26B-A4B: make_tiny_gemma4.py OUTPUT_DIRECTORY
+"""Write a tiny checkpoint with the shape of Gemma 4 26B-A4B and its drafter: make_tiny_gemma4.py MODEL DRAFTER
+
+MODEL and DRAFTER are the directories to write.
 
 The shape is real, so the engine uses the code paths of the real model: mixture of experts beside a dense MLP, sliding
 and full attention layers with different head sizes, keys that are also the values on the full layer, proportional
@@ -20,13 +22,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tiny_gemma4 import machine, vocabulary, weights
+from tiny_gemma4 import drafter, machine, vocabulary, weights
 from tiny_gemma4.script import END, SPECIAL
 from tiny_gemma4.shape import CONTEXT, configuration
 from tiny_gemma4.template import TEMPLATE
 
 
-def main(output: Path) -> None:
+def main(output: Path, drafter_output: Path) -> None:
     torch.manual_seed(0)
     output.mkdir(parents=True, exist_ok=True)
     tables = machine.build()
@@ -37,7 +39,7 @@ def main(output: Path) -> None:
     tensors = weights.make_weights(tables, ids, size)
 
     def write(name: str, content: dict[str, object]) -> None:
-        (output / name).write_text(json.dumps(content, indent=1) + "\n")
+        _write(output / name, content)
 
     write("config.json", config)
     write(
@@ -70,13 +72,22 @@ def main(output: Path) -> None:
     )
     (output / "chat_template.jinja").write_text(TEMPLATE)
     tokenizer.save(str(output / "tokenizer.json"))
-    save_file(
-        {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()},
-        output / "model.safetensors",
-        metadata={"format": "pt"},
-    )
-    (output / "model.safetensors").chmod(0o644)  # safetensors writes it with mode 0600
+    _save(output, tensors)
+    drafter_output.mkdir(parents=True, exist_ok=True)
+    _write(drafter_output / "config.json", drafter.configuration(config))
+    _save(drafter_output, drafter.make_weights(tensors["lm_head.weight"]))
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
+    path = folder / "model.safetensors"
+    saved = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    save_file(saved, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors writes it with mode 0600
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
