@@ -9,6 +9,7 @@ from vllm_spark.bench.compare import MORE_IS_BETTER, Row, worthless
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
@@ -50,6 +51,7 @@ def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
         if cell["cell"]["server"] or worthless(cell) or "decode" not in cell["figures"]:
             continue
         load = cell["cell"]
+        leads = leading_metrics(load)[0] in ("decode", "total")
         context = load["depth"] + load["prompt"] + load["output"] // 2
         speed = forecast.predicted(recipe, ForecastRequest(context=context, streams=load["streams"]))
         measured = float(cell["figures"]["decode"]["median"])
@@ -61,7 +63,7 @@ def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
         if measured > speed.ceiling * (1 + speed.spread):
             note += "; above the physical limit: other weights, or a fault of counting"
         judgement = "worse" if measured < speed.low else "better" if measured > speed.high else "same"
-        yield Row(name, "decode", "tok/s", end, measured, 0.0, judgement, note)  # type: ignore[arg-type]
+        yield Row(name, "decode", "tok/s", end, measured, 0.0, judgement, note, leads)  # type: ignore[arg-type]
 
 
 def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
@@ -106,7 +108,7 @@ def _judged(label: str, entry: Document, metric: str, cell: CellRecord) -> Row:
     ratio = measured / value - 1 if metric in MORE_IS_BETTER else 1 - measured / value
     judgement = "worse" if ratio < -BETWEEN_OPERATORS else "better" if ratio > BETWEEN_OPERATORS else "same"
     note = f"{cell['cell']['id']}; {entry['source']}"
-    return Row(label, metric, UNITS[metric], value, measured, BETWEEN_OPERATORS, judgement, note)  # type: ignore[arg-type]
+    return Row(label, metric, UNITS[metric], value, measured, BETWEEN_OPERATORS, judgement, note, True)  # type: ignore[arg-type]
 
 
 def _cell(entry: Document, metric: str, run: Evidence) -> CellRecord | None:
