@@ -89,7 +89,7 @@ class CellRun:
     def measure(self) -> Result:
         """Return the result. A server that refuses, dies or stalls makes a failed cell with the reason."""
         result = Result()
-        earlier = self.server.counters()
+        earlier = self.server.settled({}, 0)
         for number in range(self.rules.warm_up):
             if errors := _errors(self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))):
                 return Result("failed", faults=errors)

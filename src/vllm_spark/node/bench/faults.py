@@ -11,7 +11,13 @@ from statistics import median
 from vllm_spark.node.bench import answer_faults
 from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, kind, worthless
 from vllm_spark.node.bench.figures import MIN_WINDOW_S
-from vllm_spark.node.bench.observation import FINISHED, PROCESS_START, RUNNING, WAITING, Counters, Observation
+from vllm_spark.node.bench.observation import (
+    COUNTER_STEP_TOKENS,
+    FINISHED,
+    PROCESS_START,
+    Observation,
+    active,
+)
 from vllm_spark.node.bench.records import Sample
 
 __all__ = ["KINDS", "FaultKind", "answer_faults", "find", "worthless"]
@@ -38,19 +44,22 @@ POWER_BRAKE = {"hw_power_brake_slowdown", "hw_slowdown"}
 
 @kind(
     "other-clients",
-    "Other clients used the server: the engine had more requests than the bench, or finished more.",
-    source="vLLM's gauges and counter of requests (v1/metrics/loggers.py)",
+    "Other clients used the server. Requests of one token, such as those of the liveness timer, do not count.",
+    source="vLLM's gauges and its counters of requests and tokens (v1/metrics/loggers.py)",
 )
 def other_clients(observation: Observation) -> Iterator[str]:
-    before = _active(observation.before)
+    before = active(observation.before)
     if before:
         yield f"{before:.0f} requests were active before the first request of the cell"
-    most = max(map(_active, observation.during), default=0.0)
-    if most > observation.streams:
-        yield f"{most:.0f} requests were active beside each other, {observation.streams} of them from the bench"
     finished = observation.moved(FINISHED)
-    if finished is not None and finished > observation.requests:
-        yield f"the engine finished {finished:.0f} requests, {observation.requests} of them from the bench"
+    others = 0.0 if finished is None else max(finished - observation.requests, 0.0)
+    most = max(map(active, observation.during), default=0.0)
+    if most > observation.streams and not others:
+        yield f"{most:.0f} requests were active beside each other, {observation.streams} of them from the bench"
+    tokens = observation.others_tokens()
+    if others and (tokens is None or tokens > others + COUNTER_STEP_TOKENS * observation.streams):
+        text = f"the engine finished {finished:.0f} requests, {observation.requests} of them from the bench"
+        yield text if tokens is None else f"{text}; the others had {tokens:.0f} tokens"
 
 
 @kind(
@@ -162,10 +171,6 @@ def short_window(observation: Observation) -> Iterator[str]:
     if observation.short_runs and observation.output > 1:
         runs = ", ".join(map(str, observation.short_runs))
         yield f"no decode: the streams decoded together for less than {MIN_WINDOW_S:g} s in run {runs}"
-
-
-def _active(counters: Counters) -> float:
-    return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
 
 
 def _loaded(samples: Sequence[Sample]) -> list[Sample]:

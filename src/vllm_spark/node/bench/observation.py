@@ -27,6 +27,15 @@ ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 PROCESS_START = "process_start_time_seconds"
 
 
+# A reading of the counters may miss the last step of each stream.
+COUNTER_STEP_TOKENS = 8
+
+
+def active(counters: Counters) -> float:
+    """Return the number of requests that the engine has, running or waiting."""
+    return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One complete answer. `text` is its reasoning and its content. None: the server did not report the value."""
@@ -72,3 +81,11 @@ class Observation:
         if counter not in self.before or counter not in self.after:
             return None
         return self.after[counter] - self.before[counter]
+
+    def others_tokens(self) -> float | None:
+        """Return how many tokens the engine generated for other requests than the bench's. None: unknown."""
+        generated = self.moved(GENERATED_TOKENS)
+        own = [answer.tokens for answer in self.answers]
+        if generated is None or None in own:
+            return None
+        return generated - sum(tokens or 0 for tokens in own)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.node.bench import corpus, counters, stream, trace
-from vllm_spark.node.bench.observation import FINISHED
+from vllm_spark.node.bench.observation import FINISHED, active
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
 
@@ -64,7 +64,7 @@ class Server:
             return {}
 
     def settled(self, before: Mapping[str, float], requests: int) -> dict[str, float]:
-        """Return the counters when the engine has counted `requests` more finished requests than in `before`.
+        """Return the counters when the engine is idle and has counted `requests` more finished ones than in `before`.
 
         An API process that is busy counts a request some time after its last chunk. The wait ends after SETTLE_S.
         """
@@ -72,7 +72,8 @@ class Server:
         while True:
             now = self.counters()
             counted = now.get(FINISHED, 0.0) - before.get(FINISHED, 0.0)
-            if FINISHED not in now or counted >= requests or time.monotonic() > deadline:
+            settled = counted >= requests and not active(now)
+            if FINISHED not in now or settled or time.monotonic() > deadline:
                 return now
             time.sleep(SETTLE_INTERVAL_S)
 
