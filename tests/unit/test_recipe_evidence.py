@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from bench_runs import END, KEY, SUBJECT, cell_record, run_record, text
+from bench_runs import END, KEY, SUBJECT, cell_record, parsed, run_record, text
 
-from vllm_spark.bench import recipe_evidence
+from vllm_spark.bench import recipe_evidence, verdict
 from vllm_spark.cli.main import main
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
@@ -132,6 +132,35 @@ def test_a_copy_of_a_recipe_keeps_the_evidence_of_the_toolkit(tmp_path: Path) ->
     copy_ = tmp_path / "gemma-4-26b-a4b-nvfp4.yml"
     copy_.write_text((paths.RECIPES / copy_.name).read_text())
     assert recipe_evidence.refusals(loader.read(copy_), tmp_path) == []
+
+
+# Decode of the recipe's evidence is 6.9: measured decode, changes of the entry, and judgements of decode.
+REFERENCE: dict[str, tuple[float, dict[str, Any], list[str]]] = {
+    "alike": (6.5, {}, ["same"]),
+    "slower": (6.0, {}, ["worse"]),
+    "faster": (8.0, {}, ["better"]),
+    "another GPU": (6.0, {"differs": {"gpu": WHY}}, []),
+}
+
+
+@pytest.mark.parametrize(("decode", "entry", "judgements"), REFERENCE.values(), ids=REFERENCE)
+def test_a_run_is_judged_by_the_evidence_of_its_recipe(
+    decode: float, entry: dict[str, Any], judgements: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = folder(tmp_path, entry)
+    monkeypatch.setattr(paths, "RECIPES", recipes)
+    own = run_record("2026-11-24T10:00:00Z", id="f" * 12, key=OWN_KEY, subject=OWN_SUBJECT, host=GB10)
+    judged = verdict.verdict(parsed(own, cell_record({"decode": [decode]})), None)
+    assert [row.judgement for row in judged.evidence if row.metric == "decode"] == judgements
+    assert "not compared" not in " ".join(judged.notes)
+
+
+def test_broken_evidence_of_a_recipe_is_a_note_of_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "RECIPES", folder(tmp_path, content="text\n"))
+    own = run_record(id="f" * 12, key=OWN_KEY, subject=OWN_SUBJECT, host=GB10)
+    judged = verdict.verdict(parsed(own, cell_record({"decode": [6.9]})), None)
+    assert judged.evidence == ()
+    assert "the recipe's evidence is not compared: " in " ".join(judged.notes)
 
 
 def test_the_page_and_the_files_agree() -> None:

@@ -99,9 +99,10 @@ def has_experts(run: Evidence) -> bool:
 def _recipe_has_experts(name: str) -> bool:
     """Return False for a dense model. A recipe that is not in the catalogue counts as a mixture of experts, whose band
     is the wider one."""
-    if name not in loader.names([paths.RECIPES]):
+    folders = [paths.RECIPES]
+    if name not in loader.names(folders):
         return True
-    model = loader.load(name).document["model"].get("architecture")
+    model = loader.load(name, folders).document["model"].get("architecture")
     return architecture.load(model).experts is not None if model else True
 
 

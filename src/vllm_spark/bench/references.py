@@ -1,16 +1,20 @@
-"""What a run is judged against beside an earlier run: the forecast and the expected figures of its recipe."""
+"""What a run is judged against beside an earlier run: the forecast, expected figures and evidence of its recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from vllm_spark.bench.compare import MORE_IS_BETTER, Row, worthless
+from vllm_spark.bench import recipe_evidence
+from vllm_spark.bench.compare import MORE_IS_BETTER, Row, compare, worthless
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord
+from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
 
@@ -77,6 +81,26 @@ def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
             yield Row(label, entry["metric"], entry["unit"], entry["value"], None, None, "not measured", reason)
             continue
         yield _judged(label, entry, metric, cell)
+
+
+def evidence_rows(recipe: Recipe, run: Evidence, folder: Path) -> Iterator[Row]:
+    """Yield the figures of a run beside the recipe's evidence of the same profile. `folder` is the recipe's.
+
+    Evidence that differs from the recipe on a Spark says nothing about one. Raises RefusedError for a broken file.
+    """
+    for group in recipe_evidence.groups(recipe, folder):
+        for reference in group.runs if not group.differs else ():
+            if reference.run["profile"].get("name") == run.run["profile"].get("name") and reference.run != run.run:
+                yield from filter(None, map(_between_operators, compare(reference, run).rows))
+
+
+def _between_operators(row: Row) -> Row | None:
+    """Return a row of two operators' servers, which differ by more than the noise; None if it lacks a value."""
+    if row.old is None or row.new is None or row.band is None:
+        return None
+    width = max(row.band, BETWEEN_OPERATORS)
+    same = row.judgement in ("worse", "better") and abs(row.new - row.old) <= width * abs(row.old)
+    return replace(row, band=width, judgement="same" if same else row.judgement)
 
 
 def measured_as(entry: Document) -> str:

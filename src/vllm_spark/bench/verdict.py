@@ -1,4 +1,4 @@
-"""Verdict on a run: against the run before, the forecast, and the recipe's expected figures."""
+"""Verdict on a run: against the run before, the forecast, and the expected figures and the evidence of its recipe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import Figure
 from vllm_spark.recipe import loader
+from vllm_spark.recipe.loader import Recipe
 
 FOLDER = paths.REPORTS / "bench"
 State = Literal["good", "worse", "worthless", "unknown"]
@@ -33,6 +34,7 @@ class Verdict:
     before: tuple[Row, ...]
     forecast: tuple[Row, ...]
     expected: tuple[Row, ...]
+    evidence: tuple[Row, ...]
     causes: dict[str, str]
     notes: tuple[str, ...]
 
@@ -48,10 +50,11 @@ class _Judged:
     before: tuple[Row, ...]
     forecast: tuple[Row, ...]
     expected: tuple[Row, ...]
+    evidence: tuple[Row, ...]
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        return *self.before, *self.forecast, *self.expected
+        return *self.before, *self.forecast, *self.expected, *self.evidence
 
     def missing(self) -> str:
         """Return what was not judged: leading figures that the run before has, and expected ones."""
@@ -65,8 +68,9 @@ class _Judged:
 
 
 def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
-    """Return the verdict on a run. Without a baseline the forecast and the expected figures decide."""
-    document, notes = recipe(run), list(run.notes)
+    """Return the verdict on a run. Without a baseline the forecast and the recipe's figures and evidence decide."""
+    loaded, notes = recipe_of(run), list(run.notes)
+    document = loaded.document if loaded else None
     if document is None:
         notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
     if baseline is None:
@@ -74,6 +78,7 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     compared = compare.compare(baseline, run) if baseline else None
     forecast = tuple(references.forecast_rows(document, run)) if document else ()
     expected = tuple(references.expected_rows(document, run)) if document else ()
+    measured = _evidence_rows(loaded, run, notes) if loaded else ()
     before = compared.rows if compared else ()
     if compared and not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
@@ -81,18 +86,28 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
     notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
     causes = compared.causes if compared else {}
-    state = _state(spoiled, [*before, *forecast, *expected])
+    state = _state(spoiled, [*before, *forecast, *expected, *measured])
     return Verdict(
         state=state,
-        sentence=_sentence(_Judged(state, before, forecast, expected), spoiled, causes),
+        sentence=_sentence(_Judged(state, before, forecast, expected, measured), spoiled, causes),
         baseline=str(baseline.file) if baseline else "",
         changed=compared.changed if compared else (),
         before=before,
         forecast=forecast,
         expected=expected,
+        evidence=measured,
         causes=causes,
         notes=tuple(notes),
     )
+
+
+def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row, ...]:
+    """Return the rows against the recipe's evidence. A file of it that is broken is a note: it says nothing here."""
+    try:
+        return tuple(references.evidence_rows(loaded, run, paths.RECIPES))
+    except RefusedError as error:
+        notes += [f"the recipe's evidence is not compared: {refusal.what}" for refusal in error.refusals]
+        return ()
 
 
 def previous(run: Evidence, folder: Path) -> Evidence | None:
@@ -164,9 +179,15 @@ def _shown(metric: str, figure: Figure) -> str:
 
 
 def recipe(run: Evidence) -> Document | None:
+    """Return the document of the recipe of a run; None as `recipe_of`."""
+    loaded = recipe_of(run)
+    return loaded.document if loaded else None
+
+
+def recipe_of(run: Evidence) -> Recipe | None:
     """Return the recipe of a run; None without one, and for a recipe that the catalogue does not have."""
-    name = run.run["subject"]["recipe"]
-    return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
+    name, folders = run.run["subject"]["recipe"], [paths.RECIPES]
+    return loader.load(name, folders) if name in loader.names(folders) else None
 
 
 def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
