@@ -36,8 +36,12 @@ class Group:
     differs: Mapping[str, str]
 
 
-def groups(recipe: Recipe, folder: Path) -> list[Group]:
-    """Return the entries with files of the bench. `folder` is the recipe's. Raises RefusedError for a broken file."""
+def groups(recipe: Recipe, folder: Path, *, differing: bool = True) -> list[Group]:
+    """Return the entries with files of the bench. `folder` is the recipe's.
+
+    `differing`: also those that differ from the recipe on a Spark; their files are not read otherwise. Raises
+    RefusedError for a broken file.
+    """
     return [
         Group(
             place=f"evidence[{number}]",
@@ -47,7 +51,7 @@ def groups(recipe: Recipe, folder: Path) -> list[Group]:
             differs=entry.get("differs", {}),
         )
         for number, entry in enumerate(recipe.document.get("evidence", []))
-        if "bench" in entry
+        if "bench" in entry and (differing or "differs" not in entry)
     ]
 
 

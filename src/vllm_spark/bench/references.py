@@ -88,8 +88,8 @@ def evidence_rows(recipe: Recipe, run: Evidence, folder: Path) -> Iterator[Row]:
 
     Evidence that differs from the recipe on a Spark says nothing about one. Raises RefusedError for a broken file.
     """
-    for group in recipe_evidence.groups(recipe, folder):
-        for reference in group.runs if not group.differs else ():
+    for group in recipe_evidence.groups(recipe, folder, differing=False):
+        for reference in group.runs:
             if reference.run["profile"].get("name") == run.run["profile"].get("name") and reference.run != run.run:
                 yield from filter(None, map(_between_operators, compare(reference, run).rows))
 
