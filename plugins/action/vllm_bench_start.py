@@ -18,7 +18,8 @@ POLL_INTERVAL_S = 2.0
 class ActionModule(SparkAction):
     """Arguments: plan of this host; start, an entry of vllm_bench_plan's `starts`; note, printed if it is not empty.
 
-    A worker starts its unit and measures nothing. Returns `measured`: the cell, seconds and phases; empty on a worker.
+    A worker starts its unit and measures nothing. Returns `measured`: the cell, seconds, phases and
+    memory_gib; empty on a worker.
     """
 
     quiet = True
@@ -37,7 +38,8 @@ class ActionModule(SparkAction):
         phases = starts.phases([(at, line) for at, line in result["lines"]], result["seconds"])
         parts = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f}" for name, seconds in phases.items())
         self.say(f"{wanted['label']}: {result['seconds']:.1f} s until the first token ({parts})")
-        return {"changed": True, "measured": {"cell": wanted["cell"], "seconds": result["seconds"], "phases": phases}}
+        measured = {name: result.get(name) for name in ("seconds", "memory_gib")}
+        return {"changed": True, "measured": {**measured, "cell": wanted["cell"], "phases": phases}}
 
     def _run(self, gates: GateRequest, plan: dict[str, Any]) -> dict[str, Any]:
         """Return the result of the job, which has a deadline of its own."""

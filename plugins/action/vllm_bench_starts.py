@@ -41,5 +41,5 @@ class ActionModule(SparkAction):
         by_cell: dict[str, tuple[Cell, list[Start]]] = {}
         for one in self.args["starts"]:
             entry = by_cell.setdefault(one["cell"]["id"], (one["cell"], []))
-            entry[1].append(Start(one["seconds"], one["phases"]))
+            entry[1].append(Start(one["seconds"], one["phases"], one.get("memory_gib")))
         return list(by_cell.values())

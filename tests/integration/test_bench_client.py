@@ -14,7 +14,7 @@ import pytest
 
 from bench_streams import steady, usage
 from fakes.scripted_engine import MODEL, ScriptedEngine, Stream
-from vllm_spark.node.bench import cell_run, evidence_file, observation, runner, stream
+from vllm_spark.node.bench import evidence_file, observation, stream
 from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell, RunRecord
 from vllm_spark.node.bench.runner import Progress, Runner
@@ -199,7 +199,13 @@ def test_the_model_is_checked(connect: Connect, model: str, text: str) -> None:
         Server.connect(server.endpoint, model)
 
 
-def test_a_cell_of_one_token_is_led_by_its_first_chunk() -> None:
-    leading = [cell_run.leading_metric(one) for one in (cell(), cell(streams=4), cell(output=1))]
-    assert leading == ["decode", "total", "first_chunk"]
-    assert runner.FINAL
+@pytest.mark.parametrize(("prompt", "runs"), [(5, 2), (64, 4)])
+def test_a_long_prompt_is_repeated_until_its_first_token_agrees(
+    connect: Connect, tmp_path: Path, prompt: int, runs: int
+) -> None:
+    late = steady(8, first=0.3, gap=0.005)
+    server = connect(ScriptedEngine([GOOD, GOOD, Stream(late, usage(late)), GOOD, GOOD]))
+    runner = replace(runner_of(server), rules=Rules(least_runs=2, most_runs=4, spread=0.5))
+    runner.run(run_record(), [cell(prompt=prompt)], tmp_path / "run.jsonl")
+    [record] = cells_of(tmp_path / "run.jsonl")
+    assert (record["state"], record["runs"]) == ("measured", runs)

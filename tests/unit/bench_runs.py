@@ -74,16 +74,28 @@ def parsed(*records: dict[str, Any]) -> Evidence:
     return evidence.parse(text(*records, END), Path("run.jsonl"))
 
 
+# Cells of `measured`: output of one stream, of four streams, and of one stream after a long prompt.
+CELLS: tuple[tuple[int, dict[str, Any]], ...] = (
+    (1, {}),
+    (4, {}),
+    (1, {"id": "long s1", "prompt": 8192}),
+)
+
+
 def measured(
     seed: int, sigma: float, factors: dict[str, float] | None = None, *, values: int = 5, **changes: Any
 ) -> Evidence:
     """Return a run with noise. `factors` change figures of SERVER; `run` and `cell` change the records."""
     source = random.Random(seed)  # noqa: S311  noise of a test
     cells = []
-    for streams in (1, 4):
+    for streams, load in CELLS:
         figures = {
             name: [value * (factors or {}).get(name, 1) * source.gauss(1, sigma) for _ in range(values)]
             for name, value in SERVER.items()
         }
-        cells.append(cell_record(figures, streams, **changes.get("cell", {})))
+        if streams > 1:
+            figures["total"] = [streams * value for value in figures["decode"]]
+            del figures["prefill"]
+        record = cell_record(figures, streams, **changes.get("cell", {}))
+        cells.append(record | {"cell": record["cell"] | load})
     return parsed(run_record(**changes.get("run", {})), *cells)

@@ -151,10 +151,11 @@ def test_a_profile_of_starts_plans_each_start(arguments: dict[str, Any]) -> None
 
 
 def test_a_start_is_timed_by_phase(arguments: dict[str, Any]) -> None:
-    result = {"ok": True, "seconds": 9.0, "lines": [[4.0, "Starting to load model x"]]}
+    result = {"ok": True, "seconds": 9.0, "memory_gib": 63.5, "lines": [[4.0, "Starting to load model x"]]}
     run = FakeRun(modules={"vllm_weights": lambda args: {"result": result} if args["action"] == "watch" else {}})
     measured = run.act("vllm_bench_start", plan=arguments["plan"], start=START, note="the page cache stays")["measured"]
     assert (measured["seconds"], measured["phases"]) == (9.0, {"starting": 4.0, "loading_weights": 5.0})
+    assert measured["memory_gib"] == 63.5
     assert run.lines == [
         "spark1  the page cache stays",
         "spark1  cold 1 of 3: 9.0 s until the first token (starting 4.0, loading weights 5.0)",
@@ -178,7 +179,7 @@ def test_a_worker_starts_its_unit_and_measures_nothing(resolve: Any) -> None:
 def test_the_starts_become_the_cells_of_an_evidence(arguments: dict[str, Any], tmp_path: Path) -> None:
     planned = FakeRun().act("vllm_bench_plan", **{**arguments, "profile": "start"})
     starts = [
-        {"cell": one["cell"], "seconds": 10.0 + number, "phases": {"starting": 10.0 + number}}
+        {"cell": one["cell"], "seconds": 10.0 + number, "phases": {"starting": 10.0 + number}, "memory_gib": 60.0}
         for number, one in enumerate(planned["starts"])
     ]
     run = FakeRun()
@@ -186,4 +187,5 @@ def test_the_starts_become_the_cells_of_an_evidence(arguments: dict[str, Any], t
     read = evidence.read(Path(run.act("vllm_bench_starts", **wanted)["evidence"]))
     medians = [cell["figures"]["start"]["median"] for cell in read.cells.values()]
     assert medians == [11.0, 14.0]
+    assert {cell["figures"]["memory"]["median"] for cell in read.cells.values()} == {60.0}
     assert run.lines[-1].startswith("Next: vllm-spark bench report ")

@@ -83,6 +83,14 @@ def test_the_newest_run_of_a_deployment_is_one_line(tmp_path: Path) -> None:
     assert verdict.latest_lines(["other", "chat", "chat"], tmp_path) == [f"chat  {line}"]
 
 
+def test_the_line_of_a_run_has_every_kind_of_leading_figure(tmp_path: Path) -> None:
+    record = cell_record({"decode": [58.0, 58.2], "first_token": [1370.0, 1375.0]})
+    long = record | {"cell": record["cell"] | {"id": "long s1", "prompt": 8192}}
+    (tmp_path / "a.jsonl").write_text(text(run_record(), CELL, long, END))
+    line = verdict.latest(tmp_path, "chat")
+    assert "decode 60.5 tok/s (spread 0.8 %), first token 1372.5 ms (spread 0.3 %)" in line
+
+
 URLS = {
     "url": (["bench", "http://spark-1:8000", "--model", "m"], ["bench", "url", "http://spark-1:8000", "--model", "m"]),
     "sub-command": (["bench", "verdict", "a://b"], ["bench", "verdict", "a://b"]),

@@ -41,6 +41,10 @@ FAULT = {"id": "swap", "what": "spark1: 900 MiB were swapped in and out"}
     [
         (record(), "2/9  chat p512 o128 d0 s1: decode 50.04 tok/s, first token 212 ms (3 runs, 01:15)"),
         (
+            record(cell={**record()["cell"], "id": "chat p2048 o16 d0 s1", "prompt": 2048, "output": 16}),
+            "2/9  chat p2048 o16 d0 s1: first token 212 ms, decode 50.04 tok/s (3 runs, 01:15)",
+        ),
+        (
             record(faults=[FAULT]),
             "2/9  chat p512 o128 d0 s1: decode 50.04 tok/s, first token 212 ms (3 runs, 01:15); "
             "warning: spark1: 900 MiB were swapped in and out",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm_spark.bench import profiles
 from vllm_spark.docs import bench, bench_seeds
-from vllm_spark.node.bench import faults
+from vllm_spark.node.bench import faults, leading
 from vllm_spark.node.bench.records import UNITS
 
 
@@ -25,3 +25,11 @@ def test_every_reported_figure_stands_beside_its_cell() -> None:
     assert [entry for entry in seeds.not_measured if entry["why"] not in page] == []
     assert "### 004, table 2" in page
     assert "| 3 | gemma-4-26b-a4b-fp8-mtp | decode | 80.0 tok/s | `code p512 o512 d0 s1 speculative_tokens=4` |" in page
+
+
+def test_the_page_has_the_leading_figures_of_every_kind_of_cell() -> None:
+    page = bench.text()
+    cells = [cell for name in profiles.names() for cell in profiles.load(name).cells]
+    kinds = {", ".join(f"`{metric}`" for metric in leading.leading_metrics(cell)) for cell in cells}
+    assert len(kinds) >= 5
+    assert [kind for kind in kinds if f"| {kind} |" not in page] == []

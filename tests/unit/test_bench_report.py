@@ -17,6 +17,7 @@ from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, plots, table
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
+from vllm_spark.node.bench.leading import leading_metrics
 
 FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "drafter": 9.8}, {"drafter": 10.5})
 PLOTS = ["streams", "depth", "first-token", "acceptance", "speculation", "start", "forecast", "host"]
@@ -241,6 +242,18 @@ def test_figures_that_are_missing_or_extreme_leave_the_others(figures: dict[str,
     assert "nan" not in html.lower()
     assert '<h2 id="streams">' in html
     assert "chat p2048 o128 d0 s2" in html
+
+
+def test_what_a_cell_is_measured_for_is_bold(one: Evidence) -> None:
+    leads = {row.name: [value.leads for value in row.results[0].values if value] for row in table.rows([one])}
+    expected = {
+        id_: len(set(leading_metrics(cell["cell"])) & set(cell["figures"]))
+        for id_, cell in one.cells.items()
+        if cell["state"] == "measured"
+    }
+    assert {name: sum(leads[name]) for name in expected} == expected
+    assert 1 in expected.values()
+    assert page([one]).count('class="n lead"') == sum(expected.values())
 
 
 def test_facts_that_differ_are_marked(two: Sequence[Evidence]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from bench_runs import run_record
 
 from project_files import DATA
-from vllm_spark.node.bench import gpu_reader, host_memory
+from vllm_spark.node.bench import gpu_reader, host_memory, job
 from vllm_spark.node.bench.gpu_reader import GpuReader
 from vllm_spark.node.bench.records import Sample
 
@@ -83,3 +84,9 @@ def test_a_host_without_nvidia_smi_has_no_values_of_a_gpu(tmp_path: Path) -> Non
     assert (reader.read(), reader.name) == ({}, "")
     assert reader.problem.endswith("nvidia-smi: No such file or directory")
     reader.close()
+
+
+def test_a_run_records_the_gpu_of_its_host() -> None:
+    run: Any = run_record(host={"spark-2": {"driver": "580"}})
+    assert job.with_gpu(run, "spark-2", "NVIDIA GB10")["host"] == {"spark-2": {"driver": "580", "gpu": "NVIDIA GB10"}}
+    assert job.with_gpu(run, "spark-1", "")["host"] == run["host"]

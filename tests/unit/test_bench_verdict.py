@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from bench_runs import KEY, SUBJECT, cell_record, measured, parsed, run_record
+from bench_runs import KEY, SUBJECT, cell_record, figure, measured, parsed, run_record
 
-from vllm_spark.bench import cause, noise, references, verdict
+from vllm_spark.bench import cause, evidence, noise, references, verdict
+from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core import paths
+from vllm_spark.node.bench import leading
+from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.recipe import loader
 
 DENSE = {"run": {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}}
@@ -31,6 +37,101 @@ def test_twenty_unchanged_runs_give_no_alarm(sigma: float, values: int, run: dic
         assert {row.judgement for row in result.rows} <= {"same", "not measured"}
 
 
+RULES = {rule.id: rule for rule in cause.RULES}
+H200 = paths.RECIPES / "evidence" / "h200-bench"
+SERVERS = ["26b-a4b-fp8", "26b-a4b-nvfp4-marlin", "31b-fp8-tp2", "31b-fp8", "31b-nvfp4-marlin"]
+# Files of one server whose cells are also in its file of `standard`.
+AGAIN = [file.name for name in SERVERS for file in sorted(H200.glob(f"{name}.[ds]*.jsonl"))]
+
+
+@pytest.mark.parametrize("name", [name for name in AGAIN if ".standard." not in name])
+def test_two_runs_of_a_real_server_give_no_alarm(name: str) -> None:
+    old = evidence.read(H200 / f"{name.split('.', maxsplit=1)[0]}.standard.jsonl")
+    rows = verdict.compare.compare(old, evidence.read(H200 / name)).rows
+    assert [row for row in rows if row.judgement == "worse"] == []
+    assert "same" in {row.judgement for row in rows if row.leading and row.metric in ("decode", "total")}
+
+
+def test_late_first_chunks_of_an_unchanged_server_give_no_alarm() -> None:
+    # The engine compiles while it serves: one first chunk in ten comes twelve times as late.
+    baseline = late(measured(1000, 0.01), 1000)
+    for seed in range(20):
+        rows = verdict.compare.compare(baseline, late(measured(seed, 0.01), seed)).rows
+        assert [row for row in rows if row.judgement == "worse"] == []
+
+
+def late(run: Evidence, seed: int) -> Evidence:
+    """Return a run some of whose first tokens are late."""
+    source = random.Random(seed)  # noqa: S311  noise of a test
+    cells = {}
+    for name, cell in run.cells.items():
+        values = [value * (12 if source.random() < 0.1 else 1) for value in cell["figures"]["first_token"]["values"]]
+        figures = {**cell["figures"], "first_token": figure("first_token", values)}
+        cells[name] = {**cell, "figures": figures}
+    return replace(run, cells=cells)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_real_server_whose_prompts_take_twice_as_long_is_worse(server: str) -> None:
+    old = evidence.read(H200 / f"{server}.standard.jsonl")
+    new = replace(old, cells={name: slower_prompt(cell) for name, cell in old.cells.items()})
+    judged = verdict.verdict(new, old)
+    assert judged.state == "worse"
+    assert "first_token of long" in judged.sentence
+    assert RULES["prefill"].what in judged.sentence
+    assert {row.judgement for row in judged.before if row.metric == "decode"} == {"same"}
+
+
+def slower_prompt(cell: CellRecord) -> CellRecord:
+    """Return a cell whose prompts took twice as long."""
+    factors = {"first_chunk": 2.0, "first_token": 2.0, "first_answer": 2.0, "prefill": 0.5}
+    figures = {
+        name: figure(name, [value * factors[name] for value in known["values"]]) if name in factors else known
+        for name, known in cell["figures"].items()
+    }
+    return {**cell, "figures": figures}  # type: ignore[typeddict-item]
+
+
+# Changes of a cell of code with 512 tokens of prompt and 128 of output, and what it is measured for.
+LEADING: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({}, ("decode",)),
+    ({"streams": 4}, ("total",)),
+    ({"output": 1}, ("first_token",)),
+    ({"prompt": 5, "output": 1}, ("first_token",)),
+    ({"prompt": 5, "output": 8}, ("decode",)),
+    ({"prompt": 2048, "output": 16, "streams": 2}, ("first_token",)),
+    ({"prompt": 2048}, ("decode", "first_token")),
+    ({"depth": 4096, "streams": 5}, ("total", "first_token")),
+    ({"server": {"start": "cold"}}, ("start",)),
+    ({"server": {"mode": "eager"}}, ("decode",)),
+]
+
+
+@pytest.mark.parametrize(("changes", "metrics"), LEADING)
+def test_a_cell_is_judged_by_what_it_is_measured_for(changes: dict[str, Any], metrics: tuple[str, ...]) -> None:
+    values = {"decode": [60.0], "total": [200.0], "first_token": [350.0], "start": [90.0]}
+    record = cell_record(values)
+    run = parsed(run_record(), record | {"cell": record["cell"] | changes})
+    rows = verdict.compare.compare(run, run).rows
+    assert {row.metric for row in rows if row.leading} == set(metrics)
+    assert leading.leading_metrics(run.cells["code s1"]["cell"]) == metrics
+
+
+def test_a_run_without_its_leading_figure_is_not_good() -> None:
+    run = parsed(run_record(), cell_record({"first_token": [350.0] * 3}))
+    judged = verdict.verdict(run, run)
+    assert judged.state == "unknown"
+    assert "decode of code s1 is not judged, in neither run" in judged.sentence
+
+
+def test_a_lost_figure_is_named() -> None:
+    old = parsed(run_record(), cell_record({"decode": [60.0] * 3}), cell_record({"total": [200.0] * 3}, 4))
+    new = parsed(run_record(), cell_record({"first_token": [350.0] * 3}), cell_record({"total": [200.0] * 3}, 4))
+    judged = verdict.verdict(new, old)
+    assert judged.state == "good"
+    assert "decode of code s1 is not judged, in one run only" in judged.sentence
+
+
 def test_noise_that_hides_a_change_is_not_called_the_same() -> None:
     run = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
     rows = verdict.compare.compare(measured(1, 0.06, values=3, **run), measured(2, 0.06, values=3, **run)).rows
@@ -52,9 +153,10 @@ SLOWER: dict[str, tuple[float, dict[str, float], dict[str, Any], str]] = {
     "clocks": (0.01, {"step": 1.2, "decode": 0.83, "prefill": 0.8}, samples(sm_mhz=2200.0), "clocks"),
     "swap": (0.01, {"step": 1.2, "decode": 0.83}, samples(swap_gib=3.0), "swap"),
     "thermal": (0.01, {"step": 1.2, "decode": 0.83}, samples(throttle="sw_thermal"), "thermal"),
+    "prefill": (0.02, {"prefill": 0.5, "first_token": 2.0}, {}, "prefill"),
+    "first token": (0.02, {"first_token": 1.5}, {}, "prefill"),
     "engine": (0.01, {"step": 1.2, "decode": 0.83, "prefill": 0.8}, {}, "engine"),
 }
-RULES = {rule.id: rule for rule in cause.RULES}
 
 
 @pytest.mark.parametrize(("sigma", "factors", "changes", "id_"), SLOWER.values(), ids=SLOWER)

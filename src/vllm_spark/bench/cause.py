@@ -85,6 +85,13 @@ def _slower_prefill(old: CellRecord, new: CellRecord) -> bool:
     return prefill is not None and prefill < 1 - EQUAL
 
 
+def _prefill_alone(old: CellRecord, new: CellRecord) -> bool:
+    step = ratio(old, new, "step")
+    first = ratio(old, new, "first_token")
+    slower = _slower_prefill(old, new) or (first is not None and first > 1 + EQUAL)
+    return slower and (step is None or abs(step - 1) <= EQUAL)
+
+
 # The first rule that holds names the cause: what the host shows counts before what the times show.
 RULES = (
     Rule("swap", "the Spark swaps: swap in use grew", "swap", _swap),
@@ -92,6 +99,7 @@ RULES = (
     Rule("clocks", "a lower clock of the GPU: step and prefill are slower together", "gpu-clocks", _clocks),
     Rule("drafter", "the drafter: fewer tokens are accepted, and a step takes as long", "drafter", _drafter),
     Rule("eager", "the step alone is slower: eager mode, no CUDA graphs, or other kernels", "slow", _step_alone),
+    Rule("prefill", "the prompt alone is slower: smaller chunks, or other kernels", "slow", _prefill_alone),
     Rule("engine", "step and prefill are slower at the same clocks: other kernels or other load", "slow", _both),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -11,12 +11,15 @@ from vllm_spark.bench import cause, key, noise
 from vllm_spark.bench.evidence import BY_POSITION, Evidence
 from vllm_spark.bench.noise import Noise
 from vllm_spark.core import paths
-from vllm_spark.node.bench.records import CellRecord
+from vllm_spark.node.bench.leading import leading_metrics, measures_prompt
+from vllm_spark.node.bench.records import UNITS, Cell, CellRecord
 from vllm_spark.recipe import architecture, loader
 
 Judgement = Literal["same", "better", "worse", "changed", "not measured", "worthless"]
 
 MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
+# Figures of the prompt.
+OF_PROMPT = frozenset({"first_chunk", "first_token", "first_answer", "prefill"})
 # Lengths of outputs are no speed: a change is shown and not judged.
 NOT_JUDGED = frozenset({"output"})
 TOPOLOGY_TP = "tp "
@@ -26,7 +29,10 @@ WIDEST = 2 * noise.MANY
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric of a cell in two runs. `band` is relative to `old`. A value that was not measured is None."""
+    """One metric of a cell in two runs. `band` is relative to `old`. A value that was not measured is None.
+
+    `leading`: the cell is measured for this metric.
+    """
 
     cell: str
     metric: str
@@ -36,6 +42,7 @@ class Row:
     band: float | None
     judgement: Judgement
     note: str = ""
+    leading: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -92,9 +99,10 @@ def has_experts(run: Evidence) -> bool:
 def _recipe_has_experts(name: str) -> bool:
     """Return False for a dense model. A recipe that is not in the catalogue counts as a mixture of experts, whose band
     is the wider one."""
-    if name not in loader.names([paths.RECIPES]):
+    folders = [paths.RECIPES]
+    if name not in loader.names(folders):
         return True
-    model = loader.load(name).document["model"].get("architecture")
+    model = loader.load(name, folders).document["model"].get("architecture")
     return architecture.load(model).experts is not None if model else True
 
 
@@ -109,9 +117,10 @@ def _rows(name: str, old: Evidence, new: Evidence) -> Iterator[Row]:
             judgement: Judgement = "worthless" if cell is after else "not measured"
             yield Row(name, "all", "", None, None, None, judgement, f"{side}: {reason}")
             return
-    for metric in dict.fromkeys([*before["figures"], *after["figures"]]):
+    leading = leading_metrics(after["cell"])
+    for metric in dict.fromkeys([*leading, *before["figures"], *after["figures"]]):
         if metric != BY_POSITION:
-            yield _row(metric, before, after, old, new)
+            yield replace(_row(metric, before, after, old, new), leading=metric in leading)
 
 
 def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new: Evidence) -> Row:
@@ -121,10 +130,11 @@ def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new:
         present = first or second
         unit = present["unit"] if present else ""
         values = (first["median"] if first else None, second["median"] if second else None)
-        return Row(name, metric, unit, *values, None, "not measured", "in one run only")
+        where = "in one run only" if present else "in neither run"
+        return Row(name, metric, unit or UNITS[metric], *values, None, "not measured", where)
     streams = after["cell"]["streams"]
     smallest = noise.floor(streams=streams, tensor_parallel=tensor_parallel(new), experts=has_experts(new))
-    load = _noise(metric, streams, old, new)
+    load = _noise(metric, after["cell"], old, new)
     width = noise.band(first["values"], second["values"], load, smallest, _comparisons(new))
     judgement = judge(metric, first["median"], second["median"], width)
     note = "" if load.freedom else "noise unknown: one value per run"
@@ -142,11 +152,19 @@ def judge(metric: str, old: float, new: float, width: float) -> Judgement:
     return "better" if (new > old) == (metric in MORE_IS_BETTER) else "worse"
 
 
-def _noise(metric: str, streams: int, *runs: Evidence) -> Noise:
-    """Return the noise of a metric in the cells of both runs with one stream, or in those with several."""
+def _noise(metric: str, like: Cell, *runs: Evidence) -> Noise:
+    """Return the noise of a metric in the cells of both runs that are alike in what makes its noise."""
     cells = [cell for run in runs for cell in run.cells.values() if not worthless(cell)]
-    alike = [cell for cell in cells if (cell["cell"]["streams"] > 1) == (streams > 1)]
+    alike = [cell for cell in cells if _source(metric, cell["cell"]) == _source(metric, like)]
     return noise.pooled(cell["figures"][metric]["values"] for cell in alike if metric in cell["figures"])
+
+
+def _source(metric: str, cell: Cell) -> tuple[bool, bool]:
+    """Return what the noise of a metric depends on: one stream or several; for figures of the prompt also its length.
+
+    On H200s the first token of 512 tokens varied by 1 to 24 %, that of 8192 by 0.2 to 2 % (recipes/evidence).
+    """
+    return cell["streams"] > 1, metric in OF_PROMPT and measures_prompt(cell)
 
 
 def _comparisons(run: Evidence) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.bench import compare, profile_fit, profiles, variants
+from vllm_spark.bench import compare, key, profile_fit, profiles, variants
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
@@ -157,18 +157,14 @@ class DeploymentRun:
         }
 
     def _key(self) -> Key:
-        model, topology = self.spec.recipe["model"], self.spec.recipe["topology"]
-        layout: dict[str, str] = model.get("layout", {})
-        nodes = topology["nodes"]
+        model = self.spec.recipe["model"]
         return {
             "model": model["repository"],
             "commit": model.get("revision", ""),
-            "layout": " ".join(f"{part}={width}" for part, width in sorted(layout.items())),
+            "layout": key.layout(model),
             "image": self.spec.image,
             "launch": self.gates.launch,
-            "topology": "1 node"
-            if nodes == 1
-            else f"{nodes} nodes, tp {topology['tensor_parallel']}, {topology['executor']}",
+            "topology": key.topology(self.spec.recipe),
             "hosts": ",".join(self.spec.deployment.hosts),
             "toolkit": version.version(),
             "protocol": f"{PROTOCOL}-{corpora.sha256()}",

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
+from vllm_spark.core.types import Document
 from vllm_spark.node.bench.records import Key
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
 DIGESTS = ("image", "commit", "launch")
 UNKNOWN = "unknown"
+
+
+def layout(model: Document) -> str:
+    """Return the layout of a recipe's model as a key has it, e.g. `attention=fp8 mlp=fp8`."""
+    return " ".join(f"{part}={width}" for part, width in sorted(model.get("layout", {}).items()))
+
+
+def topology(recipe: Document) -> str:
+    """Return the topology of a recipe as a key has it, e.g. `2 nodes, tp 2, ray`."""
+    parts = recipe["topology"]
+    nodes = parts["nodes"]
+    return "1 node" if nodes == 1 else f"{nodes} nodes, tp {parts['tensor_parallel']}, {parts['executor']}"
 
 
 def changes(old: Key, new: Key) -> list[str]:

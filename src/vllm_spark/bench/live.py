@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import TextIO
 
 from vllm_spark.core.units import clock
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.node.bench.runner import Progress
 
-# The figures of a line, in this order.
+# The figures of a line, in this order after those that the cell is measured for.
 SHOWN = ("decode", "total", "prefill", "first_token")
 
 
@@ -49,9 +50,10 @@ def cell_line(record: CellRecord, done: int, cells: int) -> str:
     name = f"{done}/{cells}  {record['cell']['id']}"
     if record["state"] != "measured":
         return f"{name}: {record['state']}: {'; '.join(fault['what'] for fault in record['faults'])}"
+    leading = leading_metrics(record["cell"])
     figures = [
         f"{metric.replace('_', ' ')} {record['figures'][metric]['median']:.4g} {record['figures'][metric]['unit']}"
-        for metric in SHOWN
+        for metric in dict.fromkeys([*leading, *SHOWN])
         if metric in record["figures"]
     ]
     runs = f"{record['runs']} {'run' if record['runs'] == 1 else 'runs'}"

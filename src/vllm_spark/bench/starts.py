@@ -14,10 +14,14 @@ from vllm_spark.verify.startup_phases import Phase, StartupProgress
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start, until its first token. `phases` in order and in seconds; their sum is `seconds`."""
+    """One start, until its first token. `phases` in order and in seconds; their sum is `seconds`.
+
+    `memory_gib` is the memory of the head that the start took, None if it is unknown.
+    """
 
     seconds: float
     phases: Mapping[str, float]
+    memory_gib: float | None = None
 
 
 def phases(lines: Iterable[tuple[float, str]], seconds: float) -> dict[str, float]:
@@ -41,7 +45,11 @@ def phases(lines: Iterable[tuple[float, str]], seconds: float) -> dict[str, floa
 
 
 def cell_record(cell: Cell, starts: Sequence[Start]) -> CellRecord:
-    """Return the record of a cell: the time of its starts, and the median of each phase."""
+    """Return the record of a cell: the time and the memory of its starts, and the median of each phase."""
+    memory = [start.memory_gib for start in starts if start.memory_gib is not None]
+    measured = {"start": figures.figure("start", [start.seconds for start in starts])}
+    if memory:
+        measured["memory"] = figures.figure("memory", memory)
     names = list(dict.fromkeys(name for start in starts for name in start.phases))
     return {
         "record": "cell",
@@ -50,7 +58,7 @@ def cell_record(cell: Cell, starts: Sequence[Start]) -> CellRecord:
         "started": 0.0,
         "seconds": round(sum(start.seconds for start in starts), 3),
         "runs": len(starts),
-        "figures": {"start": figures.figure("start", [start.seconds for start in starts])},
+        "figures": measured,
         "faults": [],
         "phases": {
             name: round(statistics.median(start.phases.get(name, 0.0) for start in starts), 3) for name in names

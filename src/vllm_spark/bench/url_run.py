@@ -94,6 +94,8 @@ class UrlRun:
             # The samples of another machine than the server's would explain nothing.
             local = urllib.parse.urlsplit(self.url).hostname in LOOPBACK
             sampler = stack.enter_context(Sampler(time.perf_counter(), clock=time.perf_counter)) if local else None
+            if sampler:
+                record = job.with_gpu(record, socket.gethostname(), sampler.gpu)
             runner = Runner(
                 server,
                 self.profile.rules,

@@ -1,4 +1,4 @@
-"""Verdict on a run: against the run before, the forecast, and the recipe's expected figures."""
+"""Verdict on a run: against the run before, the forecast, and the expected figures and the evidence of its recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
+from vllm_spark.node.bench.leading import leading_metrics
+from vllm_spark.node.bench.records import Figure
 from vllm_spark.recipe import loader
+from vllm_spark.recipe.loader import Recipe
 
 FOLDER = paths.REPORTS / "bench"
 State = Literal["good", "worse", "worthless", "unknown"]
@@ -31,6 +34,7 @@ class Verdict:
     before: tuple[Row, ...]
     forecast: tuple[Row, ...]
     expected: tuple[Row, ...]
+    evidence: tuple[Row, ...]
     causes: dict[str, str]
     notes: tuple[str, ...]
 
@@ -38,9 +42,35 @@ class Verdict:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The rows of every reference, and the state that follows from them."""
+
+    state: State
+    before: tuple[Row, ...]
+    forecast: tuple[Row, ...]
+    expected: tuple[Row, ...]
+    evidence: tuple[Row, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return *self.before, *self.forecast, *self.expected, *self.evidence
+
+    def missing(self) -> str:
+        """Return what was not judged: leading figures that the run before has, and expected ones."""
+        leading = [row for row in self.before if row.leading and row.judgement == "not measured"]
+        texts = [f"{row.metric} of {row.cell} is not judged, {row.note}" for row in leading[:1]]
+        if len(leading) > 1:
+            texts = [f"{len(leading)} leading figures are not judged, for example {texts[0]}"]
+        if number := sum(row.judgement == "not measured" for row in self.expected):
+            texts.append(f"{number} expected {'figure is' if number == 1 else 'figures are'} not measured")
+        return "".join(f"; {text}" for text in texts)
+
+
 def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
-    """Return the verdict on a run. Without a baseline the forecast and the expected figures decide."""
-    document, notes = recipe(run), list(run.notes)
+    """Return the verdict on a run. Without a baseline the forecast and the recipe's figures and evidence decide."""
+    loaded, notes = recipe_of(run), list(run.notes)
+    document = loaded.document if loaded else None
     if document is None:
         notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
     if baseline is None:
@@ -48,6 +78,7 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     compared = compare.compare(baseline, run) if baseline else None
     forecast = tuple(references.forecast_rows(document, run)) if document else ()
     expected = tuple(references.expected_rows(document, run)) if document else ()
+    measured = _evidence_rows(loaded, run, notes) if loaded else ()
     before = compared.rows if compared else ()
     if compared and not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
@@ -55,18 +86,28 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
     notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
     causes = compared.causes if compared else {}
-    state = _state(spoiled, [*before, *forecast, *expected])
+    state = _state(spoiled, [*before, *forecast, *expected, *measured])
     return Verdict(
         state=state,
-        sentence=_sentence(state, spoiled, [*before, *forecast, *expected], causes),
+        sentence=_sentence(_Judged(state, before, forecast, expected, measured), spoiled, causes),
         baseline=str(baseline.file) if baseline else "",
         changed=compared.changed if compared else (),
         before=before,
         forecast=forecast,
         expected=expected,
+        evidence=measured,
         causes=causes,
         notes=tuple(notes),
     )
+
+
+def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row, ...]:
+    """Return the rows against the recipe's evidence. A file of it that is broken is a note: it says nothing here."""
+    try:
+        return tuple(references.evidence_rows(loaded, run, paths.RECIPES))
+    except RefusedError as error:
+        notes += [f"the recipe's evidence is not compared: {refusal.what}" for refusal in error.refusals]
+        return ()
 
 
 def previous(run: Evidence, folder: Path) -> Evidence | None:
@@ -98,7 +139,7 @@ def latest(folder: Path, deployment: str) -> str:
         return ""
     state = verdict(run, previous(run, folder)).state
     name = run.run["profile"].get("name", "unnamed profile")
-    return f"last bench: {name}, {run.run['started'][:10]}, {_decode(run)}, verdict {state}"
+    return f"last bench: {name}, {run.run['started'][:10]}, {_leading(run)}, verdict {state}"
 
 
 def latest_lines(deployments: Iterable[str], folder: Path = FOLDER) -> list[str]:
@@ -120,50 +161,59 @@ def _readable(folder: Path) -> Iterator[Evidence]:
             continue
 
 
-def _decode(run: Evidence) -> str:
-    """Return the decode of the first cell of one stream that counts."""
+def _leading(run: Evidence) -> str:
+    """Return the first figure of each kind that the unchanged server's cells of one stream are measured for."""
+    shown: dict[str, str] = {}
     for cell in run.cells.values():
-        figure = cell["figures"].get("decode")
-        if figure and cell["cell"]["streams"] == 1 and not cell["cell"]["server"] and not compare.worthless(cell):
-            spread = "unknown" if figure["spread"] is None else f"{figure['spread']:.1%}".replace("%", " %")
-            return f"decode {figure['median']:.1f} tok/s (spread {spread})"
-    return "decode not measured"
+        if cell["cell"]["streams"] > 1 or cell["cell"]["server"] or compare.worthless(cell):
+            continue
+        for metric in leading_metrics(cell["cell"]):
+            if metric in cell["figures"]:
+                shown.setdefault(metric, _shown(metric, cell["figures"][metric]))
+    return ", ".join(shown.values()) or "decode not measured"
+
+
+def _shown(metric: str, figure: Figure) -> str:
+    spread = "unknown" if figure["spread"] is None else f"{figure['spread']:.1%}".replace("%", " %")
+    return f"{metric.replace('_', ' ')} {figure['median']:.1f} {figure['unit']} (spread {spread})"
 
 
 def recipe(run: Evidence) -> Document | None:
+    """Return the document of the recipe of a run; None as `recipe_of`."""
+    loaded = recipe_of(run)
+    return loaded.document if loaded else None
+
+
+def recipe_of(run: Evidence) -> Recipe | None:
     """Return the recipe of a run; None without one, and for a recipe that the catalogue does not have."""
-    name = run.run["subject"]["recipe"]
-    return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
+    name, folders = run.run["subject"]["recipe"], [paths.RECIPES]
+    return loader.load(name, folders) if name in loader.names(folders) else None
 
 
 def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
-    judgements = {row.judgement for row in rows}
+    """Return the state. A run is good only by figures that its cells are measured for."""
     if spoiled:
         return "worthless"
-    if "worse" in judgements:
+    if any(row.judgement == "worse" for row in rows):
         return "worse"
-    return "good" if judgements & {"same", "better"} else "unknown"
+    return "good" if any(row.leading and row.judgement in ("same", "better") for row in rows) else "unknown"
 
 
-def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes: dict[str, str]) -> str:
-    if state == "worthless":
+def _sentence(judged: _Judged, spoiled: dict[str, str], causes: dict[str, str]) -> str:
+    if judged.state == "worthless":
         name, reason = next(iter(spoiled.items()))
         return f"worthless: {len(spoiled)} of the cells without figures that count; {name}: {reason}."
-    worse = [row for row in rows if row.judgement == "worse"]
+    worse = [row for row in judged.rows if row.judgement == "worse"]
     if worse:
-        row = worse[0]
-        why = next(iter(causes.values()), "cause unknown")
+        # What the cell is measured for comes before what follows from it.
+        row = next((row for row in worse if row.leading), worse[0])
+        why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
         change = f" ({row.ratio - 1:+.1%})" if row.ratio is not None else ""
         return f"worse: {row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}."
-    judged = sum(row.judgement in ("same", "better") for row in rows)
-    missing = sum(row.judgement == "not measured" for row in rows)
-    if state == "unknown":
-        return f"unknown: there is no earlier run, forecast or expected figure to judge by{_missing(missing)}."
-    return f"good: {judged} figures are as before, forecast or expected, or better{_missing(missing)}."
-
-
-def _missing(number: int) -> str:
-    return f"; {number} expected {'figure is' if number == 1 else 'figures are'} not measured" if number else ""
+    if judged.state == "unknown":
+        return f"unknown: there is no earlier run, forecast or expected figure to judge by{judged.missing()}."
+    number = sum(row.judgement in ("same", "better") for row in judged.rows)
+    return f"good: {number} figures are as before, forecast or expected, or better{judged.missing()}."
 
 
 def compared_state(result: Comparison) -> State:

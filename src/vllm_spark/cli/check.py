@@ -1,10 +1,11 @@
-"""`vllm-spark check`: recipe files against their schema and their cross-field rules."""
+"""`vllm-spark check`: recipe files against their schema, their cross-field rules and the evidence that they name."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from vllm_spark.bench import recipe_evidence
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.recipe import engine_arguments, loader
@@ -22,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
     refusals: list[Refusal] = []
     for file in args.files or loader.names([paths.RECIPES]).values():
         try:
-            refusals += engine_arguments.refusals(loader.read(file).document, ())
+            recipe = loader.read(file)
+            refusals += engine_arguments.refusals(recipe.document, ())
+            refusals += recipe_evidence.refusals(recipe, file.resolve().parent)
         except RefusedError as error:
             refusals += error.refusals
     if refusals:

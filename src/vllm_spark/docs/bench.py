@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vllm_spark.bench import profile_fit, profiles
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.docs.markdown import table
 from vllm_spark.node.bench import corpora, faults
 from vllm_spark.node.bench.corpus import PREFIX_TOKENS
+from vllm_spark.node.bench.leading import PROMPT_OUTPUT, PROMPT_SHARE, leading_metrics
 from vllm_spark.node.bench.records import UNITS
 
 HEAD = """\
@@ -112,6 +113,26 @@ of tokens is within 1 % of the wanted one, without those of the chat template. T
 protocol's id, so figures of different texts are never compared.
 """
 
+LEADING = """\
+## Leading figures
+
+A cell is measured for its leading figures. They follow from its lengths, and files of every age have them. A cell is
+repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by all of
+them, and a run without a judged one is never good; the other figures are judged too. Tables mark them with `*`, the
+report is bold there.
+"""
+
+# Fields of a cell in words, and a cell of this kind.
+LOADS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (f"prompt and depth below {PROMPT_SHARE} times the output, one stream", {}),
+    (f"prompt and depth below {PROMPT_SHARE} times the output, several streams", {"streams": 4}),
+    (f"prompt and depth of {PROMPT_SHARE} times the output or more, one stream", {"prompt": 2048}),
+    (f"prompt and depth of {PROMPT_SHARE} times the output or more, several streams", {"prompt": 2048, "streams": 4}),
+    (f"the same, and an output of {PROMPT_OUTPUT} tokens or fewer", {"prompt": 2048, "output": PROMPT_OUTPUT}),
+    ("an output of one token", {"output": 1}),
+    ("a start of the server", {"server": {"start": "cold"}}),
+)
+
 WORTHLESS = """\
 ## What makes a cell worthless
 
@@ -144,6 +165,8 @@ def text() -> str:
         "The times are the least ones, of a 31B with 7 tok/s and of a 26B-A4B with 39 tok/s, without restarts of the "
         "server. Cells that need more than max-model-len or max-num-seqs are left out and named.",
         table(("profile", "measures", "cells", "runs", "spread", "minutes 31B", "26B-A4B", "source"), map(_row, all_)),
+        LEADING.rstrip(),
+        table(("cell", "leading figures"), _leading()),
         WORTHLESS.rstrip(),
         table(("id", "fault", "source"), _faults(worthless=True)),
         table(("id", "warning", "source"), _faults(worthless=False)),
@@ -171,6 +194,12 @@ def _row(profile: Profile) -> tuple[str, ...]:
     times = (f"{max(1, round(minute))}" for minute in minutes)
     cells, spread = f"{len(profile.cells)}", f"{rules.spread:.0%}"
     return (f"`{profile.name}`", profile.summary, cells, runs, spread, *times, profile.source)
+
+
+def _leading() -> Iterator[tuple[str, ...]]:
+    for load, fields in LOADS:
+        [cell] = profiles.cells_of({"corpus": "chat", "prompt": 512, "output": 128, **fields})
+        yield load, ", ".join(f"`{metric}`" for metric in leading_metrics(cell))
 
 
 def _faults(*, worthless: bool) -> Iterator[tuple[str, ...]]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
+from vllm_spark.docs import recipe_evidence
 from vllm_spark.docs.markdown import table
 from vllm_spark.recipe import known_issues, loader, lockfile
+from vllm_spark.recipe.loader import Recipe
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
 from vllm_spark.sizing.catalogue import Entry
@@ -19,14 +21,18 @@ HEAD = """\
 lock file. Memory is the peak of a start on each Spark. Speeds are for one stream: the forecast is explained in
 [prediction.md](prediction.md), the reported speed is from the recipe's sources. A recipe that is not pinned needs
 `ansible-playbook lock.yml` first.
+
+A recipe with evidence of the bench has a table: decode and the time to the first chunk of the first cell with one
+stream, and the prefill of the longest prompt. What differs from the recipe on a Spark stands above it. Figures that
+were measured on another GPU say nothing about the speed of a Spark. [bench.md](bench.md) defines the figures.
 """
 
 
 def text() -> str:
     """Return the page."""
-    documents = [loader.load(name).document for name in sorted(loader.names([paths.RECIPES]))]
-    entries = [catalogue.entry(document, Lock()) for document in documents]
-    sections = ["\n".join(_section(*pair)) + "\n" for pair in zip(documents, entries, strict=True)]
+    loaded = [loader.load(name) for name in sorted(loader.names([paths.RECIPES]))]
+    entries = [catalogue.entry(recipe.document, Lock()) for recipe in loaded]
+    sections = ["\n".join(_section(*pair)).rstrip() + "\n" for pair in zip(loaded, entries, strict=True)]
     return "\n".join([HEAD, _table(entries), *sections])
 
 
@@ -35,7 +41,8 @@ def _table(entries: Sequence[Entry]) -> str:
     return table(catalogue.COLUMNS, rows) + "\n"
 
 
-def _section(document: Document, entry: Entry) -> Iterator[str]:
+def _section(recipe: Recipe, entry: Entry) -> Iterator[str]:
+    document = recipe.document
     model = document["model"]
     yield from (f"## {entry.name}", "", f"{entry.summary}.", "")
     yield f"- Model: {model['repository']} at {model.get('revision', 'a commit that `lock` resolves')}"
@@ -53,6 +60,7 @@ def _section(document: Document, entry: Entry) -> Iterator[str]:
             yield f"- Note: {issue.what} ({issue.id})"
     if entry.open:
         yield f"- `lock` must resolve: {', '.join(entry.open)}"
+    yield from recipe_evidence.lines(recipe)
 
 
 def _additions(document: Document) -> str:

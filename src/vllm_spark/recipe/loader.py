@@ -104,6 +104,7 @@ def read(file: Path) -> Recipe:
     faults += rules.value_faults(document)
     files, file_faults = _toolkit_files(document, file.parent)
     faults += file_faults
+    faults += _evidence_faults(document, file.parent)
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
     return Recipe(document, files)
@@ -131,6 +132,23 @@ def _toolkit_files(document: Document, folder: Path) -> tuple[dict[str, str], li
             if digest != entry["sha256"]:
                 faults.append(Fault(f"{place} has sha256 {digest}", entry["sha256"]))
     return files, faults
+
+
+def evidence_file(path: str, folder: Path) -> Path:
+    """Return a file that an entry of `evidence` names. `folder` is the recipe's: the path begins above it.
+
+    A copy of a recipe in another folder keeps the evidence of the toolkit, so that is the second place.
+    """
+    own = folder.resolve().parent / path
+    return own if own.is_file() else paths.ROOT / path
+
+
+def _evidence_faults(document: Document, folder: Path) -> Iterator[Fault]:
+    """Yield the files of the bench that are missing. `vllm-spark check` reads them."""
+    for number, entry in enumerate(document.get("evidence", [])):
+        for path in entry.get("bench", []):
+            if not (file := evidence_file(path, folder)).is_file():
+                yield Fault(f"evidence[{number}].bench: {path} is not a file", str(file))
 
 
 def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:

@@ -51,6 +51,7 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
     yield from _topology_faults(document)
     yield from _ray_faults(document)
     yield from _log_gates_faults(document)
+    yield from _evidence_faults(document)
 
 
 def value_faults(document: Document) -> Iterator[Fault]:
@@ -140,3 +141,20 @@ def _log_gate_faults(place: str, gate: Document) -> Iterator[Fault]:
         yield Fault(f"{place}.pattern: no group named value", f"(?P<value>…), which {comparison} compares")
     if comparison and gate.get("expect") == "absent":
         yield Fault(f"{place}: expect absent with {comparison}", "only one of the two")
+
+
+def _evidence_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of entries of `evidence`. Files of the bench have date and hosts themselves."""
+    for number, entry in enumerate(document.get("evidence", [])):
+        place = f"evidence[{number}]"
+        if "bench" in entry:
+            for name in sorted({"date", "hosts", "commit"} & set(entry)):
+                yield Fault(f"{place}.{name}: set beside bench", "to come from the files of `bench`")
+            continue
+        missing = [name for name in ("date", "hosts") if name not in entry]
+        if missing:
+            yield Fault(f"{place}: neither {' and '.join(missing)} nor bench", "date and hosts, or files of the bench")
+        if "differs" in entry:
+            yield Fault(
+                f"{place}.differs: without bench", "`bench` beside it, because `hosts` describes other evidence"
+            )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
 from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import UNITS, CellRecord
 
 # Metrics with one number per cell, and the head of their column. The plots show the others.
@@ -37,11 +38,12 @@ MAX_ROWS = 250
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A figure as text: the median, the spread, and a tooltip with every value."""
+    """A figure as text: the median, the spread, and a tooltip with every value. `leads`: a leading figure."""
 
     median: str
     spread: str = ""
     title: str = ""
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ def _value(cell: CellRecord, metric: str, tooltips: bool) -> Value | None:
     factor = 100 if known["unit"] == "1" else 1
     spread = "" if known["spread"] is None else f"±{text.percent(known['spread'])}"
     every = ", ".join(text.number(factor * value) for value in known["values"] if is_number(value))
-    return Value(text.number(factor * known["median"]), spread, every if tooltips else "")
+    leads = metric in leading_metrics(cell["cell"])
+    return Value(text.number(factor * known["median"]), spread, every if tooltips else "", leads)
 
 
 @dataclass(frozen=True, slots=True)

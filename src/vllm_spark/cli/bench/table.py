@@ -13,6 +13,8 @@ from vllm_spark.bench.compare import Row
 COLUMNS = ("cell", "metric", "unit", "A", "B", "ratio", "band", "judgement", "note")
 PIPE_WIDTH = 160
 UNKNOWN = "—"
+# Behind a metric that its cell is measured for.
+LEADING = " *"
 
 
 def show(title: str, rows: Sequence[Row], old: str = "A", new: str = "B") -> None:
@@ -30,7 +32,8 @@ def cells(row: Row) -> list[str]:
     """Return the texts of a row."""
     band = f"±{row.band:.1%}" if row.band else UNKNOWN
     ratio = f"{row.ratio:.3f}" if row.ratio is not None else UNKNOWN
-    return [row.cell, row.metric, row.unit, _text(row.old), _text(row.new), ratio, band, row.judgement, row.note]
+    metric = f"{row.metric}{LEADING}" if row.leading else row.metric
+    return [row.cell, metric, row.unit, _text(row.old), _text(row.new), ratio, band, row.judgement, row.note]
 
 
 def _text(value: float | None) -> str:

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     table.show(f"against {judged.baseline}", judged.before, "before", "now")
     table.show("against the forecast", judged.forecast, "forecast", "now")
     table.show("against the recipe's expected figures", judged.expected, "expected", "now")
+    table.show("against the recipe's evidence", judged.evidence, "evidence", "now")
     for line in [*(f"{cell}: {why}" for cell, why in judged.causes.items()), *judged.notes]:
         print(line)
     return 0 if judged.state == "good" else 1

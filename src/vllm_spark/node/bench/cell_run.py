@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vllm_spark.node.bench import counters, faults, figures
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.observation import Answer, Counters, Observation
 from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
 from vllm_spark.node.bench.server import CounterReader, Server
@@ -23,7 +24,7 @@ State = Literal["measured", "failed", "worthless"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a cell ends: after `least_runs` whose leading metric has a spread of `spread` or less, or after `most_runs`.
+    """When a cell ends: after `least_runs` whose leading metrics have a spread of `spread` or less, or `most_runs`.
 
     `warm_up` runs come before and are not counted. With `hours`, all cells are repeated until that time has passed.
     """
@@ -152,17 +153,12 @@ class CellRun:
         )
 
     def _agree(self, values: Mapping[str, list[Any]]) -> bool:
-        """Return True after enough runs whose leading metric has a small spread."""
-        leading = values.get(leading_metric(self.cell), [])
-        spread = figures.spread(leading)
-        return len(leading) >= self.rules.least_runs and spread is not None and spread <= self.rules.spread
+        """Return True after enough runs in which every leading metric has a small spread."""
+        return all(self._is_steady(values.get(metric, [])) for metric in leading_metrics(self.cell))
 
-
-def leading_metric(cell: Cell) -> str:
-    """Return the metric whose spread ends the repetition of a cell."""
-    if cell["output"] == 1:
-        return "first_chunk"
-    return "total" if cell["streams"] > 1 else "decode"
+    def _is_steady(self, values: Sequence[float]) -> bool:
+        spread = figures.spread(values)
+        return len(values) >= self.rules.least_runs and spread is not None and spread <= self.rules.spread
 
 
 def _errors(traces: Sequence[Trace]) -> list[Fault]:

@@ -96,12 +96,18 @@ def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress
             accepted=request["accepted"],
         )
         path = Path(request["path"])
+        record = with_gpu(request["run"], request["host"], sampler.gpu)
         try:
-            return runner.run(request["run"], request["cells"], path, ends=request["ends"])
+            return runner.run(record, request["cells"], path, ends=request["ends"])
         except evidence_file.OtherRunError:
             # The deployment has changed since that run was interrupted. Its cells are kept beside the new file.
             path.replace(path.with_suffix(".old.jsonl"))
-            return runner.run(request["run"], request["cells"], path, ends=request["ends"])
+            return runner.run(record, request["cells"], path, ends=request["ends"])
+
+
+def with_gpu(run: RunRecord, host: str, gpu: str) -> RunRecord:
+    """Return a run record with the name of a host's GPU among its facts; unchanged if the name is unknown."""
+    return {**run, "host": {**run["host"], host: {**run["host"].get(host, {}), "gpu": gpu}}} if gpu else run
 
 
 def run(job: str) -> int:

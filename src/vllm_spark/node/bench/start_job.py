@@ -14,9 +14,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from vllm_spark.node.bench.host_memory import HostMemory
 from vllm_spark.node.bench.job import RUN_DIR, api_key, write
+from vllm_spark.node.bench.records import Sample
 
 POLL_INTERVAL_S = 0.25
 REQUEST_TIMEOUT_S = 30.0
@@ -35,27 +38,47 @@ class StartRequest(TypedDict):
 
 
 class StartResult(TypedDict):
-    """`seconds` from the start of the unit until its first token. `lines`: [seconds since the start, text]."""
+    """`seconds` from the start of the unit until its first token. `lines`: [seconds since the start, text].
+
+    `memory_gib` is the host's memory in use at the highest sample, above that before the start; None if it is unknown.
+    """
 
     ok: bool
     detail: str
     seconds: float
+    memory_gib: float | None
     lines: list[tuple[float, str]]
 
 
 def measure(request: StartRequest) -> StartResult:
     """Start the unit and wait for a token."""
+    memory = HostMemory()
+    in_use = [memory.read()]
     began, began_at = time.monotonic(), time.time()
     subprocess.run(["systemctl", "reset-failed", request["unit"]], check=False, capture_output=True)
     subprocess.run(["systemctl", "start", "--no-block", request["unit"]], check=True)
     key = api_key(request["env_path"])
     while not _answers(request, key):
+        in_use.append(memory.read())
         if time.monotonic() - began > request["deadline_s"]:
             why = f"{request['unit']} gave no token within {request['deadline_s']:.0f} s"
-            return {"ok": False, "detail": why, "seconds": 0.0, "lines": []}
+            return {"ok": False, "detail": why, "seconds": 0.0, "memory_gib": None, "lines": []}
         time.sleep(POLL_INTERVAL_S)
     seconds = time.monotonic() - began
-    return {"ok": True, "detail": "", "seconds": round(seconds, 3), "lines": _log(request["unit"], began_at)}
+    in_use.append(memory.read())
+    return {
+        "ok": True,
+        "detail": "",
+        "seconds": round(seconds, 3),
+        "memory_gib": grown_gib(in_use),
+        "lines": _log(request["unit"], began_at),
+    }
+
+
+def grown_gib(samples: Sequence[Sample]) -> float | None:
+    """Return the memory in use at the highest sample above that of the first one. None: the first one has none."""
+    known = [sample["memory_gib"] for sample in samples if "memory_gib" in sample]
+    return round(max(known) - known[0], 3) if known and "memory_gib" in samples[0] else None
 
 
 def _answers(request: StartRequest, key: str) -> bool:
