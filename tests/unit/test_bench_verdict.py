@@ -65,7 +65,8 @@ def test_a_slower_server_is_found_and_named(
     old, new = measured(1, sigma, **common), measured(2, sigma, factors, **changes)
     judged = verdict.verdict(new, old)
     assert judged.state == "worse"
-    assert judged.causes["code s1"].startswith(RULES[id_].what)
+    host = "spark-1: " if RULES[id_].host else ""
+    assert judged.causes["code s1"].startswith(f"{host}{RULES[id_].what}")
 
 
 def test_every_rule_has_a_case() -> None:

@@ -155,5 +155,4 @@ def _comparisons(run: Evidence) -> int:
 
 def _causes(rows: tuple[Row, ...], old: Evidence, new: Evidence) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(row.cell for row in rows if row.judgement == "worse"):
-        rule = cause.find(old.cells[name], new.cells[name])
-        yield name, f"{rule.what} (docs/runbooks/{rule.runbook}.md)" if rule else "cause unknown"
+        yield name, cause.sentence(old.cells[name], new.cells[name])

@@ -51,7 +51,7 @@ class Observation:
     is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
     `gpus` has the name of each host's GPU, empty for an unknown one. `first_chunks_s` has the time to the first chunk
     of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which one chunk had
-    all tokens of a stream.
+    all tokens of a stream. `seconds` is the length of a finished cell; 0 for a cell that still runs.
     """
 
     before: Counters
@@ -65,6 +65,7 @@ class Observation:
     gpus: Mapping[str, str] = field(default_factory=dict)
     first_chunks_s: Sequence[float] = ()
     one_chunk_runs: Sequence[int] = ()
+    seconds: float = 0.0
 
     def moved(self, counter: str) -> float | None:
         """Return by how much a counter moved, or None if the engine does not have it."""
