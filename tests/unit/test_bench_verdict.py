@@ -89,7 +89,9 @@ def test_a_worthless_cell_is_named() -> None:
     spoiled = cell_record({}, state="worthless", faults=[fault])
     judged = verdict.verdict(parsed(run_record(), spoiled), None)
     assert judged.state == "worthless"
-    assert "code s1: worthless, other-clients: 2 requests of others" in judged.sentence
+    assert judged.sentence == (
+        "worthless: 1 of 1 cells has no figures that count; code s1: other-clients: 2 requests of others."
+    )
 
 
 def test_every_expected_figure_is_shown() -> None:
@@ -106,3 +108,25 @@ def test_decode_is_judged_against_the_forecast() -> None:
         for speed in (1.0, 3.7, 30.0)
     }
     assert judgements == {1.0: "worse", 3.7: "same", 30.0: "better"}
+
+
+def test_the_sentence_says_what_was_compared_with_what() -> None:
+    before = measured(1, 0.001)
+    assert verdict.verdict(measured(2, 0.001), before).sentence == "good: 12 figures are as before."
+    faster = measured(2, 0.001, {"decode": 1.2, "total": 1.2})
+    assert verdict.verdict(faster, before).sentence == "good: 10 figures are as before and 2 better."
+    other = measured(2, 0.001, run={"key": KEY | {"topology": "2 nodes, tp 2, ray", "launch": "bb"}})
+    assert verdict.verdict(other, before).sentence == (
+        "good: 12 figures are as in the other run. The two runs differ in launch and topology."
+    )
+    # A figure of the forecast or of the recipe is not called one of the run before.
+    recipe = {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}
+    alone = parsed(run_record(**recipe), cell_record({"decode": [3.7, 3.7]}))
+    assert verdict.verdict(alone, None).sentence == "good: 1 figure is as forecast; 1 figure is as the recipe expects."
+    experts = {"subject": SUBJECT | {"recipe": "gemma-4-31b-fp8"}}
+    alone = parsed(run_record(**experts), cell_record({"total": [27.0, 27.2]}, 4))
+    assert verdict.verdict(alone, None).sentence == (
+        "good: 1 figure is as the recipe expects; 2 figures are not compared with the recipe."
+    )
+    slower = verdict.verdict(parsed(run_record(**recipe), cell_record({"decode": [1.0]})), None)
+    assert "against the forecast); cause unknown." in slower.sentence

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vllm_spark.bench import compare, evidence, key, references
+from vllm_spark.bench import compare, evidence, key, references, verdict_sentence
 from vllm_spark.bench.compare import Comparison, Row
 from vllm_spark.bench.evidence import Evidence
+from vllm_spark.bench.verdict_sentence import Reference
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
@@ -51,14 +52,27 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     before = compared.rows if compared else ()
     if compared and not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
-    spoiled = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    spoiled = {name: cell for name, cell in run.cells.items() if compare.worthless(cell)}
     warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
     notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
     causes = compared.causes if compared else {}
-    state = _state(spoiled, [*before, *forecast, *expected])
+    state = _state(bool(spoiled), [*before, *forecast, *expected])
+    differing = () if compared is None or compared.comparable else [text.partition(" ")[0] for text in compared.changed]
+    names = ("the other run", "as in the other run") if differing else ("the run before", "as before")
+    against = (
+        Reference(*names, before),
+        Reference("the forecast", "as forecast", forecast),
+        Reference("the recipe", "as the recipe expects", expected),
+    )
+    sentences = {
+        "worthless": lambda: verdict_sentence.worthless([*spoiled.values()], len(run.cells)),
+        "worse": lambda: verdict_sentence.worse(against, causes),
+        "good": lambda: verdict_sentence.good(against, differing),
+        "unknown": lambda: verdict_sentence.unknown(against),
+    }
     return Verdict(
         state=state,
-        sentence=_sentence(state, spoiled, [*before, *forecast, *expected], causes),
+        sentence=sentences[state](),
         baseline=str(baseline.file) if baseline else "",
         changed=compared.changed if compared else (),
         before=before,
@@ -136,7 +150,7 @@ def recipe(run: Evidence) -> Document | None:
     return loader.load(name).document if name in loader.names([paths.RECIPES]) else None
 
 
-def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
+def _state(spoiled: bool, rows: Sequence[Row]) -> State:
     judgements = {row.judgement for row in rows}
     if spoiled:
         return "worthless"
@@ -145,29 +159,8 @@ def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
     return "good" if judgements & {"same", "better"} else "unknown"
 
 
-def _sentence(state: State, spoiled: dict[str, str], rows: Sequence[Row], causes: dict[str, str]) -> str:
-    if state == "worthless":
-        name, reason = next(iter(spoiled.items()))
-        return f"worthless: {len(spoiled)} of the cells without figures that count; {name}: {reason}."
-    worse = [row for row in rows if row.judgement == "worse"]
-    if worse:
-        row = worse[0]
-        why = next(iter(causes.values()), "cause unknown")
-        change = f" ({row.ratio - 1:+.1%})" if row.ratio is not None else ""
-        return f"worse: {row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}."
-    judged = sum(row.judgement in ("same", "better") for row in rows)
-    missing = sum(row.judgement == "not measured" for row in rows)
-    if state == "unknown":
-        return f"unknown: there is no earlier run, forecast or expected figure to judge by{_missing(missing)}."
-    return f"good: {judged} figures are as before, forecast or expected, or better{_missing(missing)}."
-
-
-def _missing(number: int) -> str:
-    return f"; {number} expected {'figure is' if number == 1 else 'figures are'} not measured" if number else ""
-
-
 def compared_state(result: Comparison) -> State:
     """Return the state of a comparison alone."""
     if any(row.judgement == "worthless" for row in result.rows):
         return "worthless"
-    return _state({}, result.rows)
+    return _state(False, result.rows)
