@@ -130,3 +130,14 @@ def test_the_sentence_says_what_was_compared_with_what() -> None:
     )
     slower = verdict.verdict(parsed(run_record(**recipe), cell_record({"decode": [1.0]})), None)
     assert "against the forecast); cause unknown." in slower.sentence
+
+
+def test_the_sentence_says_that_figures_are_too_noisy() -> None:
+    run = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
+    before, after = measured(1, 0.06, values=3, **run), measured(2, 0.06, values=3, **run)
+    rows = verdict.compare.compare(before, after).rows
+    noisy = sum(row.judgement == "not measured" for row in rows)
+    assert (
+        f"{noisy} figures are not compared with the run before, being too noisy"
+        in verdict.verdict(after, before).sentence
+    )

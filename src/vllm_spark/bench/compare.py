@@ -20,6 +20,7 @@ MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "ac
 # Lengths of outputs are no speed: a change is shown and not judged.
 NOT_JUDGED = frozenset({"output"})
 TOPOLOGY_TP = "tp "
+TOO_NOISY = "too noisy"
 # A band that is wider cannot tell an unchanged server from a broken one: twice the largest floor.
 WIDEST = 2 * noise.MANY
 
@@ -129,7 +130,7 @@ def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new:
     judgement = judge(metric, first["median"], second["median"], width)
     note = "" if load.freedom else "noise unknown: one value per run"
     if width > WIDEST and judgement == "same":
-        judgement, note = "not measured", f"too noisy: a change below {width:.0%} is not visible"
+        judgement, note = "not measured", f"{TOO_NOISY}: a change below {width:.0%} is not visible"
     return Row(name, metric, second["unit"], first["median"], second["median"], width, judgement, note)
 
 

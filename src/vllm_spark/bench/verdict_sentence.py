@@ -58,8 +58,12 @@ def _counts(reference: Reference) -> str:
 
 def _missing(references: Sequence[Reference]) -> list[str]:
     """Return a text for each reference that could not judge all figures."""
-    missing = [(each, sum(row.judgement == "not measured" for row in each.rows)) for each in references]
-    return [f"{_figures(number)} not compared with {each.name}" for each, number in missing if number]
+    found = [(each, [row.note for row in each.rows if row.judgement == "not measured"]) for each in references]
+    return [f"{_figures(len(notes))} not compared with {each.name}{_why(notes)}" for each, notes in found if notes]
+
+
+def _why(notes: Sequence[str]) -> str:
+    return ", being too noisy" if all(note.startswith(compare.TOO_NOISY) for note in notes) else ""
 
 
 def _figures(number: int) -> str:
