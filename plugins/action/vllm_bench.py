@@ -1,4 +1,4 @@
-"""Measure cells of a deployment: a job on its head, and a sampler on every other rank.
+"""Measure cells of a deployment: a job on its head.
 
 The module vllm_weights starts and watches the job. vllm_spark.bench decides what is measured.
 """
@@ -10,11 +10,9 @@ from typing import Any
 
 from vllm_spark.bench import deployment_run, live
 from vllm_spark.bench.deployment_run import DeploymentRun
-from vllm_spark.core.host_layout import BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench.job import JobRequest, ProgressJson
-from vllm_spark.node.bench.rank_job import RankRequest
 from vllm_spark.node.bench.runner import Progress
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark_ansible.action import SparkAction
@@ -26,15 +24,16 @@ LOG_INTERVAL_S = 60.0
 
 class ActionModule(SparkAction):
     """Arguments: spec and plan of this host; profile, hours and accepted, as for vllm_bench_plan; run, the record that
-    it has returned; cells; ends (no other cells follow). Returns `failed_cells`.
-
-    Another rank than the head starts its sampler and returns at once; a stop of the same job ends it."""
+    it has returned; cells; ends (no other cells follow). Does nothing on another rank than the
+    head. Returns `failed_cells`."""
 
     quiet = True
 
     def act(self) -> dict[str, Any]:
         plan = self.args["plan"]
         gates = GateRequest.from_json(plan["gates"])
+        if gates.rank:
+            return {"failed_cells": 0}
         run = DeploymentRun(
             Spec.from_json(self.args["spec"]),
             gates,
@@ -42,24 +41,15 @@ class ActionModule(SparkAction):
             deployment_run.profile(self.args["profile"], float(self.args.get("hours") or 0)),
             tuple(self.args.get("accepted") or ()),
         )
-        if gates.rank:
-            self._sample(run)
-            return {"changed": True, "failed_cells": 0}
         request = run.request(self.args["run"], self.args["cells"], ends=self.args["ends"])
         result = self._measure(request)
         if not result["ok"]:
             raise RefusedError([deployment_run.job_failure(self.host, result)])
         return {"changed": True, "failed_cells": result["failed"]}
 
-    def _sample(self, run: DeploymentRun) -> None:
-        """Start the sampler of this rank. Raises RefusedError if it does not start."""
-        started = self._start("rank_job", run.rank_request(self.args["cells"]))
-        if started.get("failed"):
-            raise RefusedError([deployment_run.sampler_failure(self.host, started.get("msg", ""))])
-
     def _measure(self, request: JobRequest) -> dict[str, Any]:
         """Run the job and print its progress. There is no deadline here: each request of the job has its own."""
-        started = self._start("job", request)
+        started = self._job(**deployment_run.job("job", JOB, request))
         if started.get("failed"):
             return {"ok": False, "detail": started.get("msg", "")}
         printed_at, done = time.monotonic(), 0
@@ -84,15 +74,6 @@ class ActionModule(SparkAction):
             self.say(live.present_line(Progress(**{name: state[name] for name in names})))  # type: ignore[literal-required]
             return done, time.monotonic()
         return done, printed_at
-
-    def _start(self, module: str, request: JobRequest | RankRequest) -> dict[str, Any]:
-        return self._job(
-            action="start",
-            programs=deployment_run.programs(),
-            program_dir=BENCH_PROGRAM_DIR,
-            words=["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", JOB],
-            request=request,
-        )
 
     def _job(self, **args: object) -> dict[str, Any]:
         return self.execute("vllm_weights", {"job": JOB, **args})

@@ -104,14 +104,15 @@ def test_a_worker_samples_and_does_not_wait(arguments: dict[str, Any], resolve: 
     run = FakeRun(host="spark2", modules={"vllm_weights": {}})
     assert run.act("vllm_bench_plan", **of_worker)["beside_head"]
     assert run.act("vllm_bench", **of_worker, run={}, cells=cells, ends=True)["failed_cells"] == 0
+    assert run.calls == []
+    run.act("vllm_bench_sample", **of_worker, cells=cells)
     [(_, started)] = run.calls
     assert (started["action"], started["words"][2:]) == ("start", ["vllm_spark.node.bench.rank_job", "bench"])
     request = started["request"]
     assert (request["host"], request["path"]) == ("spark2", "/var/lib/vllm-spark/bench/demo-compiled.samples.jsonl")
     # 12 cells of up to 5 runs, the longest of 128 tokens, on a server with 7 tok/s, four times as slow.
     assert 7200 < request["limit_s"] < 6 * 3600
-    longer = run.act("vllm_bench", **{**of_worker, "profile": "soak", "hours": 8}, run={}, cells=cells, ends=True)
-    assert longer["failed_cells"] == 0
+    run.act("vllm_bench_sample", **{**of_worker, "profile": "soak", "hours": 8}, cells=cells)
     assert run.calls[-1][1]["request"]["limit_s"] > 8 * 3600
 
 
@@ -119,7 +120,7 @@ def test_a_sampler_that_does_not_start_is_a_refusal(arguments: dict[str, Any], r
     of_worker = arguments_of(replace(resolve(), rank=1, host="spark2"))
     run = FakeRun(host="spark2", modules={"vllm_weights": {"failed": True, "msg": "the disk is full"}})
     with pytest.raises(AnsibleActionFail, match=r"spark2: its memory.*the disk is full.*Fix: "):
-        run.act("vllm_bench", **of_worker, run={}, cells=[], ends=True)
+        run.act("vllm_bench_sample", **of_worker, cells=[])
 
 
 def test_the_head_and_a_check_have_no_sampler(arguments: dict[str, Any], resolve: Any) -> None:

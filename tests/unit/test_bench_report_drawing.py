@@ -139,6 +139,8 @@ def test_words_are_escaped_once() -> None:
     assert made == '<text class="x" data-name="&#34;&lt;&amp;">a&lt;b&gt;&#34;&amp;\\u202e</text>'
     assert text.duration(7502) == "2 h 05 min"
     assert (text.length(65536), text.length(65535), text.percent(0.004)) == ("64k", "65535", "0.4 %")
+    shares = (0.5, 0.004, 0.0005, 0.0002, 0.00001, 0.0)
+    assert [text.percent(share) for share in shares] == ["50 %", "0.4 %", "0.1 %", "0.02 %", "<0.01 %", "0.0 %"]
 
 
 def test_a_path_has_relative_steps_that_do_not_add_up_errors() -> None:

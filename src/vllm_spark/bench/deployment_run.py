@@ -13,7 +13,7 @@ from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
 from vllm_spark.core import paths, version
-from vllm_spark.core.host_layout import BENCH_DIR
+from vllm_spark.core.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench import corpora
@@ -45,6 +45,17 @@ def programs() -> dict[str, str]:
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
         **{f"vllm_spark/node/bench/{file.relative_to(folder)}": file.read_text(encoding="utf-8") for file in files},
+    }
+
+
+def job(module: str, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of vllm_weights that start a module of node.bench as the job `name`."""
+    return {
+        "action": "start",
+        "programs": programs(),
+        "program_dir": BENCH_PROGRAM_DIR,
+        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", name],
+        "request": dict(request),
     }
 
 
