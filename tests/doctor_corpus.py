@@ -1,4 +1,4 @@
-"""The corpus of failure logs of public threads and of healthy logs, and what the doctor makes of each.
+"""The corpus of failure logs and healthy logs, and what the doctor makes of each.
 
 Used by tests/unit/test_doctor_corpus.py and tests/bench/doctor_corpus.py.
 """
@@ -19,7 +19,8 @@ from vllm_spark.doctor.findings import Finding
 
 DATA = Path(__file__).parent / "data"
 FAILED = DATA / "doctor-logs"
-HEALTHY = DATA / "doctor-logs" / "healthy"
+HEALTHY = FAILED / "healthy"
+OWN = FAILED / "own"
 ENGINE_LOGS = DATA / "engine-logs"
 STARTS = (
     *("26b-a4b-bf16", "26b-a4b-fp8", "26b-a4b-nvfp4-marlin", "26b-a4b-nvfp4-marlin.serve", "31b-bf16", "31b-fp8"),
@@ -38,6 +39,12 @@ class Case:
     expected: tuple[str, ...]
     line: str
     batch: int
+    file: Path
+
+    @property
+    def own(self) -> bool:
+        """Return True for a whole log of an own engine."""
+        return self.file.parent == OWN
 
     @property
     def held_back(self) -> bool:
@@ -46,30 +53,33 @@ class Case:
 
     def verdict(self) -> tuple[str, Finding | None]:
         """Return the verdict on the doctor's first finding, and that finding."""
-        judgement = judge([command.read(str(FAILED / f"{self.name}.log"))])
+        logs = [command.read(str(self.file))]
+        judgement = judge(logs)
         fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
         warned = [finding for finding in judgement.findings if finding.signature in self.expected]
         first = next(iter([*fatal, *judgement.unrecognised, *warned]), None)
         if first is None:
-            return "all clear", None
+            unknown = "unknown" in self.expected and command.unknown(judgement, logs)
+            return "right cause" if unknown else "all clear", None
         if first.signature in self.expected:
             return "right cause", first
         if not self.line or self.line in first.line:
             # A log without its cause is read correctly if the doctor says that it ends in a failure.
-            unknown = first.signature == "unrecognised"
-            return (
-                "right cause" if not self.expected and unknown else "right line" if unknown else "wrong cause"
-            ), first
+            unrecognised = first.signature == "unrecognised"
+            verdict = "right cause" if not self.expected else "right line"
+            return verdict if unrecognised else "wrong cause", first
         return "wrong cause", first
 
 
 def cases() -> Iterator[Case]:
-    """Yield the failure logs of the index."""
-    index: dict[str, dict[str, Any]] = yaml.safe_load((FAILED / "index.yml").read_text(encoding="utf-8"))
-    for name, fields in index.items():
-        yield Case(name=name, **{**fields, "expected": tuple(fields["expected"])})
+    """Yield the failure logs of both indexes."""
+    for folder, suffix in ((FAILED, ".log"), (OWN, ".log.gz")):
+        index: dict[str, dict[str, Any]] = yaml.safe_load((folder / "index.yml").read_text(encoding="utf-8"))
+        for name, fields in index.items():
+            yield Case(name=name, file=folder / (name + suffix), **{**fields, "expected": tuple(fields["expected"])})
 
 
 def healthy() -> list[Path]:
-    """Return the healthy logs: whole starts of real engines, and excerpts of public threads."""
-    return sorted([*HEALTHY.glob("*.log"), *(ENGINE_LOGS / f"{name}.log" for name in STARTS)])
+    """Return the healthy logs: whole runs of real engines, and excerpts of public threads."""
+    own, threads = (OWN / "healthy").glob("*.log.gz"), HEALTHY.glob("*.log")
+    return sorted([*own, *threads, *(ENGINE_LOGS / f"{name}.log" for name in STARTS)])

@@ -16,8 +16,9 @@ from vllm_spark_ansible.action import SparkAction
 class ActionModule(SparkAction):
     """Arguments: spec of this host; profile; accepted, as for vllm_bench; folder (evidence on the controller).
 
-    The results of vllm_bench_read are registered as `vllm_bench_read`. Does nothing on another rank than the head.
-    Returns `evidence`, the path.
+    The results of vllm_bench_read are registered as `vllm_bench_read`. Returns `evidence`, the path, and
+    `without_figures`, the refusal of a run with cells that have no figures. Both are empty on another rank than the
+    head, where it does nothing, and the second one for a run with all figures.
     """
 
     quiet = True
@@ -25,14 +26,15 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         spec = Spec.from_json(self.args["spec"])
         if spec.rank:
-            return {"evidence": ""}
+            return {"evidence": "", "without_figures": ""}
         accepted = tuple(self.args.get("accepted") or ())
         merged = self._merged(spec.deployment.hosts, accepted)
         self.say(*ranks.summary(merged, accepted))
         source = deployment_run.evidence_path(spec, self.args["profile"])
         path = self._write(f"{Path(source).stem}-{time.strftime('%Y%m%dT%H%M%S')}{evidence.SUFFIX}", merged.text)
         self.show(*verdict.closing(path))
-        return {"changed": True, "evidence": str(path)}
+        refusal = deployment_run.without_figures(evidence.read(path))
+        return {"changed": True, "evidence": str(path), "without_figures": str(refusal or "")}
 
     def _merged(self, hosts: Sequence[str], accepted: tuple[str, ...]) -> ranks.Merged:
         """Return the evidence of the head, the first host, with the samples of the others."""

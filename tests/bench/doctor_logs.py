@@ -1,4 +1,4 @@
-"""What the doctor makes of failure logs of public threads and of healthy logs: one line per log, then both figures.
+"""What the doctor makes of failure logs and of healthy logs: one line per log, then both figures.
 
 The logs seen while the rules were written and the logs held back are counted apart. It has no limits and cannot fail;
 the floor is in tests/unit/test_doctor_corpus.py.

@@ -42,12 +42,13 @@ class Stream:
 
 @dataclass(slots=True)
 class ScriptedEngine:
-    """The server. `counters` are lines of /metrics; each finished stream of `moves` adds to them."""
+    """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later."""
 
     streams: Sequence[Stream]
     counters: dict[str, float] = field(default_factory=dict)
     moves: dict[str, float] = field(default_factory=dict)
     version: str = "0.21.0"
+    counts_after_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -75,6 +76,8 @@ class ScriptedEngine:
             stream = self.streams[len(self.requests) % len(self.streams)]
             self.requests.append(body)
             await self._stream(stream, writer, begun)
+            writer.close()
+            await asyncio.sleep(self.counts_after_s)
             for name, value in self.moves.items():
                 self.counters[name] = self.counters.get(name, 0.0) + value
             return

@@ -191,6 +191,15 @@ def test_the_engines_counters_are_those_of_the_run(connect: Connect, tmp_path: P
     assert record["figures"]["tokens_per_step"]["values"] == [2.0, 2.0]
 
 
+def test_a_busy_engine_that_counts_late_has_no_other_clients(connect: Connect, tmp_path: Path) -> None:
+    counts = {observation.FINISHED: 5.0}
+    engine = ScriptedEngine([GOOD], counters=counts, moves={observation.FINISHED: 1.0}, counts_after_s=0.2)
+    runner_of(connect(engine)).run(run_record(), [cell(), cell(streams=2)], tmp_path / "run.jsonl")
+    first, second = cells_of(tmp_path / "run.jsonl")
+    assert (first["state"], first["faults"]) == ("measured", [])
+    assert (second["state"], [fault["id"] for fault in second["faults"]]) == ("measured", ["short-window"])
+
+
 def test_progress_names_the_cell_and_the_time_that_is_left(connect: Connect, tmp_path: Path) -> None:
     seen: list[Progress] = []
     last = runner_of(connect(ScriptedEngine([GOOD])), seen).run(run_record(), [cell()], tmp_path / "run.jsonl")

@@ -166,13 +166,19 @@ def test_the_evidence_is_written_with_the_samples_of_all_ranks(
     assert hostvars["spark2"]["vllm_bench_read"]["path"] == "/var/lib/vllm-spark/bench/demo-compiled.samples.jsonl"
     run = FakeRun(hostvars=hostvars)
     wanted = {"profile": "compiled", "accepted": [], "folder": str(tmp_path / "bench")}
-    read = evidence.read(Path(run.act("vllm_bench_fetch", spec=head, **wanted)["evidence"]))
+    fetched = run.act("vllm_bench_fetch", spec=head, **wanted)
+    assert "1 of 1 cells have no figures that count" in fetched["without_figures"]
+    assert "clock-cap: spark2: 1800 MHz" in fetched["without_figures"]
+    read = evidence.read(Path(fetched["evidence"]))
     [cell] = read.cells.values()
     assert list(cell["samples"]) == ["spark-1", "spark2"]
     assert (cell["state"], cell["faults"][0]["id"]) == ("worthless", "clock-cap")
     assert run.lines[0].startswith("spark1  worthless: clock-cap: spark2: 1800 MHz")
     assert "clock-cap: spark2: 1800 MHz" in run.lines[1]
-    assert FakeRun(host="spark2", hostvars=hostvars).act("vllm_bench_fetch", spec=worker, **wanted)["evidence"] == ""
+    of_worker = FakeRun(host="spark2", hostvars=hostvars).act("vllm_bench_fetch", spec=worker, **wanted)
+    assert (of_worker["evidence"], of_worker["without_figures"]) == ("", "")
+    accepted = run.act("vllm_bench_fetch", spec=head, **{**wanted, "accepted": ["clock-cap"]})
+    assert accepted["without_figures"] == ""
 
 
 def test_a_host_whose_file_cannot_be_read_is_a_refusal(resolve: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -67,6 +69,7 @@ def observation(changes: dict[str, Any]) -> Observation:
         first_chunks_s=changes.get("first_chunks_s", []),
         one_chunk_runs=changes.get("one_chunk_runs", []),
         seconds=changes.get("seconds", 0.0),
+        short_runs=changes.get("short_runs", []),
     )
 
 
@@ -77,6 +80,12 @@ def ids(changes: dict[str, Any]) -> set[str]:
 def test_every_fault_has_cases() -> None:
     assert set(CASES) == set(faults.KINDS)
     assert all(case["has"] and case["has_not"] for case in CASES.values())
+
+
+def test_the_job_on_a_spark_knows_every_fault() -> None:
+    program = "from vllm_spark.node.bench import job, fault_registry; print(*fault_registry.KINDS)"
+    known = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert known.stdout.split() == list(faults.KINDS)
 
 
 def test_a_sound_cell_has_no_fault() -> None:

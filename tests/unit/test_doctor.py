@@ -268,11 +268,12 @@ def test_a_log_without_a_failure_and_without_a_server_is_unknown(
 ) -> None:
     cut = tmp_path / "cut.log"
     cut.write_text("INFO 06-11 10:00:00 [core.py:98] Initializing a V1 LLM engine\n", encoding="utf-8")
-    assert run(str(cut)) == 0
+    assert run(str(cut)) == command.UNKNOWN
     shown = capsys.readouterr().out
     assert shown.startswith("unknown: 1 line of 1 log, with neither a failure nor a server that serves")
     assert "Fix: sudo journalctl" in shown
-    assert run(str(cut), "--json") == 0
+    assert "Killed process" in shown
+    assert run(str(cut), "--json") == command.UNKNOWN
     assert json.loads(capsys.readouterr().out)["unknown"] is True
     (tmp_path / "empty.log").write_text("", encoding="utf-8")
     assert run(str(tmp_path / "empty.log")) == 0

@@ -1,4 +1,4 @@
-"""The doctor on failure logs of public threads, and on healthy logs."""
+"""The doctor on failure logs of public threads and of own engines, and on healthy logs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_the_share_of_right_causes() -> None:
 
 
 def test_the_index_and_the_logs_belong_together() -> None:
-    assert {path.stem for path in corpus.FAILED.glob("*.log")} == {case.name for case in CASES}
-    assert all(case.source.partition("#")[2].isdigit() for case in CASES)
+    assert {*corpus.FAILED.glob("*.log"), *corpus.OWN.glob("*.log.gz")} == {case.file for case in CASES}
+    assert all(case.own or case.source.partition("#")[2].isdigit() for case in CASES)
 
 
 @pytest.mark.parametrize("log", corpus.healthy(), ids=lambda log: log.stem)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.bench import profile_fit, profiles, variants
+from vllm_spark.bench import compare, profile_fit, profiles, variants
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
@@ -25,6 +26,7 @@ from vllm_spark.verify.gate_request import GateRequest
 NO_CELL = register("bench-no-cell", runbook="bench-refused")
 NOT_DEPLOYED = register("bench-not-deployed", runbook="bench-refused")
 JOB_FAILED = register("bench-job", runbook="bench-refused")
+NO_FIGURES = register("bench-no-figures", runbook="bench-no-figures")
 
 # Version of the client's definitions. Figures of another version are not comparable.
 PROTOCOL = 1
@@ -66,6 +68,19 @@ def not_deployed(spec: Spec) -> Refusal:
         what=f"{name} does not run as the inventory describes it",
         expected="a server whose launch is known, because its figures depend on it",
         fix=f"ansible-playbook deploy.yml -l {hosts}.",
+    )
+
+
+def without_figures(run: Evidence) -> Refusal | None:
+    """Return the refusal of a run of which a cell failed or is worthless, or None."""
+    lost = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    if not lost:
+        return None
+    name, reason = next(iter(lost.items()))
+    return NO_FIGURES(
+        what=f"{len(lost)} of {len(run.cells)} cells have no figures that count; {name}: {reason}",
+        expected="figures of every cell",
+        fix="remove what it names, then run the bench again; `-e accept=FAULT` counts a fault as a warning.",
     )
 
 

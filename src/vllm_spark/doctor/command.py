@@ -23,6 +23,7 @@ from vllm_spark.doctor.log_lines import ByteStream, blocks
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
+KERNEL_LOG = "`journalctl -k -b --grep 'Killed process|oom-kill'`"
 WHOLE_RUN = "sudo journalctl -u vllm@<deployment>.service -o cat --no-pager | vllm-spark doctor -"
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
@@ -30,6 +31,7 @@ LOG_SUFFIX = ".log"  # of the logs in it
 FAILURE = 1
 UNREADABLE = 2
 WARNINGS = 3
+UNKNOWN = 4
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,8 +51,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings. Returns the exit status: 0 without findings, 1 for a failure, 2 for an unreadable log, 3 for
-    warnings only."""
+    """Print the findings. Returns the exit status: 0 for a sound log, 1 for a failure, 2 for an unreadable log, 3 for
+    warnings only, 4 for a log that shows neither a failure nor a server that serves."""
     try:
         logs = [log for name in args.logs for log in _logs(name)]
     except OSError as error:
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return UNREADABLE
     judgement = diagnosis.judge(logs)
     print(json.dumps(to_json(judgement, logs), indent=2) if args.json else "\n".join(lines(judgement, logs)))
-    return status(judgement)
+    return UNKNOWN if unknown(judgement, logs) else status(judgement)
 
 
 def status(judgement: Judgement) -> int:
@@ -120,9 +122,13 @@ def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     if unknown(judgement, logs):
         yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
         yield f"   Fix: {WHOLE_RUN}"
+        yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG} on the Spark shows it."
         return
     if not judgement.findings and not judgement.unrecognised:
-        yield f"no finding in {amount}"
+        stops = [f"{log.file}:{log.stopped}" for log in logs if log.stopped]
+        yield f"no finding in {amount}" + (
+            f"; the server was stopped from outside: {', '.join(stops)}" if stops else ""
+        )
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
     yield from _numbered(fatal, 1)

@@ -18,6 +18,8 @@ ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
 REQUEST = re.compile(r"Error in preprocessing prompt inputs|Error with model object=")
 # A server that is stopped from outside (v1/engine/core.py, 0.32.0). What it prints afterwards is not a failure.
 STOPPED = re.compile(r"\[shutdown\] .*\breceived signal=SIG(?:TERM|INT)")
+# A frame of a C++ stack trace names the exception's type in its function.
+NATIVE_FRAME = re.compile(r"frame #\d+: ")
 FATAL = frozenset({"ERROR", "CRITICAL"})
 # Lines of native code and of compilers, which have no level.
 NATIVE = re.compile(r"(?:Failed: )?C(?:UDA|uda) [Ee]rror\b|\S+: fatal error: |nvcc fatal|ptxas fatal")

@@ -99,6 +99,11 @@ class Log:
         return self._unrecognised(failure_lines.ENDED_CAUSE, *self._ended) if self._ended else None
 
     @property
+    def stopped(self) -> int | None:
+        """Return the number of the line that stopped a serving engine from outside; None if it was not stopped."""
+        return self._stopped
+
+    @property
     def served(self) -> bool:
         """Return True if the log shows a server that started or answered."""
         return self._serving
@@ -233,7 +238,7 @@ class Log:
         """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
         if entry.level in failure_lines.FATAL or failure_lines.NCCL_WARNING in text:
             return bool(text)
-        if entry.level or kind is None or kind in self._dull:
+        if entry.level or kind is None or kind in self._dull or failure_lines.NATIVE_FRAME.match(text):
             return False
         if failure_lines.NATIVE.match(text):
             return True

@@ -15,7 +15,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from vllm_spark.node.bench.fault_registry import kind
-from vllm_spark.node.bench.observation import CACHED_TOKENS, GENERATED_TOKENS, PREFIX_HITS, Answer, Observation
+from vllm_spark.node.bench.observation import (
+    CACHED_TOKENS,
+    COUNTER_STEP_TOKENS,
+    GENERATED_TOKENS,
+    PREFIX_HITS,
+    Answer,
+    Observation,
+)
 
 # Below these counts a share is not meaningful.
 LEAST_IDS, LEAST_IDS_FOR_RATIO = 8, 64
@@ -32,8 +39,6 @@ RUN = re.compile(r"([^\s=_*.#~+/|-])\1+")
 
 # Two blocks of vLLM's cache: the chat template in front of the random prefix fills one at most.
 MOST_CACHED_TOKENS = 32
-# A reading of the counters may miss the last step of each stream.
-COUNTER_STEP_TOKENS = 8
 
 
 @kind(
@@ -72,11 +77,10 @@ def token_accounting(observation: Observation) -> Iterator[str]:
         if answer.completion_tokens is not None and answer.tokens != answer.completion_tokens:
             yield f"an answer has {answer.tokens} token ids, and its usage says {answer.completion_tokens}"
             return
-    ours = sum(answer.tokens or 0 for answer in observation.answers)
     generated = observation.moved(GENERATED_TOKENS)
-    missing = 0.0 if generated is None or generated < 0 else ours - generated
+    missing = -(observation.others_tokens() or 0.0) if generated is not None and generated >= 0 else 0.0
     if missing > COUNTER_STEP_TOKENS * observation.streams:
-        yield f"the answers have {ours} tokens, and the engine generated {generated:.0f}"
+        yield f"the answers have {missing:.0f} tokens more than the {generated:.0f} that the engine generated"
 
 
 @kind(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vllm_spark.node.bench import counters, fault_registry, figures
+from vllm_spark.node.bench import counters, faults, figures
 from vllm_spark.node.bench.observation import Answer, Counters, Observation
 from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
 from vllm_spark.node.bench.server import CounterReader, Server
@@ -68,6 +68,7 @@ class _Seen:
     answers: list[Answer] = field(default_factory=list)
     first_chunks_s: list[float] = field(default_factory=list)
     one_chunk_runs: list[int] = field(default_factory=list)
+    short_runs: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +88,21 @@ class CellRun:
     def measure(self) -> Result:
         """Return the result. A server that refuses, dies or stalls makes a failed cell with the reason."""
         result = Result()
+        earlier = self.server.settled({}, 0)
         for number in range(self.rules.warm_up):
-            if faults := _errors(self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))):
-                return Result("failed", faults=faults)
+            if errors := _errors(self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))):
+                return Result("failed", faults=errors)
         values: dict[str, list[Any]] = {}
-        first = self.server.counters()
+        first = self.server.settled(earlier, self.rules.warm_up * self.cell["streams"])
         seen = _Seen(first, first)
         while result.runs < self.rules.most_runs and not self._agree(values):
             before = seen.after
             traces = self._observe(result.runs, seen)
-            if faults := _errors(traces):
-                return Result("failed", result.runs, faults=faults)
+            if errors := _errors(traces):
+                return Result("failed", result.runs, faults=errors)
             result.runs += 1
             result.faults = self._faults(seen)
-            if fault_registry.worthless(result.faults, self.around.accepted):
+            if faults.worthless(result.faults, self.around.accepted):
                 return Result("worthless", result.runs, faults=result.faults)
             moved = counters.difference(before, seen.after)
             for metric, value in figures.of_run(traces, counters.speculation(moved)).items():
@@ -114,12 +116,14 @@ class CellRun:
     def _observe(self, run: int, seen: _Seen) -> list[Trace]:
         with CounterReader(self.server) as reader:
             traces = self._send(run, self.cell["output"])
-        seen.after = self.server.counters()
+        seen.after = self.server.settled(seen.after, sum(1 for trace in traces if not trace.error))
         seen.during += reader.readings
         seen.requests += len(traces)
         seen.answers += map(_answer, traces)
         if any(figures.span(trace) is None and trace.chunks for trace in traces):
             seen.one_chunk_runs.append(run + 1)
+        elif len(traces) > 1 and figures.window(traces) is None:
+            seen.short_runs.append(run + 1)
         if firsts := [trace.chunks[0].at for trace in traces if trace.chunks]:
             seen.first_chunks_s.append(statistics.mean(firsts))
         return traces
@@ -130,7 +134,7 @@ class CellRun:
         return self.server.send(bodies, self.watch)
 
     def _faults(self, seen: _Seen) -> list[Fault]:
-        return fault_registry.find(
+        return faults.find(
             Observation(
                 before=seen.before,
                 after=seen.after,
@@ -143,6 +147,7 @@ class CellRun:
                 gpus=self.around.gpus,
                 first_chunks_s=seen.first_chunks_s,
                 one_chunk_runs=seen.one_chunk_runs,
+                short_runs=seen.short_runs,
             )
         )
 

@@ -10,7 +10,14 @@ from statistics import median
 
 from vllm_spark.node.bench import answer_faults
 from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, find_of_hosts, kind, worthless
-from vllm_spark.node.bench.observation import FINISHED, PROCESS_START, RUNNING, WAITING, Counters, Observation
+from vllm_spark.node.bench.figures import MIN_WINDOW_S
+from vllm_spark.node.bench.observation import (
+    COUNTER_STEP_TOKENS,
+    FINISHED,
+    PROCESS_START,
+    Observation,
+    active,
+)
 from vllm_spark.node.bench.records import Sample
 
 __all__ = ["KINDS", "FaultKind", "answer_faults", "find", "find_of_hosts", "worthless"]
@@ -27,7 +34,7 @@ LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 MOST_SWAPPED_MIB = 16.0
 # A shorter cell may end between two samples.
 LEAST_SAMPLED_S = 3.0
-# In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.5 times the median.
+# In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
 MOST_LATE = 2.0
 LEAST_RUNS = 3
 # The start time of a process is a constant. Its text has nine digits or more.
@@ -39,19 +46,22 @@ POWER_BRAKE = {"hw_power_brake_slowdown", "hw_slowdown"}
 
 @kind(
     "other-clients",
-    "Other clients used the server: the engine had more requests than the bench, or finished more.",
-    source="vLLM's gauges and counter of requests (v1/metrics/loggers.py)",
+    "Other clients used the server. Requests of one token, such as those of the liveness timer, do not count.",
+    source="vLLM's gauges and its counters of requests and tokens (v1/metrics/loggers.py)",
 )
 def other_clients(observation: Observation) -> Iterator[str]:
-    before = _active(observation.before)
+    before = active(observation.before)
     if before:
         yield f"{before:.0f} requests were active before the first request of the cell"
-    most = max(map(_active, observation.during), default=0.0)
-    if most > observation.streams:
-        yield f"{most:.0f} requests were active beside each other, {observation.streams} of them from the bench"
     finished = observation.moved(FINISHED)
-    if finished is not None and finished > observation.requests:
-        yield f"the engine finished {finished:.0f} requests, {observation.requests} of them from the bench"
+    others = 0.0 if finished is None else max(finished - observation.requests, 0.0)
+    most = max(map(active, observation.during), default=0.0)
+    if most > observation.streams and not others:
+        yield f"{most:.0f} requests were active beside each other, {observation.streams} of them from the bench"
+    tokens = observation.others_tokens()
+    if others and (tokens is None or tokens > others + COUNTER_STEP_TOKENS * observation.streams):
+        text = f"the engine finished {finished:.0f} requests, {observation.requests} of them from the bench"
+        yield text if tokens is None else f"{text}; the others had {tokens:.0f} tokens"
 
 
 @kind(
@@ -166,11 +176,20 @@ def late_chunk(observation: Observation) -> Iterator[str]:
 def one_chunk(observation: Observation) -> Iterator[str]:
     # A stream of one token has no decode by nature.
     if observation.one_chunk_runs and observation.output > 1:
-        yield f"in run {', '.join(map(str, observation.one_chunk_runs))}; more CPU for the API process helps"
+        runs = ", ".join(map(str, observation.one_chunk_runs))
+        yield f"no decode: one chunk had all tokens of an answer in run {runs}; more CPU for the API process helps"
 
 
-def _active(counters: Counters) -> float:
-    return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
+@kind(
+    "short-window",
+    f"All streams decoded together for less than {MIN_WINDOW_S:g} s, so this cell has no decode.",
+    source="docs/reference/bench.md, the steady window",
+    worthless=False,
+)
+def short_window(observation: Observation) -> Iterator[str]:
+    if observation.short_runs and observation.output > 1:
+        runs = ", ".join(map(str, observation.short_runs))
+        yield f"no decode: the streams decoded together for less than {MIN_WINDOW_S:g} s in run {runs}"
 
 
 def _loaded(samples: Sequence[Sample]) -> list[Sample]:

@@ -27,6 +27,15 @@ ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 PROCESS_START = "process_start_time_seconds"
 
 
+# A reading of the counters may miss the last step of each stream.
+COUNTER_STEP_TOKENS = 8
+
+
+def active(counters: Counters) -> float:
+    """Return the number of requests that the engine has, running or waiting."""
+    return counters.get(RUNNING, 0.0) + counters.get(WAITING, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One complete answer. `text` is its reasoning and its content. None: the server did not report the value."""
@@ -51,7 +60,8 @@ class Observation:
     is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
     `gpus` has the name of each host's GPU, empty for an unknown one. `first_chunks_s` has the time to the first chunk
     of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which one chunk had
-    all tokens of a stream. `seconds` is the length of a finished cell; 0 for a cell that still runs.
+    all tokens of a stream, `short_runs` of those whose streams decoded together too shortly to be measured.
+    `seconds` is the length of a finished cell; 0 for a cell that still runs.
     """
 
     before: Counters
@@ -66,9 +76,18 @@ class Observation:
     first_chunks_s: Sequence[float] = ()
     one_chunk_runs: Sequence[int] = ()
     seconds: float = 0.0
+    short_runs: Sequence[int] = ()
 
     def moved(self, counter: str) -> float | None:
         """Return by how much a counter moved, or None if the engine does not have it."""
         if counter not in self.before or counter not in self.after:
             return None
         return self.after[counter] - self.before[counter]
+
+    def others_tokens(self) -> float | None:
+        """Return how many tokens the engine generated for other requests than the bench's. None: unknown."""
+        generated = self.moved(GENERATED_TOKENS)
+        own = [answer.tokens for answer in self.answers]
+        if generated is None or None in own:
+            return None
+        return generated - sum(tokens or 0 for tokens in own)

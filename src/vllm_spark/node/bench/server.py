@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.node.bench import corpus, counters, stream, trace
+from vllm_spark.node.bench.observation import FINISHED, active
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
 
 TIMEOUT_S = 30.0
 READ_INTERVAL_S = 1.0
+SETTLE_S = 3.0
+SETTLE_INTERVAL_S = 0.05
 CHAT = "/v1/chat/completions"
 
 
@@ -58,6 +62,20 @@ class Server:
             return counters.read(_read(self.endpoint, "/metrics").decode("utf-8", "replace"))
         except ServerError:
             return {}
+
+    def settled(self, before: Mapping[str, float], requests: int) -> dict[str, float]:
+        """Return the counters when the engine is idle and has counted `requests` more finished ones than in `before`.
+
+        An API process that is busy counts a request some time after its last chunk. The wait ends after SETTLE_S.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            now = self.counters()
+            counted = now.get(FINISHED, 0.0) - before.get(FINISHED, 0.0)
+            settled = counted >= requests and not active(now)
+            if FINISHED not in now or settled or time.monotonic() > deadline:
+                return now
+            time.sleep(SETTLE_INTERVAL_S)
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
