@@ -10,7 +10,6 @@ from typing import Any
 
 from vllm_spark.bench import deployment_run, live
 from vllm_spark.bench.deployment_run import DeploymentRun
-from vllm_spark.core.host_layout import BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench.job import JobRequest, ProgressJson
@@ -25,7 +24,8 @@ LOG_INTERVAL_S = 60.0
 
 class ActionModule(SparkAction):
     """Arguments: spec and plan of this host; profile, hours and accepted, as for vllm_bench_plan; run, the record that
-    it has returned; cells; ends (no other cells follow). Does nothing on a worker. Returns `failed_cells`."""
+    it has returned; cells; ends (no other cells follow). Does nothing on another rank than the
+    head. Returns `failed_cells`."""
 
     quiet = True
 
@@ -49,13 +49,7 @@ class ActionModule(SparkAction):
 
     def _measure(self, request: JobRequest) -> dict[str, Any]:
         """Run the job and print its progress. There is no deadline here: each request of the job has its own."""
-        started = self._job(
-            action="start",
-            programs=deployment_run.programs(),
-            program_dir=BENCH_PROGRAM_DIR,
-            words=["/usr/bin/python3", "-m", "vllm_spark.node.bench.job", JOB],
-            request=request,
-        )
+        started = self._job(**deployment_run.job("job", JOB, request))
         if started.get("failed"):
             return {"ok": False, "detail": started.get("msg", "")}
         printed_at, done = time.monotonic(), 0

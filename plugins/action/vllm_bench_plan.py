@@ -22,8 +22,8 @@ class ActionModule(SparkAction):
 
     Returns `head` of the deployment, `run`, the run record, `variants` as JSON, and what is to be done: `as_is`, to
     measure the server as it is, `changes`, to measure changes of it, or `starts`, one entry per start. `has_evidence`:
-    the head will have a file. A measured change is left out, so that an interrupted run continues. The ranks of a pair
-    plan alike, and the plan of the head counts.
+    the hosts will have files. `beside_head`: a sampler runs on this host. A measured change is left out, so that an
+    interrupted run continues. The ranks of a pair plan alike, and the plan of the head counts.
     """
 
     quiet = True
@@ -56,6 +56,7 @@ class ActionModule(SparkAction):
             "as_is": not (changes or starts or self.check_mode),
             "changes": changes and not self.check_mode,
             "starts": [] if self.check_mode else _each(starts, run.profile.rules.most_runs),
+            "beside_head": bool(spec.rank) and not self.check_mode,
             "has_evidence": not (starts or self.check_mode),
             # The callback runs the verb once more after Ctrl-C.
             "put_back_after_interruption": bool(changes or starts) and not self.check_mode,

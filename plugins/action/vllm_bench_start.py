@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from vllm_spark.bench import deployment_run, starts
-from vllm_spark.core.host_layout import BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark_ansible.action import SparkAction
@@ -44,17 +43,17 @@ class ActionModule(SparkAction):
     def _run(self, gates: GateRequest, plan: dict[str, Any]) -> dict[str, Any]:
         """Return the result of the job, which has a deadline of its own."""
         started = self._job(
-            action="start",
-            programs=deployment_run.programs(),
-            program_dir=BENCH_PROGRAM_DIR,
-            words=["/usr/bin/python3", "-m", "vllm_spark.node.bench.start_job", JOB],
-            request={
-                "unit": plan["unit"],
-                "url": gates.client_url(gates.address),
-                "model": gates.served_name,
-                "env_path": plan["env_path"],
-                "deadline_s": gates.deadline_s,
-            },
+            **deployment_run.job(
+                "start_job",
+                JOB,
+                {
+                    "unit": plan["unit"],
+                    "url": gates.client_url(gates.address),
+                    "model": gates.served_name,
+                    "env_path": plan["env_path"],
+                    "deadline_s": gates.deadline_s,
+                },
+            )
         )
         if started.get("failed"):
             return {"ok": False, "detail": started.get("msg", "")}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from chromium import Chromium, chromium
 
-from fakes.bench_evidence import DENSE, MIXTURE, Bench, evidence_of, soak, standard
+from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report.material import Forecast
 from vllm_spark.bench.report.page import page
@@ -35,6 +35,7 @@ REPORTS = {
     "two runs": lambda: page([run(Bench(MIXTURE, 2)), run(Bench(MIXTURE, 3, slower=1.18))], forecast=FORECAST),
     "pair": lambda: page([run(Bench(DENSE, 2, hosts=PAIR)), run(Bench(DENSE, 3, hosts=PAIR))]),
     "six runs": lambda: page([run(Bench(MIXTURE, seed, slower=1 + seed / 50)) for seed in range(6)]),
+    "compiled": lambda: page([evidence_of(compiled(Bench(MIXTURE, seed))) for seed in range(2)]),
     "soak": lambda: page([evidence_of(soak(Bench(MIXTURE, hosts=PAIR), hours=6))]),
     "hostile": lambda: page([run(Bench(MIXTURE, subject=HOSTILE, key={"model": "\u202e" + "مرحبا " * 30}))]),
 }

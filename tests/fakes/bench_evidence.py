@@ -20,6 +20,7 @@ DEPTHS = (0, 4096, 8192, 16384, 32768, 65536)
 PROMPTS = (512, 2048, 8192, 32768)
 STREAMS = (1, 2, 4, 8)
 SPECULATIVE = (1, 2, 3, 4, 5, 6)
+MODES = ("eager", "compiled")
 CORPORA = {"chat": 0.74, "code": 0.85, "json": 0.87, "long": 0.66}
 
 
@@ -227,6 +228,12 @@ def standard(bench: Bench) -> list[dict[str, Any]]:
     cells[4]["faults"] = [{"id": "spread", "what": "the spread of 1.4 % stayed above 1 % for 7 runs"}]
     for sample in cells[-1]["samples"][bench.hosts[0]][5:12]:
         sample |= {"throttle": "hw_thermal_slowdown", "sm_mhz": 1410.0, "temperature_c": 91.0}
+    return [bench.first(), *cells, bench.end(cells)]
+
+
+def compiled(bench: Bench) -> list[dict[str, Any]]:
+    """Return the records of a run of the profile `compiled`."""
+    cells = [bench.cell(prompt=prompt, server={"mode": mode}) for mode in MODES for prompt in PROMPTS[:2]]
     return [bench.first(), *cells, bench.end(cells)]
 
 

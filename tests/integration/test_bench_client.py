@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from vllm_spark.node.bench.records import Cell, RunRecord
 from vllm_spark.node.bench.runner import Progress, Runner
 from vllm_spark.node.bench.server import Server, ServerError
 from vllm_spark.node.bench.stream import Endpoint
+from vllm_spark.node.bench.telemetry import Sampler
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +81,7 @@ def runner_of(server: Server, seen: list[Progress] | None = None) -> Runner:
         server,
         Rules(least_runs=2, most_runs=2),
         prompt=lambda of, run, number: [{"role": "user", "content": f"{of['id']} {run} {number}"}],
-        samples=lambda begin: {},
+        samples=lambda begin, zero: {},
         report=(seen if seen is not None else []).append,
     )
 
@@ -154,6 +156,22 @@ def test_an_interrupted_run_continues_and_repeats_no_cell(connect: Connect, tmp_
     other: Any = {**run_record(), "profile": {"name": "other"}}
     with pytest.raises(evidence_file.OtherRunError, match="profile"):
         runner_of(server).run(other, [cell()], path)
+
+
+def test_the_samples_of_a_continued_run_have_its_times(connect: Connect, tmp_path: Path) -> None:
+    server, path = connect(ScriptedEngine([GOOD])), tmp_path / "run.jsonl"
+    earlier = {**run_record(), "record": "cell", "cell": cell(), "state": "measured", "started": 0.0, "seconds": 500.0}
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in (run_record(), earlier)), encoding="utf-8")
+    with Sampler(time.perf_counter(), 0.02, nvidia_smi=["no-such-program"], clock=time.perf_counter) as sampler:
+        runner = replace(runner_of(server), samples=lambda begin, zero: {"spark1": sampler.since(begin, zero)})
+        now = time.time()
+        runner.run(run_record(), [cell(), cell(streams=2)], path)
+    record = cells_of(path)[-1]
+    times = [sample["t"] for sample in record["samples"]["spark1"]]
+    assert record["started"] == pytest.approx(500, abs=0.5)
+    assert record["clock"] == pytest.approx(now, abs=0.5)
+    assert len(times) > 2
+    assert record["started"] <= min(times) <= max(times) <= record["started"] + record["seconds"]
 
 
 def test_a_server_that_is_gone_ends_the_run(connect: Connect, tmp_path: Path) -> None:

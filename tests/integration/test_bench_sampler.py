@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +90,56 @@ def test_nvidia_smi_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:
         bench.send_signal(signal.SIGKILL)
         bench.wait()
     assert wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def start_rank_job(folder: Path, nvidia_smi: str = f'exec {STAND_IN} "$@"', **limits: float) -> subprocess.Popen[bytes]:
+    """Start the sampler of a rank as a job; its files are in the folder."""
+    recording(folder, nvidia_smi)
+    request = {"host": "spark2", "path": str(folder / "run" / "samples.jsonl"), "limit_s": 60.0, "idle_s": 60.0}
+    (folder / "bench.request").write_text(json.dumps(request | limits), encoding="utf-8")
+    (folder / "bench.result").unlink(missing_ok=True)
+    path = f"{folder}:{os.environ['PATH']}"
+    environment = {"PATH": path, "PYTHONPATH": str(paths.ROOT / "src"), "VLLM_SPARK_JOBS": str(folder)}
+    return subprocess.Popen([sys.executable, "-m", "vllm_spark.node.bench.rank_job", "bench"], env=environment)
+
+
+def samples_of(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "run" / "samples.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+
+
+def result_of(folder: Path) -> Any:
+    return json.loads((folder / "bench.result").read_text(encoding="utf-8"))
+
+
+def test_a_rank_is_sampled_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    for part in (1, 2):
+        before = len(samples_of(tmp_path))
+        with start_rank_job(tmp_path) as job:
+            assert wait_until(lambda before=before: len(samples_of(tmp_path)) > before + 2)  # type: ignore[misc]
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(WAIT_S) == 0
+        assert result_of(tmp_path) == {"ok": True, "detail": "stopped"}
+        assert not alive(int((tmp_path / "pid").read_text()))
+        heads = [line for line in samples_of(tmp_path) if "t" not in line]
+        assert heads == [{"host": "spark2", "gpu": "NVIDIA GB10 (stand-in)"}] * part
+    times = [line["t"] for line in samples_of(tmp_path) if "t" in line]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.time()) < WAIT_S
+    assert samples_of(tmp_path)[1].keys() > {"t", "memory_gib"}
+
+
+@pytest.mark.parametrize(("limits", "end"), [({"limit_s": 1.0}, "limit"), ({"idle_s": 1.0}, "idle")])
+def test_a_rank_whose_controller_is_lost_ends_its_sampler(tmp_path: Path, limits: dict[str, float], end: str) -> None:
+    with start_rank_job(tmp_path, **limits) as job:
+        assert job.wait(WAIT_S) == 0
+    assert result_of(tmp_path) == {"ok": True, "detail": end}
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_sampler_that_cannot_write_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file, where a folder should be")
+    with start_rank_job(tmp_path) as job:
+        assert job.wait(WAIT_S) == 1
+    assert result_of(tmp_path)["ok"] is False
+    assert "FileExistsError" in result_of(tmp_path)["detail"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,39 +98,97 @@ def test_a_job_that_fails_is_a_refusal(arguments: dict[str, Any], reply: dict[st
         FakeRun(modules={"vllm_weights": reply}).act("vllm_bench", **arguments, **more)
 
 
-def test_a_worker_measures_nothing(resolve: Any) -> None:
-    arguments = arguments_of(replace(resolve(), rank=1))
-    assert FakeRun().act("vllm_bench", **arguments, run={}, cells=[], ends=True)["failed_cells"] == 0
+def test_a_worker_samples_and_does_not_wait(arguments: dict[str, Any], resolve: Any) -> None:
+    cells = FakeRun().act("vllm_bench_plan", **arguments)["variants"][0]["cells"]
+    of_worker = arguments_of(replace(resolve(), rank=1, host="spark2"))
+    run = FakeRun(host="spark2", modules={"vllm_weights": {}})
+    assert run.act("vllm_bench_plan", **of_worker)["beside_head"]
+    assert run.act("vllm_bench", **of_worker, run={}, cells=cells, ends=True)["failed_cells"] == 0
+    assert run.calls == []
+    run.act("vllm_bench_sample", **of_worker, cells=cells)
+    [(_, started)] = run.calls
+    assert (started["action"], started["words"][2:]) == ("start", ["vllm_spark.node.bench.rank_job", "bench"])
+    request = started["request"]
+    assert (request["host"], request["path"]) == ("spark2", "/var/lib/vllm-spark/bench/demo-compiled.samples.jsonl")
+    # 12 cells of up to 5 runs, the longest of 128 tokens, on a server with 7 tok/s, four times as slow.
+    assert 7200 < request["limit_s"] < 6 * 3600
+    run.act("vllm_bench_sample", **{**of_worker, "profile": "soak", "hours": 8}, cells=cells)
+    assert run.calls[-1][1]["request"]["limit_s"] > 8 * 3600
 
 
-def run_of_fetch(arguments: dict[str, Any], folder: Path, **changes: Any) -> tuple[FakeRun, dict[str, Any]]:
-    """Return a run whose host has evidence of one cell with these changes, and the arguments of the action."""
+def test_a_sampler_that_does_not_start_is_a_refusal(arguments: dict[str, Any], resolve: Any) -> None:
+    of_worker = arguments_of(replace(resolve(), rank=1, host="spark2"))
+    run = FakeRun(host="spark2", modules={"vllm_weights": {"failed": True, "msg": "the disk is full"}})
+    with pytest.raises(AnsibleActionFail, match=r"spark2: its memory.*the disk is full.*Fix: "):
+        run.act("vllm_bench_sample", **of_worker, cells=[])
+
+
+def test_the_head_and_a_check_have_no_sampler(arguments: dict[str, Any], resolve: Any) -> None:
+    assert not FakeRun().act("vllm_bench_plan", **arguments)["beside_head"]
+    of_worker = arguments_of(replace(resolve(), rank=1))
+    assert not FakeRun(check_mode=True).act("vllm_bench_plan", **of_worker)["beside_head"]
+
+
+def printed(content: str) -> str:
+    """Return what the command of ranks.command prints, on a host without an offset."""
+    return f"{time.time():.9f}\n{content}\n{time.time():.9f}\n"
+
+
+def pair_of(resolve: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the specs of a pair, head first."""
+    spec = resolve()
+    spec = replace(spec, deployment=replace(spec.deployment, hosts=("spark1", "spark2")))
+    return spec.to_json(), replace(spec, rank=1, host="spark2").to_json()
+
+
+def test_the_evidence_is_written_with_the_samples_of_all_ranks(
+    arguments: dict[str, Any], resolve: Any, tmp_path: Path
+) -> None:
+    head, worker = pair_of(resolve)
     planned = FakeRun().act("vllm_bench_plan", **arguments)
-    first = cell_record({"decode": [60.0, 60.1]}, cell=planned["variants"][0]["cells"][0], **changes)
-    content = "\n".join(map(json.dumps, [planned["run"], first]))
-    slurped = {"content": base64.b64encode(f"{content}\n".encode()).decode()}
-    run = FakeRun(modules={"ansible.builtin.slurp": slurped, "ansible.builtin.file": {}})
-    return run, {"spec": arguments["spec"], "profile": "compiled", "folder": str(folder)}
+    now = time.time()
+    first = cell_record({"decode": [60.0, 60.1]}, cell=planned["variants"][0]["cells"][0]) | {"clock": now - 60}
+    evidence_text = "\n".join(map(json.dumps, [planned["run"], first]))
+    gpu = {"host": "spark2", "gpu": "NVIDIA GB10"}
+    capped = [{"t": now - 60 + second, "sm_mhz": 1800.0, "gpu_percent": 96.0} for second in range(9)]
+    samples_text = "\n".join(map(json.dumps, [gpu, *capped]))
+    hostvars = {
+        host: {
+            "vllm_bench_read": FakeRun(host=host, output={name: printed(content)}).act(
+                "vllm_bench_read", spec=spec, profile="compiled"
+            )
+        }
+        for host, spec, name, content in (
+            ("spark1", head, "demo-compiled.jsonl", evidence_text),
+            ("spark2", worker, "demo-compiled.samples.jsonl", samples_text),
+        )
+    }
+    assert hostvars["spark2"]["vllm_bench_read"]["path"] == "/var/lib/vllm-spark/bench/demo-compiled.samples.jsonl"
+    run = FakeRun(hostvars=hostvars)
+    wanted = {"profile": "compiled", "accepted": [], "folder": str(tmp_path / "bench")}
+    fetched = run.act("vllm_bench_fetch", spec=head, **wanted)
+    assert "1 of 1 cells have no figures that count" in fetched["without_figures"]
+    assert "clock-cap: spark2: 1800 MHz" in fetched["without_figures"]
+    read = evidence.read(Path(fetched["evidence"]))
+    [cell] = read.cells.values()
+    assert list(cell["samples"]) == ["spark-1", "spark2"]
+    assert (cell["state"], cell["faults"][0]["id"]) == ("worthless", "clock-cap")
+    assert run.lines[0].startswith("spark1  worthless: clock-cap: spark2: 1800 MHz")
+    assert "clock-cap: spark2: 1800 MHz" in run.lines[1]
+    of_worker = FakeRun(host="spark2", hostvars=hostvars).act("vllm_bench_fetch", spec=worker, **wanted)
+    assert (of_worker["evidence"], of_worker["without_figures"]) == ("", "")
+    accepted = run.act("vllm_bench_fetch", spec=head, **{**wanted, "accepted": ["clock-cap"]})
+    assert accepted["without_figures"] == ""
 
 
-def test_a_run_without_figures_fails_after_its_evidence_is_written(arguments: dict[str, Any], tmp_path: Path) -> None:
-    lost = {"state": "worthless", "faults": [{"id": "other-clients", "what": "2 requests were active"}]}
-    run, wanted = run_of_fetch(arguments, tmp_path / "bench", **lost)
-    with pytest.raises(
-        AnsibleActionFail, match=r"1 of 1 cells have no figures .* worthless, other-clients: 2 requests"
-    ):
-        run.act("vllm_bench_fetch", **wanted)
-    [written] = (tmp_path / "bench").iterdir()
-    assert evidence.read(written).cells
-    assert run.lines[0].startswith("worthless: 1 of the cells")
-
-
-def test_the_evidence_is_written_then_removed_on_the_host(arguments: dict[str, Any], tmp_path: Path) -> None:
-    run, wanted = run_of_fetch(arguments, tmp_path / "bench")
-    result = run.act("vllm_bench_fetch", **wanted)
-    assert evidence.read(Path(result["evidence"])).run["subject"]["deployment"] == "demo"
-    assert [name for name, _ in run.calls] == ["ansible.builtin.slurp", "ansible.builtin.file"]
-    assert run.lines[0].startswith("unknown: ")
+def test_a_host_whose_file_cannot_be_read_is_a_refusal(resolve: Any) -> None:
+    head, worker = pair_of(resolve)
+    for spec, output in ((head, {}), (head, {"demo": printed("")}), (worker, {})):
+        with pytest.raises(AnsibleActionFail, match=r"has no evidence or cannot be read.*Fix: "):
+            FakeRun(output=output).act("vllm_bench_read", spec=spec, profile="compiled")
+    # A rank without samples is judged in the evidence.
+    read = FakeRun(output={"demo": printed("")}).act("vllm_bench_read", spec=worker, profile="compiled")
+    assert read["reading"]["text"] == ""
 
 
 START = {

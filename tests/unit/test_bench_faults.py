@@ -68,6 +68,7 @@ def observation(changes: dict[str, Any]) -> Observation:
         gpus={"spark1": changes.get("gpu", "NVIDIA GB10")},
         first_chunks_s=changes.get("first_chunks_s", []),
         one_chunk_runs=changes.get("one_chunk_runs", []),
+        seconds=changes.get("seconds", 0.0),
         short_runs=changes.get("short_runs", []),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fakes.bench_evidence import DENSE, MIXTURE, Bench, evidence_of, soak, standard
+from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, plots, table
 from vllm_spark.bench.report.material import Drawn, Forecast, Material
@@ -271,3 +271,25 @@ def test_headers_of_tables_have_a_scope(two: Sequence[Evidence]) -> None:
 def test_a_forecast_of_another_cell_is_named(one: Evidence) -> None:
     html = page([one], forecast=Forecast("chat p1 o1 d0 s1", {"bytes": 24.0}))
     assert "No run measured the step of this cell." in html
+
+
+def test_eager_and_compiled_are_lines_of_their_own() -> None:
+    run_of_modes = evidence_of(compiled(Bench(MIXTURE)))
+    plot = drawn([run_of_modes])["mode"]
+    assert [title for title, _ in plot.panels] == ["Decode", "Step", "Prefill"]
+    assert [words for _, _, words in plot.legend] == ["mode eager", "mode compiled"]
+    assert all(svg.count('class="hit"') == 4 for _, svg in plot.panels)
+
+
+def test_an_alert_has_the_letter_of_its_run(one: Evidence, two: Sequence[Evidence]) -> None:
+    for runs, letters in (([one], 0), (two, 2)):
+        [(_, svg)] = [panel for panel in drawn(runs)["host"].panels if panel[0] == "GPU clock, spark1"]
+        for part in re.findall(r"<svg.*?</svg>", svg, re.DOTALL):
+            keys = [words for each, words in Document(part).all("text") if each.get("class") == "key"]
+            assert part.count('class="alert"') == len(runs)
+            assert len(keys) == letters
+            assert set(keys) <= {"A", "B"}
+
+
+def test_the_verdict_begins_with_a_capital(one: Evidence) -> None:
+    assert "Good: 3 figures are as before." in page([one], verdict="good: 3 figures are as before.")

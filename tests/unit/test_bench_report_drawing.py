@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
-from vllm_spark.bench.report import scale, svg, text, thin
+from vllm_spark.bench.report import panel, scale, svg, text, thin
+from vllm_spark.bench.report.panel import Panel, Point, Series
 from vllm_spark.bench.report.placing import Placer
 
 LINEAR = {
@@ -137,6 +139,8 @@ def test_words_are_escaped_once() -> None:
     assert made == '<text class="x" data-name="&#34;&lt;&amp;">a&lt;b&gt;&#34;&amp;\\u202e</text>'
     assert text.duration(7502) == "2 h 05 min"
     assert (text.length(65536), text.length(65535), text.percent(0.004)) == ("64k", "65535", "0.4 %")
+    shares = (0.5, 0.004, 0.0005, 0.0002, 0.00001, 0.0)
+    assert [text.percent(share) for share in shares] == ["50 %", "0.4 %", "0.1 %", "0.02 %", "<0.01 %", "0.0 %"]
 
 
 def test_a_path_has_relative_steps_that_do_not_add_up_errors() -> None:
@@ -145,3 +149,17 @@ def test_a_path_has_relative_steps_that_do_not_add_up_errors() -> None:
     points = [(n * 1.26, 5.0) for n in range(500)]
     steps = svg.path(points).partition("l")[2].split()[::2]
     assert sum(map(float, steps)) == pytest.approx(points[-1][0], abs=0.1)
+
+
+def drawn_values(*series: list[float]) -> set[str]:
+    """Return the labels of the values of a panel; each series has a point at 128 and one at 2048."""
+    points = [[Point(x, y, y, y, "") for x, y in zip((128.0, 2048.0), values, strict=True)] for values in series]
+    axes = (scale.log2([128.0, 2048.0]), scale.linear([value for values in series for value in values]))
+    all_ = tuple(Series(index, "ab"[index], tuple(each)) for index, each in enumerate(points))
+    return set(re.findall(r'class="value">([^<]*)<', panel.draw(Panel("", "prompt, tokens", "tok/s", *axes, all_))))
+
+
+def test_a_low_line_has_its_values_below_a_far_one() -> None:
+    # Eager and compiled: the values of the low line have only the room above it.
+    assert drawn_values([244.0, 227.0], [17.4, 18.0]) == {"244", "227", "17.4", "18.0"}
+    assert "18.0" in drawn_values([24.0, 227.0], [17.4, 18.0])

@@ -121,7 +121,7 @@ def test_a_run_without_its_leading_figure_is_not_good() -> None:
     run = parsed(run_record(), cell_record({"first_token": [350.0] * 3}))
     judged = verdict.verdict(run, run)
     assert judged.state == "unknown"
-    assert "decode of code s1 is not judged, in neither run" in judged.sentence
+    assert "decode of code s1, in neither run" in judged.sentence
 
 
 def test_a_lost_figure_is_named() -> None:
@@ -129,7 +129,7 @@ def test_a_lost_figure_is_named() -> None:
     new = parsed(run_record(), cell_record({"first_token": [350.0] * 3}), cell_record({"total": [200.0] * 3}, 4))
     judged = verdict.verdict(new, old)
     assert judged.state == "good"
-    assert "decode of code s1 is not judged, in one run only" in judged.sentence
+    assert "decode of code s1, in one run only" in judged.sentence
 
 
 def test_noise_that_hides_a_change_is_not_called_the_same() -> None:
@@ -167,7 +167,8 @@ def test_a_slower_server_is_found_and_named(
     old, new = measured(1, sigma, **common), measured(2, sigma, factors, **changes)
     judged = verdict.verdict(new, old)
     assert judged.state == "worse"
-    assert judged.causes["code s1"].startswith(RULES[id_].what)
+    host = "spark-1: " if RULES[id_].host else ""
+    assert judged.causes["code s1"].startswith(f"{host}{RULES[id_].what}")
 
 
 def test_every_rule_has_a_case() -> None:
@@ -190,7 +191,9 @@ def test_a_worthless_cell_is_named() -> None:
     spoiled = cell_record({}, state="worthless", faults=[fault])
     judged = verdict.verdict(parsed(run_record(), spoiled), None)
     assert judged.state == "worthless"
-    assert "code s1: worthless, other-clients: 2 requests of others" in judged.sentence
+    assert judged.sentence == (
+        "worthless: 1 of 1 cells has no figures that count; code s1: other-clients: 2 requests of others."
+    )
 
 
 def test_every_expected_figure_is_shown() -> None:
@@ -207,3 +210,36 @@ def test_decode_is_judged_against_the_forecast() -> None:
         for speed in (1.0, 3.7, 30.0)
     }
     assert judgements == {1.0: "worse", 3.7: "same", 30.0: "better"}
+
+
+def test_the_sentence_says_what_was_compared_with_what() -> None:
+    before = measured(1, 0.001)
+    assert verdict.verdict(measured(2, 0.001), before).sentence == "good: 18 figures are as before."
+    faster = measured(2, 0.001, {"decode": 1.2, "total": 1.2})
+    assert verdict.verdict(faster, before).sentence == "good: 14 figures are as before and 4 better."
+    other = measured(2, 0.001, run={"key": KEY | {"topology": "2 nodes, tp 2, ray", "launch": "bb"}})
+    assert verdict.verdict(other, before).sentence == (
+        "good: 18 figures are as in the other run. The two runs differ in launch and topology."
+    )
+    # A figure of the forecast or of the recipe is not called one of the run before.
+    recipe = {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}
+    alone = parsed(run_record(**recipe), cell_record({"decode": [3.7, 3.7]}))
+    assert verdict.verdict(alone, None).sentence == "good: 1 figure is as forecast; 1 figure is as the recipe expects."
+    experts = {"subject": SUBJECT | {"recipe": "gemma-4-31b-fp8"}}
+    alone = parsed(run_record(**experts), cell_record({"total": [27.0, 27.2]}, 4))
+    assert verdict.verdict(alone, None).sentence == (
+        "good: 1 figure is as the recipe expects; 2 figures are not compared with the recipe."
+    )
+    slower = verdict.verdict(parsed(run_record(**recipe), cell_record({"decode": [1.0]})), None)
+    assert "against the forecast); cause unknown." in slower.sentence
+
+
+def test_the_sentence_says_that_figures_are_too_noisy() -> None:
+    run = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
+    before, after = measured(1, 0.06, values=3, **run), measured(2, 0.06, values=3, **run)
+    rows = verdict.compare.compare(before, after).rows
+    noisy = sum(row.judgement == "not measured" for row in rows)
+    assert (
+        f"{noisy} figures are not compared with the run before, being too noisy"
+        in verdict.verdict(after, before).sentence
+    )

@@ -23,6 +23,7 @@ OF_PROMPT = frozenset({"first_chunk", "first_token", "first_answer", "prefill"})
 # Lengths of outputs are no speed: a change is shown and not judged.
 NOT_JUDGED = frozenset({"output"})
 TOPOLOGY_TP = "tp "
+TOO_NOISY = "too noisy"
 # A band that is wider cannot tell an unchanged server from a broken one: twice the largest floor.
 WIDEST = 2 * noise.MANY
 
@@ -139,7 +140,7 @@ def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new:
     judgement = judge(metric, first["median"], second["median"], width)
     note = "" if load.freedom else "noise unknown: one value per run"
     if width > WIDEST and judgement == "same":
-        judgement, note = "not measured", f"too noisy: a change below {width:.0%} is not visible"
+        judgement, note = "not measured", f"{TOO_NOISY}: a change below {width:.0%} is not visible"
     return Row(name, metric, second["unit"], first["median"], second["median"], width, judgement, note)
 
 
@@ -173,5 +174,4 @@ def _comparisons(run: Evidence) -> int:
 
 def _causes(rows: tuple[Row, ...], old: Evidence, new: Evidence) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(row.cell for row in rows if row.judgement == "worse"):
-        rule = cause.find(old.cells[name], new.cells[name])
-        yield name, f"{rule.what} (docs/runbooks/{rule.runbook}.md)" if rule else "cause unknown"
+        yield name, cause.sentence(old.cells[name], new.cells[name])

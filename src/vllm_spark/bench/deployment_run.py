@@ -1,4 +1,4 @@
-"""A run of a profile on a deployment: the request of the job on its head."""
+"""A run of a profile on a deployment: the requests of the jobs on its head and on its other ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
 from vllm_spark.core import paths, version
-from vllm_spark.core.host_layout import BENCH_DIR
+from vllm_spark.core.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.job import JobRequest
+from vllm_spark.node.bench.rank_job import RankRequest
 from vllm_spark.node.bench.records import SCHEMA, Cell, Key, RunRecord
 from vllm_spark.verify.gate_request import GateRequest
 
@@ -31,6 +32,14 @@ NO_FIGURES = register("bench-no-figures", runbook="bench-no-figures")
 PROTOCOL = 1
 
 
+# Decode and prefill of a 31B in FP8 on one Spark in tok/s (field report 003), for the time that a run may take.
+SLOW = (7.0, 1500.0)
+# A sampler outlives a run that is this much slower, with a break between two of its cells.
+LIMIT_FACTOR, LIMIT_MORE_S = 4, 2 * 3600.0
+# A GPU that is idle for so long is not measured any more: longer than any pause between two requests of a run.
+IDLE_S = 600.0
+
+
 def programs() -> dict[str, str]:
     """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: its modules and its corpora."""
     folder = paths.NODE / "bench"
@@ -38,6 +47,17 @@ def programs() -> dict[str, str]:
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
         **{f"vllm_spark/node/bench/{file.relative_to(folder)}": file.read_text(encoding="utf-8") for file in files},
+    }
+
+
+def job(module: str, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of vllm_weights that start a module of node.bench as the job `name`."""
+    return {
+        "action": "start",
+        "programs": programs(),
+        "program_dir": BENCH_PROGRAM_DIR,
+        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", name],
+        "request": dict(request),
     }
 
 
@@ -51,18 +71,17 @@ def not_deployed(spec: Spec) -> Refusal:
     )
 
 
-def require_figures(run: Evidence) -> None:
-    """Raise the refusal of a run of which a cell failed or is worthless."""
+def without_figures(run: Evidence) -> Refusal | None:
+    """Return the refusal of a run of which a cell failed or is worthless, or None."""
     lost = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
     if not lost:
-        return
+        return None
     name, reason = next(iter(lost.items()))
-    refusal = NO_FIGURES(
+    return NO_FIGURES(
         what=f"{len(lost)} of {len(run.cells)} cells have no figures that count; {name}: {reason}",
         expected="figures of every cell",
         fix="remove what it names, then run the bench again; `-e accept=FAULT` counts a fault as a warning.",
     )
-    raise RefusedError([refusal])
 
 
 def job_failure(host: str, result: Mapping[str, Any]) -> Refusal:
@@ -74,9 +93,28 @@ def job_failure(host: str, result: Mapping[str, Any]) -> Refusal:
     )
 
 
+def sampler_failure(host: str, detail: str) -> Refusal:
+    """Return the refusal for a sampler that does not start on a rank."""
+    return JOB_FAILED(
+        what=f"{host}: its memory, power and clocks cannot be sampled: {detail or 'without a reason'}",
+        expected="samples of every host of the deployment, because its slowest rank bounds the speed",
+        fix=f"ansible-playbook precheck.yml -l {host}; then run the bench again, which continues where it was.",
+    )
+
+
+def read_failure(host: str, path: str) -> Refusal:
+    """Return the refusal for a file of a run that is missing on a host or cannot be read."""
+    return JOB_FAILED(
+        what=f"{host}: {path} has no evidence or cannot be read",
+        expected="the file of the run that has ended",
+        fix=f"ssh -t {host} sudo ls -l {path}; then run the bench again.",
+    )
+
+
 def evidence_path(spec: Spec, profile_name: str) -> str:
-    """Return the evidence file on the head of a deployment."""
-    return f"{BENCH_DIR}/{spec.deployment.name}-{profile_name}.jsonl"
+    """Return the evidence file of a run on the head, or on another rank the file with its samples."""
+    kind = "samples.jsonl" if spec.rank else "jsonl"
+    return f"{BENCH_DIR}/{spec.deployment.name}-{profile_name}.{kind}"
 
 
 def profile(name: str, hours: float) -> Profile:
@@ -96,7 +134,7 @@ class DeploymentRun:
 
     @property
     def path(self) -> str:
-        """The evidence file on the head. Deployment and profile name it, so that an interrupted run continues in it."""
+        """The file of the run on this host. Its name is constant, so that an interrupted run continues in it."""
         return evidence_path(self.spec, self.profile.name)
 
     def request(self, run: RunRecord, cells: Sequence[Cell], *, ends: bool) -> JobRequest:
@@ -113,6 +151,18 @@ class DeploymentRun:
             "rules": {name: getattr(self.profile.rules, name) for name in type(self.profile.rules).__slots__},
             "accepted": list(self.accepted),
             "ends": ends,
+        }
+
+    def rank_request(self, cells: Sequence[Cell]) -> RankRequest:
+        """Return the request of the sampler on another rank, while the head measures cells."""
+        rules = self.profile.rules
+        least = profile_fit.seconds(self.profile, cells, *SLOW)
+        runs = 1.0 if rules.hours is not None else rules.most_runs / rules.least_runs
+        return {
+            "host": self.spec.host,
+            "path": self.path,
+            "limit_s": round(LIMIT_FACTOR * runs * least + LIMIT_MORE_S),
+            "idle_s": IDLE_S,
         }
 
     def variants(self) -> tuple[list[Variant], list[LeftOut]]:

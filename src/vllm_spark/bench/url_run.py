@@ -100,7 +100,7 @@ class UrlRun:
                 server,
                 self.profile.rules,
                 prompt=job.prompts(server, record["id"]),
-                samples=lambda since: _samples(sampler, since),
+                samples=lambda begin, zero: _samples(sampler, begin, zero),
                 report=report,
                 gpus={socket.gethostname(): sampler.gpu} if sampler else {},
                 accepted=self.accepted,
@@ -147,5 +147,5 @@ class UrlRun:
         }
 
 
-def _samples(sampler: Sampler | None, since: float) -> dict[str, list[Sample]]:
-    return {socket.gethostname(): sampler.samples(since)} if sampler else {}
+def _samples(sampler: Sampler | None, begin: float, zero: float) -> dict[str, list[Sample]]:
+    return {socket.gethostname(): sampler.since(begin, zero)} if sampler else {}

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vllm_spark.bench import compare, evidence, key, references
+from vllm_spark.bench import compare, evidence, key, references, verdict_sentence
 from vllm_spark.bench.compare import Comparison, Row
 from vllm_spark.bench.evidence import Evidence
+from vllm_spark.bench.verdict_sentence import Reference
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
@@ -42,31 +43,6 @@ class Verdict:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The rows of every reference, and the state that follows from them."""
-
-    state: State
-    before: tuple[Row, ...]
-    forecast: tuple[Row, ...]
-    expected: tuple[Row, ...]
-    evidence: tuple[Row, ...]
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        return *self.before, *self.forecast, *self.expected, *self.evidence
-
-    def missing(self) -> str:
-        """Return what was not judged: leading figures that the run before has, and expected ones."""
-        leading = [row for row in self.before if row.leading and row.judgement == "not measured"]
-        texts = [f"{row.metric} of {row.cell} is not judged, {row.note}" for row in leading[:1]]
-        if len(leading) > 1:
-            texts = [f"{len(leading)} leading figures are not judged, for example {texts[0]}"]
-        if number := sum(row.judgement == "not measured" for row in self.expected):
-            texts.append(f"{number} expected {'figure is' if number == 1 else 'figures are'} not measured")
-        return "".join(f"; {text}" for text in texts)
-
-
 def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     """Return the verdict on a run. Without a baseline the forecast and the recipe's figures and evidence decide."""
     loaded, notes = recipe_of(run), list(run.notes)
@@ -82,14 +58,28 @@ def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     before = compared.rows if compared else ()
     if compared and not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
-    spoiled = {name: reason for name, cell in run.cells.items() if (reason := compare.worthless(cell))}
+    spoiled = {name: cell for name, cell in run.cells.items() if compare.worthless(cell)}
     warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
     notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
     causes = compared.causes if compared else {}
-    state = _state(spoiled, [*before, *forecast, *expected, *measured])
+    state = _state(bool(spoiled), [*before, *forecast, *expected, *measured])
+    differing = () if compared is None or compared.comparable else [text.partition(" ")[0] for text in compared.changed]
+    names = ("the other run", "as in the other run") if differing else ("the run before", "as before")
+    against = (
+        Reference(*names, before),
+        Reference("the forecast", "as forecast", forecast),
+        Reference("the recipe", "as the recipe expects", expected),
+        Reference("the recipe's evidence", "as in the recipe's evidence", measured),
+    )
+    sentences = {
+        "worthless": lambda: verdict_sentence.worthless([*spoiled.values()], len(run.cells)),
+        "worse": lambda: verdict_sentence.worse(against, causes),
+        "good": lambda: verdict_sentence.good(against, differing),
+        "unknown": lambda: verdict_sentence.unknown(against),
+    }
     return Verdict(
         state=state,
-        sentence=_sentence(_Judged(state, before, forecast, expected, measured), spoiled, causes),
+        sentence=sentences[state](),
         baseline=str(baseline.file) if baseline else "",
         changed=compared.changed if compared else (),
         before=before,
@@ -190,7 +180,7 @@ def recipe_of(run: Evidence) -> Recipe | None:
     return loader.load(name, folders) if name in loader.names(folders) else None
 
 
-def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
+def _state(spoiled: bool, rows: Sequence[Row]) -> State:
     """Return the state. A run is good only by figures that its cells are measured for."""
     if spoiled:
         return "worthless"
@@ -199,25 +189,8 @@ def _state(spoiled: dict[str, str], rows: Sequence[Row]) -> State:
     return "good" if any(row.leading and row.judgement in ("same", "better") for row in rows) else "unknown"
 
 
-def _sentence(judged: _Judged, spoiled: dict[str, str], causes: dict[str, str]) -> str:
-    if judged.state == "worthless":
-        name, reason = next(iter(spoiled.items()))
-        return f"worthless: {len(spoiled)} of the cells without figures that count; {name}: {reason}."
-    worse = [row for row in judged.rows if row.judgement == "worse"]
-    if worse:
-        # What the cell is measured for comes before what follows from it.
-        row = next((row for row in worse if row.leading), worse[0])
-        why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
-        change = f" ({row.ratio - 1:+.1%})" if row.ratio is not None else ""
-        return f"worse: {row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}."
-    if judged.state == "unknown":
-        return f"unknown: there is no earlier run, forecast or expected figure to judge by{judged.missing()}."
-    number = sum(row.judgement in ("same", "better") for row in judged.rows)
-    return f"good: {number} figures are as before, forecast or expected, or better{judged.missing()}."
-
-
 def compared_state(result: Comparison) -> State:
     """Return the state of a comparison alone."""
     if any(row.judgement == "worthless" for row in result.rows):
         return "worthless"
-    return _state({}, result.rows)
+    return _state(False, result.rows)

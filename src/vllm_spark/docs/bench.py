@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from vllm_spark.bench import profile_fit, profiles
+from vllm_spark.bench import deployment_run, profile_fit, profiles
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.docs.markdown import table
 from vllm_spark.node.bench import corpora, faults
@@ -147,6 +147,26 @@ Once per second: memory in use and page cache (/proc/meminfo), swap and what was
 long-running nvidia-smi power, clock, temperature, load and the reasons of a low clock. A value that the host does not
 report is missing. A host without nvidia-smi has no values of a GPU, and the faults of clocks and heat are not judged
 there.
+
+`ansible-playbook bench.yml` samples every host of the deployment, because a pair is as slow as its slower rank. The
+faults of hosts are judged for each one and name it: {host_faults}. Those of the head are judged while it measures and
+end the cell; those of the other ranks are judged when the evidence is fetched.
+
+The clocks of two hosts differ, so the samples of the other ranks are moved to the clock of the head:
+
+1. When the evidence is fetched, the controller reads its own clock, that of the host twice (before and after the file
+   is read), and its own again.
+2. The offset of the host is the mean of the two differences, as in NTP (RFC 5905, section 8). The error is at most half
+   of the time that the exchange took beside the reading of the file. The evidence has both (`clock` of a host).
+3. Each cell has the time of day of the head at its beginning. A sample belongs to the cell in whose time it is.
+
+The offset at the end counts for all parts of a run that was interrupted. A clock that is set during a run misplaces
+the samples before; a cell without samples of a rank has the warning `unsampled`.
+
+The sampler of a rank appends to `/var/lib/vllm-spark/bench/DEPLOYMENT-PROFILE.samples.jsonl`. It ends when the head has
+measured the last cell. If the controller is lost, the head goes on measuring and so does the sampler; it ends by itself
+when the GPU has been idle for {idle_minutes:.0f} minutes, or after {factor} times the expected time and
+{more_hours:.0f} hours more.
 """
 
 # Speeds for the times in the table: a 31B and a 26B-A4B in FP8 on one Spark (field report 003), in tok/s.
@@ -170,7 +190,12 @@ def text() -> str:
         WORTHLESS.rstrip(),
         table(("id", "fault", "source"), _faults(worthless=True)),
         table(("id", "warning", "source"), _faults(worthless=False)),
-        TELEMETRY.rstrip(),
+        TELEMETRY.format(
+            host_faults=", ".join(f"`{kind.id}`" for kind in faults.KINDS.values() if kind.of_host),
+            idle_minutes=deployment_run.IDLE_S / 60,
+            factor=deployment_run.LIMIT_FACTOR,
+            more_hours=deployment_run.LIMIT_MORE_S / 3600,
+        ).rstrip(),
     ]
     return "\n\n".join(parts) + "\n"
 

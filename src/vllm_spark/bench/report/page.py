@@ -60,7 +60,7 @@ def page(runs: Sequence[Evidence], *, verdict: str | None = None, forecast: Fore
         .get_template("page.html.j2")
         .render(
             title=_title(runs),
-            verdict=text.plain(verdict) if verdict else UNKNOWN_VERDICT,
+            verdict=_capital(text.plain(verdict)) if verdict else UNKNOWN_VERDICT,
             judged=bool(verdict),
             runs=[_summary(index, run) for index, run in enumerate(runs)],
             facts=table.facts(runs),
@@ -72,6 +72,10 @@ def page(runs: Sequence[Evidence], *, verdict: str | None = None, forecast: Fore
             policy=Markup(policy(style)),  # noqa: S704  base64 and constant words
         )
     )
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _title(runs: Sequence[Evidence]) -> str:

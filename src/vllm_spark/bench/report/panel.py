@@ -17,14 +17,15 @@ WIDTH, HEIGHT = 360.0, 232.0
 TOP, BELOW = 28.0, 42.0
 # Labels of values in panels with more points would be more ink than the lines.
 MAX_LABELLED = 24
-# Places of a value beside its point, the best first. Points nearer than NEAR could be mistaken for each other.
+# Places of a value beside its point, the best first. Points that are nearer than NEAR across and nearer than FAR up or
+# down could be mistaken for each other: the farthest place is 26 units away.
 SIDES: tuple[tuple[float, float, Anchor], ...] = (
     *((0.0, -8.0, "middle"), (0.0, 18.0, "middle")),
     *((6.0, -5.0, "start"), (-6.0, -5.0, "end"), (6.0, 14.0, "start"), (-6.0, 14.0, "end")),
     *((6.0, -12.0, "start"), (-6.0, -12.0, "end"), (6.0, 20.0, "start"), (-6.0, 20.0, "end")),
     *((0.0, -16.0, "middle"), (0.0, 26.0, "middle")),
 )
-NEAR = 30.0
+NEAR, FAR = 30.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,12 @@ def _key(series: Series, frame: Frame, placer: Placer) -> Markup:
 def _values(series: Series, frame: Frame, placer: Placer, others: Sequence[tuple[float, float]]) -> Markup:
     """Return the values of the points. A value without a free place is left out; its tooltip has it.
 
-    A value must not look like that of another point: it is above its point if another one is below, and vice versa."""
+    A value must not look like that of another point: it is above its point if another one is just below, and vice
+    versa."""
     parts = []
     for point in series.points:
         x, y = frame.at(point.x, point.y)
-        near = [other for across, other in others if abs(across - x) < NEAR and other != y]
+        near = [other for across, other in others if abs(across - x) < NEAR and 0 < abs(other - y) < FAR]
         words = text.number(point.y)
         sides = [
             (x + across, y + down, anchor)

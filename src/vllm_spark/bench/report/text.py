@@ -26,8 +26,10 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a percentage: 83 %, 0.4 %."""
+    """Return a share as a percentage: 83 %, 0.4 %, 0.02 %. A small one does not become zero."""
     value = 100 * share
+    if 0 < abs(value) < 0.05:  # noqa: PLR2004  what one decimal rounds to zero
+        return f"{value:.2f} %" if abs(value) >= 0.005 else "<0.01 %"  # noqa: PLR2004
     return f"{value:.1f} %" if abs(value) < 10 else f"{value:.0f} %"  # noqa: PLR2004
 
 

@@ -65,6 +65,7 @@ def draw(timeline: Timeline, size: Size) -> Markup:
     parts += [_trace(trace, frame) for trace in timeline.traces]
     if several:
         parts += [_key(trace, frame, placer) for trace in timeline.traces]
+        parts += [_alert_key(t, trace, frame, placer) for trace in timeline.traces for t, _ in trace.alerts]
     name = f"{timeline.title}: {timeline.y_label} by {x_label}"
     class_ = "wide" if size is WIDE else "narrow"
     return svg.drawing(size.width, frame.bottom + BELOW, name, _spoken(timeline), *parts, class_=class_)
@@ -109,6 +110,13 @@ def _markers(trace: Trace, frame: Frame) -> list[Markup]:
             svg.element("g", svg.element("title", title), marks.marker(*frame.at(bucket.t, bucket.mean), trace.index))
         )
     return made
+
+
+def _alert_key(t: float, trace: Trace, frame: Frame, placer: Placer) -> Markup:
+    """Return the letter of a run beside an alert, on the side that has room."""
+    x, y = frame.across(t), frame.top + 6
+    place = placer.first_free(trace.key, [(x + 6, y, "start"), (x - 6, y, "end")])
+    return svg.label(place[0], place[1], trace.key, place[2], "key") if place else Markup()
 
 
 def _key(trace: Trace, frame: Frame, placer: Placer) -> Markup:

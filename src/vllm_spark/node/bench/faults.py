@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from vllm_spark.node.bench import answer_faults
-from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, kind, worthless
+from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, find_of_hosts, kind, worthless
 from vllm_spark.node.bench.figures import MIN_WINDOW_S
 from vllm_spark.node.bench.observation import (
     COUNTER_STEP_TOKENS,
@@ -20,7 +20,7 @@ from vllm_spark.node.bench.observation import (
 )
 from vllm_spark.node.bench.records import Sample
 
-__all__ = ["KINDS", "FaultKind", "answer_faults", "find", "worthless"]
+__all__ = ["KINDS", "FaultKind", "answer_faults", "find", "find_of_hosts", "worthless"]
 
 # A GB10 runs at 2400 to 2500 MHz under load, and a cap of 2200 MHz costs 15 to 35 % of the speed.
 LEAST_SM_MHZ = 2300.0
@@ -32,6 +32,8 @@ LEAST_LOADED_SAMPLES = 3
 LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
+# A shorter cell may end between two samples.
+LEAST_SAMPLED_S = 3.0
 # In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
 MOST_LATE = 2.0
 LEAST_RUNS = 3
@@ -83,6 +85,7 @@ def restart(observation: Observation) -> Iterator[str]:
     f"The clock of a GB10 under load was below {LEAST_SM_MHZ:.0f} MHz.",
     source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); a cap of 2200 MHz costs 15 to "
     "35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38)",
+    of_host=True,
 )
 def clock_cap(observation: Observation) -> Iterator[str]:
     for host, samples in observation.samples.items():
@@ -97,6 +100,7 @@ def clock_cap(observation: Observation) -> Iterator[str]:
     "thermal-throttling",
     "The driver or the GPU lowered the clock because of the temperature.",
     source="NVML clocks event reasons 0x20 and 0x40",
+    of_host=True,
 )
 def thermal_throttling(observation: Observation) -> Iterator[str]:
     yield from _throttled(observation, THERMAL)
@@ -106,6 +110,7 @@ def thermal_throttling(observation: Observation) -> Iterator[str]:
     "power-brake",
     "The hardware lowered the clock because of the power supply.",
     source="NVML clocks event reasons 0x08 and 0x80",
+    of_host=True,
 )
 def power_brake(observation: Observation) -> Iterator[str]:
     # The reason hw_slowdown stands for both causes. With a thermal one beside it, the heat is the cause.
@@ -117,6 +122,7 @@ def power_brake(observation: Observation) -> Iterator[str]:
     "The driver held the GPU at its power limit.",
     source="NVML clocks event reason 0x04",
     worthless=False,
+    of_host=True,
 )
 def power_cap(observation: Observation) -> Iterator[str]:
     yield from _throttled(observation, {"sw_power_cap"})
@@ -126,12 +132,25 @@ def power_cap(observation: Observation) -> Iterator[str]:
     "swap",
     f"The host moved more than {MOST_SWAPPED_MIB:.0f} MiB between memory and swap.",
     source="/proc/vmstat, pswpin and pswpout",
+    of_host=True,
 )
 def swap(observation: Observation) -> Iterator[str]:
     for host, samples in observation.samples.items():
         moved = sum(sample.get("swapped_mib", 0.0) for sample in samples)
         if moved > MOST_SWAPPED_MIB:
             yield f"{host}: {moved:.0f} MiB were swapped in and out"
+
+
+@kind(
+    "unsampled",
+    "A host of the deployment has no samples in the cell: its clock, its heat and its swap are not judged.",
+    source="own; a sampler that did not run, or a clock that was set during the run",
+    worthless=False,
+    of_host=True,
+)
+def unsampled(observation: Observation) -> Iterator[str]:
+    if observation.seconds >= LEAST_SAMPLED_S:
+        yield from (f"{host}: no samples" for host, samples in observation.samples.items() if not samples)
 
 
 @kind(

@@ -83,8 +83,8 @@ def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress
     server = Server.connect(Endpoint(request["url"], api_key(request["env_path"])), request["model"])
     with Sampler(time.perf_counter(), clock=time.perf_counter) as sampler:
 
-        def samples(since: float) -> dict[str, list[Sample]]:
-            return {request["host"]: sampler.samples(since)}
+        def samples(begin: float, zero: float) -> dict[str, list[Sample]]:
+            return {request["host"]: sampler.since(begin, zero)}
 
         runner = Runner(
             server,

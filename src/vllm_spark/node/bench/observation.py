@@ -61,6 +61,7 @@ class Observation:
     `gpus` has the name of each host's GPU, empty for an unknown one. `first_chunks_s` has the time to the first chunk
     of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which one chunk had
     all tokens of a stream, `short_runs` of those whose streams decoded together too shortly to be measured.
+    `seconds` is the length of a finished cell; 0 for a cell that still runs.
     """
 
     before: Counters
@@ -74,6 +75,7 @@ class Observation:
     gpus: Mapping[str, str] = field(default_factory=dict)
     first_chunks_s: Sequence[float] = ()
     one_chunk_runs: Sequence[int] = ()
+    seconds: float = 0.0
     short_runs: Sequence[int] = ()
 
     def moved(self, counter: str) -> float | None:

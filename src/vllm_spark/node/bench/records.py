@@ -6,7 +6,7 @@ replaces the earlier one. Times of day are ISO 8601 in UTC.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 SCHEMA = 1
 
@@ -119,6 +119,7 @@ class CellRecord(TypedDict):
     cell: Cell
     state: Literal["measured", "failed", "worthless"]
     started: float  # seconds since the start of the run
+    clock: NotRequired[float]  # Unix time of the client's host at `started`; it places samples of other hosts
     seconds: float
     runs: int
     figures: dict[str, Figure]

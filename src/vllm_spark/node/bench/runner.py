@@ -15,6 +15,8 @@ from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, RunRecord
 from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Recording
 
+Samples = Callable[[], dict[str, list[Sample]]]
+
 # After one of these the other cells would only fail for the same reason.
 FINAL = ("refused", "status-401", "status-403", "status-404")
 
@@ -46,14 +48,15 @@ class Progress:
 class Runner:
     """A run of a profile against one server.
 
-    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin)` returns the hosts' samples
-    since a time in seconds after the start of the run. `report` is called twice a second while streams run.
+    `prompt(cell, run, stream)` returns the messages of a request. `samples(begin, zero)` returns the hosts' samples
+    since `begin`, with times in seconds after `zero`, the start of the run; both are times of `clock`. `report` is
+    called twice a second while streams run.
     """
 
     server: Server
     rules: Rules
     prompt: Callable[[Cell, int, int], Messages]
-    samples: Callable[[float], dict[str, list[Sample]]]
+    samples: Callable[[float, float], dict[str, list[Sample]]]
     report: Callable[[Progress], None]
     gpus: Mapping[str, str] = field(default_factory=dict)
     accepted: Collection[str] = ()
@@ -69,14 +72,12 @@ class Runner:
         began = self.clock() - present.ended
         progress = Progress(done=len(present.ids & {cell["id"] for cell in cells}), cells=len(cells))
         for cell in self._remaining(cells, present.ids, began):
-            cell_began = self.clock() - began
             progress.cell, progress.run = cell["id"], 0
-            result = self._measure(cell, progress, cell_began)
-            entry = _record(cell, result, cell_began, self.clock() - began, self.samples(cell_began))
+            entry = self._entry(cell, progress, began)
             evidence_file.append(path, dict(entry))
             progress.add(entry, self.clock() - began - present.ended)
             self.report(progress)
-            if any(fault["id"] in FINAL for fault in result.faults):
+            if any(fault["id"] in FINAL for fault in entry["faults"]):
                 return progress
         if not ends:
             return progress
@@ -101,7 +102,29 @@ class Runner:
                 if repeated["id"] not in present:
                     yield repeated
 
-    def _measure(self, cell: Cell, progress: Progress, cell_began: float) -> Result:
+    def _entry(self, cell: Cell, progress: Progress, zero: float) -> CellRecord:
+        """Measure a cell of a run that began at `zero` and return its record."""
+        began, unix_time = self.clock(), time.time()
+
+        def samples() -> dict[str, list[Sample]]:
+            return self.samples(began, zero)
+
+        result = self._measure(cell, progress, samples)
+        return {
+            "record": "cell",
+            "cell": cell,
+            "state": result.state,
+            "started": round(began - zero, 3),
+            "clock": round(unix_time, 3),
+            "seconds": round(self.clock() - began, 3),
+            "runs": result.runs,
+            "figures": result.figures,
+            "faults": result.faults,
+            "phases": {},
+            "samples": samples(),
+        }
+
+    def _measure(self, cell: Cell, progress: Progress, samples: Samples) -> Result:
         rate = LiveRate()
 
         def watch(recordings: Sequence[Recording]) -> None:
@@ -113,20 +136,5 @@ class Runner:
             rate, progress.run = LiveRate(), max(run + 1, 0)
             return self.prompt(cell, run, stream)
 
-        around = Surroundings(lambda: self.samples(cell_began), self.gpus, self.accepted)
+        around = Surroundings(samples, self.gpus, self.accepted)
         return CellRun(self.server, cell, self.rules, prompt, around, watch).measure()
-
-
-def _record(cell: Cell, result: Result, began: float, ended: float, samples: dict[str, list[Sample]]) -> CellRecord:
-    return {
-        "record": "cell",
-        "cell": cell,
-        "state": result.state,
-        "started": round(began, 3),
-        "seconds": round(ended - began, 3),
-        "runs": result.runs,
-        "figures": result.figures,
-        "faults": result.faults,
-        "phases": {},
-        "samples": samples,
-    }

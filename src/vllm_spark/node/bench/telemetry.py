@@ -55,6 +55,11 @@ class Sampler:
         """Return the samples with since <= t <= until, both in seconds after `started`."""
         return [sample for sample in list(self._samples) if since <= sample["t"] <= until]
 
+    def since(self, begin: float, zero: float) -> list[Sample]:
+        """Return the samples since `begin`, with t in seconds after `zero`. Both are times of `clock`."""
+        shift = self._started - zero
+        return [{**sample, "t": round(sample["t"] + shift, 3)} for sample in self.samples(begin - self._started)]
+
     def close(self) -> None:
         """Take a last sample, and end the thread and nvidia-smi. A second call does nothing."""
         self._end.set()

@@ -102,6 +102,6 @@ PLOT = Plot(
     title="The hosts along the run",
     caption="The line is the mean of the samples in a part of the time, the band their smallest and largest value. "
     "The blocks are the cells, with their number in the table. A triangle above the clock marks the "
-    "beginning of a throttling.",
+    "beginning of a throttling; with several runs it has the letter of its run.",
     draw=draw,
 )
