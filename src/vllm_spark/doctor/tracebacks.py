@@ -21,7 +21,7 @@ WRAPPER = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
     r"|EngineCore (?:failed to start|encountered a fatal error)"
     r"|WorkerProc (?:initialization failed|failed to start)|Worker failed with error"
-    r"|Engine process failed to start|EngineGenerateError|AsyncEngineDeadError|DeadError"
+    r"|failed to be inspected|Engine process failed to start|EngineGenerateError|AsyncEngineDeadError|DeadError"
     rf"|RayTaskError|ActorDiedError|{ORDERLY.pattern}"
 )
 MARK = "Traceback (most recent call last):"
