@@ -138,6 +138,10 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with on
 bench-client: setup ## Measure the error of the bench client against scripted streams, and its CPU time
 	python tests/bench/client.py
 
+.PHONY: bench-others
+bench-others: sandbox-up ## Measure the decode of a real engine by the bench and by other tools, in one run
+	python tests/bench/others.py
+
 .PHONY: bench-doctor
 bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py
