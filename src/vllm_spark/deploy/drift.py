@@ -77,6 +77,8 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     env = facts.get("env")
     if env and not env["same"]:
         yield f"env: {unit_state.env_change(env)}"
+    if planned.link_head:
+        yield "link.key: the Sparks of the pair do not have one key"
     if planned.reload:
         yield "systemd reloads its unit files"
     if not planned.settled:
