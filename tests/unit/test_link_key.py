@@ -80,3 +80,11 @@ def test_only_the_head_draws_a_key() -> None:
     assert re.fullmatch("[0-9a-f]{64}", first)
     assert first != second
     assert FakeRun(host="spark2").act("vllm_link_key", head="spark1")["key"] == ""
+
+
+def test_changed_modules_of_the_supervisor_are_one_name(deployed: tuple[dict[str, Spec], dict[str, Any]]) -> None:
+    specs, hosts = deployed
+    modules = [path for path in hosts["spark1"]["files"] if path.startswith("/usr/local/lib/vllm-spark/pair/")]
+    assert len(modules) > 5
+    hosts["spark1"]["files"] |= {path: ["0", "0644"] for path in modules}
+    assert drift.of_host(specs, hosts, "spark1", "test").reasons == ("files: supervise",)
