@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -94,6 +95,12 @@ class Engine(BaseHTTPRequestHandler):
             self.reply(401, "Unauthorized")
         elif self.mode == "dead":
             self.reply(500, "EngineDeadError")
+        elif self.mode == "endless":
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"a" * (1 << 16))
         elif self.mode == "empty":
             self.reply(200, "{}")
         else:
@@ -136,6 +143,12 @@ def test_the_responses_of_a_server(
     probe = liveness.probe_token("no-such-deployment", server, 1.0)
     assert (probe["answered"], probe["progress"]) == (answered, progress)
     assert probe["detail"]
+
+
+def test_a_reply_without_an_end_is_cut(server: dict[str, Any]) -> None:
+    Engine.mode = "endless"
+    status, text = liveness.send(server, "POST", "/v1/completions", "{}", "")
+    assert (status, len(text)) == (200, liveness.MAX_REPLY_BYTES)
 
 
 def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:

@@ -158,6 +158,18 @@ def test_the_login_of_this_machine_is_used() -> None:
     assert not any("secret" in path for path, _ in requests)
 
 
+@pytest.mark.usefixtures("login")
+@pytest.mark.parametrize("realm", ["https://evil.test/token", "file:///etc/hostname#"])
+def test_the_login_of_this_machine_stays_with_the_site_of_the_registry(realm: str) -> None:
+    def respond(path: str, headers: Mapping[str, str]) -> Reply:
+        return Reply("", status=401, headers={"WWW-Authenticate": f'Bearer realm="{realm}",service="hub"'})
+
+    with serving(respond) as (url, requests), pytest.raises(RefusedError, match=r"token service .* Fix: ") as refused:
+        Registry({"images.test": url}).resolve(IMAGE, "one", ("linux/arm64",))
+    assert [item.id for item in refused.value.refusals] == ["token-service"]
+    assert len(requests) == 1
+
+
 def password_response(path: str, headers: Mapping[str, str]) -> Reply:
     """Respond like a registry with basic authentication."""
     if headers.get("Authorization") != f"Basic {base64.b64encode(b'me:secret').decode()}":

@@ -25,6 +25,7 @@ RUN_DIR = Path("/run/vllm-spark")
 
 # For one token, with a queue before it.
 TIMEOUT_S = 20
+MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
 # Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
 DEFINITE = (400, 401, 403, 404, 422)
 # One miss may be a short disturbance.
@@ -191,7 +192,7 @@ def send(server: Server, method: str, path: str, body: str | None, key: str) -> 
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
+        return response.status, response.read(MAX_REPLY_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
         return None, str(error) or type(error).__name__
     finally:

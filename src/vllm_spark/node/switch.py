@@ -39,6 +39,7 @@ DRAIN_S = 30.0
 MEMORY_S = 60.0
 POLL_INTERVAL_S = 0.5
 ASK_S = 20.0
+MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
 LOG_INTERVAL_S = 15.0
 # Timeout of a rank for the start of its peer.
 PEER_S = 600.0
@@ -240,7 +241,7 @@ def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str
     try:
         connection.request(method, path, body or None, headers)
         reply = connection.getresponse()
-        return reply.status, reply.read().decode(errors="replace")
+        return reply.status, reply.read(MAX_REPLY_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
         return 0, str(error)
     finally:

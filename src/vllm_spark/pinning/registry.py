@@ -20,11 +20,13 @@ from docker.errors import DockerException  # type: ignore[import-untyped]
 
 from vllm_spark.core.refusal import RefusalKind, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.node.pull import token_service
 from vllm_spark.pinning.resolution import Resolution
 
 REGISTRY_DOWN = register("registry-down", runbook="image-registry")
 REGISTRY_LOGIN = register("registry-login", runbook="image-registry")
 REGISTRY_ANSWER = register("registry-answer", runbook="image-registry")
+TOKEN_SERVICE = register("token-service", runbook="image-registry")
 UNKNOWN_TAG = register("unknown-tag", runbook="image-registry")
 WRONG_PLATFORM = register("wrong-platform", runbook="image-platform")
 
@@ -100,7 +102,8 @@ class Registry:
             headers = {"Accept": ", ".join(accept)}
             response = self._fetch(url, headers)
             if response.status == http.HTTPStatus.UNAUTHORIZED:
-                headers["Authorization"] = self._authorization(name, response.headers.get("WWW-Authenticate", ""))
+                challenge = response.headers.get("WWW-Authenticate", "")
+                headers["Authorization"] = self._authorization(name, base, challenge)
                 response = self._fetch(url, headers)
         except (requests.RequestException, ValueError, DockerException) as error:
             what = f"the registry of {name} does not answer at {base}: {_reason(error)}"
@@ -133,8 +136,11 @@ class Registry:
                     raise requests.Timeout(f"no whole response of {url} within {limits}")
             return _Response(response.status_code, bytes(body), response.headers)
 
-    def _authorization(self, name: ImageName, challenge: str) -> str:
-        """Return the Authorization header for a challenge: a token of the registry's token service, or the password."""
+    def _authorization(self, name: ImageName, base: str, challenge: str) -> str:
+        """Return the Authorization header for a challenge: a token of the registry's token service, or the password.
+
+        `base` is the URL of the registry.
+        """
         scheme, _, parameters = challenge.partition(" ")
         values = requests.utils.parse_dict_header(parameters)  # type: ignore[no-untyped-call]
         login = docker_auth.load_config().resolve_authconfig(name.host) or {}
@@ -143,6 +149,9 @@ class Registry:
             return f"Basic {base64.b64encode(':'.join(password).encode()).decode()}"
         if scheme.lower() != "bearer" or "realm" not in values:
             return ""
+        if why := token_service.objection(values["realm"], base, login=password is not None):
+            what = f"the registry of {name} names the token service {values['realm'][:100]!r}, which {why}"
+            raise _refused(TOKEN_SERVICE, what, "a token service of the registry's own site over https")
         params = {
             "service": values.get("service", ""),
             "scope": values.get("scope", f"repository:{name.repository}:pull"),
@@ -197,6 +206,7 @@ def _refusal_of(name: ImageName, response: _Response) -> RefusedError:
 _FIXES: Mapping[RefusalKind, str] = {
     REGISTRY_DOWN: "ansible-playbook lock.yml again when it answers; vllm_registries sets its URL for this machine.",
     REGISTRY_LOGIN: "docker login REGISTRY on this machine, or correct image.repository of the recipe.",
+    TOKEN_SERVICE: "ask the owner of the registry; docker logout REGISTRY on this machine asks without a login.",
     REGISTRY_ANSWER: "name an image in image.repository of the recipe.",
     UNKNOWN_TAG: "correct image.repository and image.tag (or image.digest) of the recipe.",
     WRONG_PLATFORM: "name a tag or digest that has this platform, or correct image.platforms of the recipe.",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
+from vllm_spark.node.pull import token_service
 from vllm_spark.node.pull.oci import BlobError
 
 TIMEOUT_S = 30.0
@@ -76,6 +77,8 @@ class Upstream:
             return f"Basic {password}"
         if kind.lower() != "bearer" or "realm" not in fields:
             raise BlobError(f"{self.url} requires the login {challenge[:100]!r}, and this host has none")
+        if why := token_service.objection(fields["realm"], self.url, login=bool(password)):
+            raise BlobError(f"the token service {fields['realm'][:100]!r} of {self.url} {why}")
         query = urllib.parse.urlencode(
             {"service": fields.get("service", ""), "scope": fields.get("scope", f"repository:{repository}:pull")}
         )

@@ -1,0 +1,52 @@
+"""Which token service of a registry gets this machine's login."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_spark.node.pull import token_service
+
+NVCR = "https://nvcr.io"
+
+
+@pytest.mark.parametrize(
+    ("realm", "registry"),
+    [
+        ("https://auth.docker.io/token", "https://registry-1.docker.io"),
+        ("https://nvcr.io/proxy_auth", NVCR),
+        ("https://authn.nvidia.com/token", NVCR),
+        ("https://ghcr.io/token", "https://ghcr.io"),
+        ("https://gitlab.example.com/jwt/auth", "https://registry.example.com"),
+        ("https://auth.registry.example.com/token", "https://registry.example.com"),
+        ("http://127.0.0.1:5001/token", "http://127.0.0.1:5000"),
+        ("http://spark1:5001/token", "http://spark1:5000"),
+    ],
+)
+def test_a_service_of_the_registry_gets_the_login(realm: str, registry: str) -> None:
+    assert token_service.objection(realm, registry, login=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("realm", "registry", "why"),
+    [
+        ("file:///root/token.json#", NVCR, "does not use https"),
+        ("ftp://nvcr.io/token", NVCR, "does not use https"),
+        ("http://nvcr.io/token", NVCR, "does not use https"),
+        ("http://other:5000/token", "http://spark1:5000", "does not use https"),
+        ("https://[::1/token", NVCR, "is not a URL"),
+        ("https:///token", NVCR, "is not of the site of nvcr.io"),
+        ("https://evil.io/token", NVCR, "is not of the site of nvcr.io"),
+        ("https://nvcr.io.evil.com/token", NVCR, "is not of the site of nvcr.io"),
+        ("https://evilnvcr.io/token", NVCR, "is not of the site of nvcr.io"),
+        ("https://nvcr.io@evil.com/token", NVCR, "is not of the site of nvcr.io"),
+        ("https://evil.co.uk/token", "https://registry.co.uk", "is not of the site of registry.co.uk"),
+        ("https://10.0.0.2/token", "https://10.0.0.1", "is not of the site of 10.0.0.1"),
+    ],
+)
+def test_another_service_does_not(realm: str, registry: str, why: str) -> None:
+    assert token_service.objection(realm, registry, login=True).startswith(why)
+
+
+def test_a_token_without_a_login_may_come_from_anywhere_over_https() -> None:
+    assert token_service.objection("https://tokens.example.net/t", NVCR, login=False) == ""
+    assert token_service.objection("file:///etc/hostname", NVCR, login=False) == "does not use https"
