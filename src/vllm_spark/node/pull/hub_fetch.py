@@ -7,19 +7,33 @@ sha256 of large files and git's hash of small ones.
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from vllm_spark.node.pull import hub_cache
-from vllm_spark.node.pull.files import git_sha1
+from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import BLOB_NAME, Entry, FileJson, Manifest, Source, parse, source_of
+from vllm_spark.node.pull.model_files import (
+    BLOB_NAME,
+    Entry,
+    FileJson,
+    Manifest,
+    ManifestError,
+    Source,
+    check_path,
+    is_taken,
+    parse,
+    source_of,
+)
 
 STREAMS = 8
 POLL_INTERVAL_S = 1.0
@@ -65,13 +79,14 @@ def ensure_model(
         progress.enter("checking", existing.size)
         if not hub_cache.remove_bad_files(model, existing, verify=verify, on_read=progress.add):
             return existing, False
-    files = _with_reasons(list_files, repository, model.commit)
+    files = _with_reasons(list_files, repository, model)
+    refuse_links(model)
     for file in files:
         _remove_wrong_size(model, file)
     for _ in range(ATTEMPTS):
         progress.enter("downloading", sum(file.size for file in files))
-        _with_reasons(_download, model, repository, progress)
-        manifest = _manifest(model, repository, files)
+        _with_reasons(_download, model, repository, files, progress)
+        manifest = model.accept(_manifest(model, repository, files))
         model.write_manifest(manifest)
         progress.enter("checking", manifest.size)
         bad = hub_cache.remove_bad_files(model, manifest, verify=False, on_read=progress.add)
@@ -82,20 +97,37 @@ def ensure_model(
     raise JobError("corrupt", detail)
 
 
-def list_files(repository: str, commit: str) -> list[HubFile]:
-    """Return every file of the commit with the hub's checksums. Raises JobError if the hub has another commit."""
+def list_files(repository: str, model: Source) -> list[HubFile]:
+    """Return the files of the commit that are taken, with the hub's checksums. Raises JobError if the hub has another
+    commit, and ManifestError for a path that leads out."""
     from huggingface_hub import HfApi  # noqa: PLC0415  the rest of this file needs no library
 
-    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(repository, revision=commit, files_metadata=True)
-    if info.sha != commit:
-        raise JobError("hub-down", f"the hub answers commit {info.sha} of {repository} instead of {commit}")
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
+        repository, revision=model.commit, files_metadata=True
+    )
+    if info.sha != model.commit:
+        raise JobError("hub-down", f"the hub answers commit {info.sha} of {repository} instead of {model.commit}")
+    return taken_files(info, model.more)
+
+
+def taken_files(info: Any, more: Collection[str] = ()) -> list[HubFile]:
+    """Return the files of a ModelInfo that are taken. Raises ManifestError for a path that leads out."""
     return [
-        HubFile(file.rfilename, int(file.size or 0), str(file.blob_id), file.lfs.sha256 if file.lfs else "")
+        HubFile(check_path(file.rfilename), int(file.size or 0), str(file.blob_id), file.lfs.sha256 if file.lfs else "")
         for file in info.siblings or ()
+        if is_taken(file.rfilename, more)
     ]
 
 
-def _download(model: Source, repository: str, progress: JobProgress) -> None:
+def refuse_links(model: Source) -> None:
+    """Refuse links in the folders that the hub's library writes to as root: it follows them. Raises LinkError."""
+    for names in (("blobs",), ("refs",), ("snapshots", model.commit)):
+        with suppress(FileNotFoundError), model.pinned(*names) as folder:
+            if names == ("blobs",) and (links := [file.name for file in folder.iterdir() if file.is_symlink()]):
+                raise LinkError(f"{model.root / 'blobs' / links[0]} is a link")
+
+
+def _download(model: Source, repository: str, files: list[HubFile], progress: JobProgress) -> None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
@@ -109,6 +141,7 @@ def _download(model: Source, repository: str, progress: JobProgress) -> None:
             revision=model.commit,
             cache_dir=str(model.hub),
             max_workers=STREAMS,
+            allow_patterns=[glob.escape(file.path) for file in files],
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
     finally:
@@ -138,7 +171,7 @@ def _remove_wrong_size(model: Source, file: HubFile) -> None:
 
 def _manifest(model: Source, repository: str, files: list[HubFile]) -> Manifest:
     entries = [_entry(model, file) for file in files]
-    return parse({"repository": repository, "commit": model.commit, "files": entries})
+    return parse(json.dumps({"repository": repository, "commit": model.commit, "files": entries}), model.more)
 
 
 def _entry(model: Source, file: HubFile) -> FileJson:
@@ -162,7 +195,7 @@ def _with_reasons(call: Callable[Params, Result], *args: Params.args, **kwargs: 
     """
     try:
         return call(*args, **kwargs)
-    except JobError:
+    except (JobError, ManifestError):
         raise
     except Exception as error:
         detail = " ".join(str(error).split())[:500] or type(error).__name__
