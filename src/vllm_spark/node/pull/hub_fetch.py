@@ -11,9 +11,13 @@ import glob
 import hashlib
 import json
 import os
+import re
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, ParamSpec, TypedDict, TypeVar
@@ -39,6 +43,10 @@ STREAMS = 8
 POLL_INTERVAL_S = 1.0
 # A file that is damaged after two downloads is damaged on the hub, or the disk damages it.
 ATTEMPTS = 2
+# A hub that is busy. Retry-After is obeyed up to MAX_RETRY_AFTER_S.
+PASSING_STATUSES = {429, 500, 502, 503, 504}
+RETRY_DELAYS_S = (1.0, 5.0, 20.0, 60.0)
+MAX_RETRY_AFTER_S = 300.0
 DISK_FULL_ERRNOS = {28, 122}  # ENOSPC, EDQUOT
 LOGIN_ERRORS = {"GatedRepoError", "RepositoryNotFoundError"}
 Params = ParamSpec("Params")
@@ -79,13 +87,13 @@ def ensure_model(
         progress.enter("checking", existing.size)
         if not hub_cache.remove_bad_files(model, existing, verify=verify, on_read=progress.add):
             return existing, False
-    files = _with_reasons(list_files, repository, model)
+    files = _with_reasons(progress, list_files, repository, model)
     refuse_links(model)
     for file in files:
         _remove_wrong_size(model, file)
     for _ in range(ATTEMPTS):
         progress.enter("downloading", sum(file.size for file in files))
-        _with_reasons(_download, model, repository, files, progress)
+        _with_reasons(progress, _download, model, repository, files, progress)
         manifest = model.accept(_manifest(model, repository, files))
         model.write_manifest(manifest)
         progress.enter("checking", manifest.size)
@@ -188,22 +196,46 @@ def _entry(model: Source, file: HubFile) -> FileJson:
     return {"path": file.path, "size": path.stat().st_size, "sha256": sha256, "blob": blob}
 
 
-def _with_reasons(call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs) -> Result:
-    """Call a function and convert the library's errors to JobError.
+def _with_reasons(
+    progress: JobProgress, call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs
+) -> Result:
+    """Call a function, again after a status that passes, and convert the library's errors to JobError.
 
     The library does not wrap the errors of its HTTP client, which differs between its versions.
     """
-    try:
-        return call(*args, **kwargs)
-    except (JobError, ManifestError):
-        raise
-    except Exception as error:
-        detail = " ".join(str(error).split())[:500] or type(error).__name__
-        if type(error).__name__ in LOGIN_ERRORS:
-            raise JobError("hub-login", detail) from error
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-            raise JobError("disk-full", detail) from error
-        raise JobError("hub-down", f"{type(error).__name__}: {detail}") from error
+    for attempt in count():
+        try:
+            return call(*args, **kwargs)
+        except (JobError, ManifestError):
+            raise
+        except Exception as error:
+            status, retry_after = _status(error)
+            if status not in PASSING_STATUSES or attempt >= len(RETRY_DELAYS_S):
+                raise _job_error(error, status) from error
+            delay_s = min(max(retry_after, RETRY_DELAYS_S[attempt]), MAX_RETRY_AFTER_S)
+            progress.note = f"the hub answers {status}, next attempt in {delay_s:.0f} s"
+            time.sleep(delay_s)
+    raise AssertionError  # for the type checker
+
+
+def _status(error: BaseException | None) -> tuple[int, float]:
+    """Return status and Retry-After in seconds of the response behind an error, or zeros."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if response is not None:
+            text = str(response.headers.get("Retry-After", ""))
+            return int(response.status_code), float(text) if re.fullmatch(r"\d{1,6}", text) else 0.0
+        error = error.__cause__ or error.__context__
+    return 0, 0.0
+
+
+def _job_error(error: Exception, status: int) -> JobError:
+    detail = " ".join(str(error).split())[:500] or type(error).__name__
+    if type(error).__name__ in LOGIN_ERRORS or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return JobError("hub-login", detail)
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        return JobError("disk-full", detail)
+    return JobError("hub-down", f"{type(error).__name__}: {detail}")
 
 
 def fetch_from_hub(request: HubRequest, progress: JobProgress, stop: Event) -> FetchResult:
