@@ -67,6 +67,8 @@ class ActionModule(SparkAction):
         """
         printed_at, printed = time.monotonic(), ""
         while not (state := self._job(action="watch")).get("result"):
+            if state.get("failed"):
+                raise RefusedError([jobs.failure(self.args["job"], self.host, {"detail": state.get("msg", "")})])
             progress = state.get("progress", {})
             if serves and progress.get("phase") == SERVING:
                 break
