@@ -34,7 +34,7 @@ from fakes.model_copies import (
 from vllm_spark.node.pull import hub_cache, hub_fetch, peer_server, range_client, range_server
 from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import ManifestError, Source, parse
+from vllm_spark.node.pull.model_files import ManifestError, Source, is_taken, parse
 from vllm_spark.node.pull.peer_server import PeerLogin
 from vllm_spark.transfer import bundle
 from vllm_spark.transfer.site import PulledModel
@@ -275,6 +275,28 @@ def test_a_hostile_manifest_is_an_error_of_ours(tmp_path: Path, name: str) -> No
     assert (
         "invalid manifest" in hub_cache.model_states(str(tmp_path), [{"folder": FOLDER, "commit": COMMIT}])[0]["error"]
     )
+
+
+# path -> taken without a recipe that names it
+KINDS = {
+    "model-1.safetensors": True,
+    "tokenizer.model.v11m1": True,
+    "original/params.json": True,
+    "chat_template.jinja": True,
+    "LICENSE": True,
+    "modeling_x.py": False,
+    "pytorch_model.bin": False,
+    "model.safetensors.py": False,
+    "consolidated.pth": False,
+    "run.sh": False,
+    ".json": False,
+}
+
+
+@pytest.mark.parametrize("path", KINDS)
+def test_the_kinds_of_files_that_are_taken(path: str) -> None:
+    assert is_taken(path) is KINDS[path]
+    assert is_taken(path, {path})
 
 
 def test_only_files_that_an_engine_reads_are_taken_and_those_that_a_recipe_names(tmp_path: Path, worker: Path) -> None:

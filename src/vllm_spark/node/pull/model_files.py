@@ -33,6 +33,8 @@ FOLDER = re.compile(r"models--[\w.-]+")
 # the file's sha256.
 TAKEN_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".jinja", ".txt", ".md", ".model", ".tiktoken", ".bpe"})
 TAKEN_NAMES = frozenset({"LICENSE", "NOTICE", "README"})
+# Mistral numbers its tokenizers: tokenizer.model.v3, tokenizer.model.v11m1
+TAKEN_PREFIX = "tokenizer.model"
 # Bounds of a manifest: no model of 2026 has 10,000 files, or a file of 16 TiB.
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_FILES = 10_000
@@ -122,7 +124,8 @@ class Manifest:
 def is_taken(path: str, more: Collection[str] = ()) -> bool:
     """Return True if a file of a repository is taken: of a kind that an engine reads, or named by the recipe."""
     name = PurePosixPath(path)
-    return name.suffix.lower() in TAKEN_SUFFIXES or name.name in TAKEN_NAMES or path in more
+    by_name = name.name in TAKEN_NAMES or name.name.startswith(TAKEN_PREFIX)
+    return by_name or name.suffix.lower() in TAKEN_SUFFIXES or path in more
 
 
 def check_path(path: object) -> str:
