@@ -42,6 +42,9 @@ CONFIG, RUN, HISTORY = "etc/vllm-spark", "run/vllm-spark", "var/lib/vllm-spark/h
 # Files of the toolkit beside a deployment's own folder.
 SHARED = (
     "usr/local/lib/vllm-spark/*",
+    "usr/local/lib/vllm-spark/pair/vllm_spark/*",
+    "usr/local/lib/vllm-spark/pair/vllm_spark/node/*",
+    "usr/local/lib/vllm-spark/pair/vllm_spark/node/supervise/*",
     "usr/local/bin/vllm-*",
     "etc/systemd/system/vllm@*.service",
     "etc/systemd/system/vllm@*.service.d/*",

@@ -144,7 +144,8 @@ def collect_config(bundle: Bundle, name: str, target: str) -> None:
     count = 0
     for folder, inner, files in os.walk(top):
         inner[:] = sorted(entry for entry in inner if entry[0] != "." and entry != "mounts")
-        for file in sorted(file for file in files if file[0] != "."):
+        # The key of a pair's link tells nothing about a fault.
+        for file in sorted(file for file in files if file[0] != "." and file != "link.key"):
             count += 1
             if count > MAX_CONFIG_FILES:
                 bundle.note(f"{top}: more than {MAX_CONFIG_FILES} files, the rest is left out")

@@ -33,6 +33,14 @@ options:
     description: The content of O(env_path). Never shown, not even in a diff.
     type: str
     default: ""
+  link_path:
+    description: The key of a pair's link, which only root may read.
+    type: path
+    default: ""
+  link_key:
+    description: The new content of O(link_path). Empty leaves the file as it is. Never shown, not even in a diff.
+    type: str
+    default: ""
   keep_previous:
     description: Copy the current files of the deployment to O(keep_as) before the first of them is replaced.
     type: bool
@@ -48,7 +56,7 @@ attributes:
     description: The module predicts every change.
   diff_mode:
     support: full
-    description: The diff has every file except the env file and the toolkit's own programs.
+    description: The diff has every file except the env file, the key and the toolkit's own programs.
 """
 
 EXAMPLES = r"""
@@ -67,6 +75,7 @@ changed_paths:
 """
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -97,16 +106,17 @@ def syntax_error(file: dict[str, Any]) -> str:
     return result.stderr.strip() if result.status else ""
 
 
-def diff_of(file: dict[str, Any], secret_path: str | None) -> dict[str, str]:
-    """Return the diff of one file; for the env file and the toolkit's programs only that they change.
+def diff_of(file: dict[str, Any], secret_paths: Collection[str | None]) -> dict[str, str]:
+    """Return the diff of one file; for the env file, the key and the toolkit's programs only that they change.
 
-    The toolkit's programs are the executables that no shell checks. Their source would hide the launch in a diff.
+    The toolkit's programs are the executables that no shell checks, and their modules. Their source would hide the
+    launch in a diff.
     """
     before = current(file["path"])
     change = f"{file['path']}: {'changes' if before else 'is new'}"
-    if file["path"] == secret_path:
+    if file["path"] in secret_paths:
         return {"prepared": f"{change} (its content is secret)\n"}
-    if file["mode"] == "0755" and not file["syntax"]:
+    if (file["mode"] == "0755" and not file["syntax"]) or file["path"].endswith(".py"):
         return {"prepared": f"{change} (a program of the toolkit, {file['content'].count(chr(10))} lines)\n"}
     if before and before[0] == file["content"]:
         return {"prepared": f"{file['path']}: its mode {before[1]} becomes {file['mode']}\n"}
@@ -131,6 +141,8 @@ def main() -> None:
             "files": {"type": "list", "elements": "dict", "default": [], "options": file_options},
             "env_path": {"type": "path"},
             "env_content": {"type": "str", "default": "", "no_log": True},
+            "link_path": {"type": "path", "default": ""},
+            "link_key": {"type": "str", "default": "", "no_log": True},
             "keep_previous": {"type": "bool", "default": False},
             "keep_as": {"type": "str", "choices": [PREVIOUS, FAILED], "default": PREVIOUS},
         },
@@ -147,10 +159,12 @@ def main() -> None:
     files = list(params["files"])
     if env_path:
         files.append({"path": env_path, "content": params["env_content"], "mode": "0600"})
+    if params["link_key"]:
+        files.append({"path": params["link_path"], "content": f"{params['link_key']}\n", "mode": "0600"})
     missing = [folder for folder in params["folders"] if not os.path.isdir(folder)]
     stale = [file for file in files if current(file["path"]) != (file["content"], file["mode"])]
     diff = [{"prepared": f"{folder}: a folder that is new\n"} for folder in missing]
-    diff += [diff_of(file, env_path) for file in stale]
+    diff += [diff_of(file, (env_path, params["link_path"])) for file in stale]
     changed = missing + [file["path"] for file in stale]
     if changed and not module.check_mode:
         for folder in missing:

@@ -1,9 +1,10 @@
 """The decode of one server, measured by vllm-spark bench and by three other tools in turn.
 
 Needs the sandbox's engine image and model (`make bench-others` makes them), and two cores: the engine's worker has one,
-and the tools have the other one, because a tool with many processes would slow the engine that it measures. Each tool
-has an environment of its own with its pinned version below .cache/others; `vllm bench serve` is that of the image.
-The tools alternate. Prints medians and ratios of one run. It has no limits and cannot fail because of a figure.
+and the tools have the other one, because a tool with many processes would slow the engine that it measures. Every step
+of the engine takes at least PACE_S seconds (paced_step.py), so that what is left of this noise does not count.
+Each tool has an environment of its own with its pinned version below .cache/others; `vllm bench serve` is that of the
+image. The tools alternate. Prints medians and ratios of one run. It has no limits and cannot fail because of a figure.
 docs/reference/bench-others.md explains the differences.
 """
 
@@ -40,9 +41,8 @@ ENGINE_CPU, CLIENT_CPU = "0", "1"
 READY_S = 180
 CORPUS = paths.NODE / "bench" / "corpora" / "chat.txt"
 PROMPT, OUTPUT, RUNS = 128, 128, 3
-# The sandbox's model with wider layers and without weights. A step then takes much longer than the API process and the
-# clients need for a token, which would otherwise decide the figures on two cores.
-WIDER = {"hidden_size": 1024, "intermediate_size": 8192, "enable_moe_block": False}
+PACE_S = 0.06  # of a step: much longer than the API process and the clients need for a token on two cores
+PLUGIN = "paced_step"
 TIMEOUT_S = 600
 
 Figures = dict[str, float]  # decode in tok/s, first chunk in ms
@@ -151,8 +151,8 @@ def book() -> Iterator[str]:
         server.shutdown()
 
 
-def wider(model: Path) -> Path:
-    """Return a copy of the model's folder with wider layers and without weights, in which every token has a text.
+def readable(model: Path) -> Path:
+    """Return a copy of the model's folder without weights, in which every token has a text.
 
     A model without weights answers with any token, and some tools count those alone that have a text.
     """
@@ -165,18 +165,31 @@ def wider(model: Path) -> Path:
     size = 1 + max(*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"]))
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     sizes = {"vocab_size": size, "vocab_size_per_layer_input": size}
-    (folder / "config.json").write_text(json.dumps(config | WIDER | sizes), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config | sizes), encoding="utf-8")
     return folder
+
+
+def plugin() -> list[str]:
+    """Return Docker's options that load paced_step.py into the engine."""
+    folder = CACHE / "plugin"
+    info = folder / f"{PLUGIN}-1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).with_name(f"{PLUGIN}.py"), folder)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1.0\n", encoding="utf-8")
+    points = f"[vllm.general_plugins]\n{PLUGIN} = {PLUGIN}:register\n"
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    return [*("--env", f"BENCH_PACE_S={PACE_S}", "--env", "PYTHONPATH=/plugin"), "--volume", f"{folder}:/plugin:ro"]
 
 
 @contextmanager
 def engine() -> Iterator[tuple[str, str, str]]:
-    """Start the sandbox's engine with one thread, and yield its URL, its image and the model's folder."""
+    """Start the sandbox's engine with paced steps, and yield its URL, its image and the model's folder."""
     images = run(["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"]).splitlines()
     image = next(name for name in images if ENGINE in name)
-    folder = str(wider(next((STATE / "hub").glob("*tiny-gemma4/snapshots/*"))))
+    folder = str(readable(next((STATE / "hub").glob("*tiny-gemma4/snapshots/*"))))
     argv = ["docker", "run", "--detach", "--rm", "--name", NAME, "--shm-size", "512m"]
-    argv += ["--env", "OMP_NUM_THREADS=1", "--env", f"VLLM_CPU_OMP_THREADS_BIND={ENGINE_CPU}", *_model(folder)]
+    argv += ["--env", "OMP_NUM_THREADS=1", "--env", f"VLLM_CPU_OMP_THREADS_BIND={ENGINE_CPU}"]
+    argv += [*plugin(), *_model(folder)]
     argv += ["--publish", f"127.0.0.1:{PORT}:8000", "--entrypoint", "vllm", image, "serve", "/model"]
     argv += ["--load-format", "dummy", "--served-model-name", MODEL, "--max-model-len", "4096", "--max-num-seqs", "4"]
     # llama-benchy sends no temperature. The sampling of the model's generation_config takes time that the others save.

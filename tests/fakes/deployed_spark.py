@@ -41,5 +41,7 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     }
     facts["folders"] = list(built.folders)
     facts["files"] = {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files}
+    if built.link_path:
+        facts["files"][built.link_path] = ["5" * 64, "0600"]
     facts["env"] = {"added": [], "removed": [], "changed": [], "same": True}
     return facts

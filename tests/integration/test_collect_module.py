@@ -97,6 +97,7 @@ def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
         {
             "gemma/launch": f"#!/bin/sh\nexec docker run --env 'PEER_TOKEN={OLD}' --env-file env image\n",
             "gemma/env": f"VLLM_API_KEY={KEY}\nSHORT=1\n",
+            "gemma/link.key": f"{'5a' * 32}\n",
             "gemma/deployed.json": json.dumps(record),
             "gemma/previous/env": f"VLLM_API_KEY={OLD}\n",
             "gemma/previous/launch": "#!/bin/sh\n",

@@ -6,6 +6,7 @@ molecule/faults tests with real containers that a pair starts, ends and restarts
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
@@ -17,19 +18,27 @@ import pytest
 
 from vllm_spark.core import ports
 from vllm_spark.network import pair
-from vllm_spark.node import supervisor
-from vllm_spark.node.supervisor import GaveUpError, Link, LostError, Rank, Supervisor
+from vllm_spark.node.supervise import host, identity, link, meeting, starts, supervisor
+from vllm_spark.node.supervise import rank as rank_module
+from vllm_spark.node.supervise.handshake import LostError
+from vllm_spark.node.supervise.link import GaveUpError, Link
+from vllm_spark.node.supervise.rank import Rank
+from vllm_spark.node.supervise.supervisor import Supervisor
 
+KEY = "5a" * 32
 HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
 Talk = Callable[[Link, Link], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(supervisor, "READ_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(supervisor, "BEAT_S", 0.05)
-    monkeypatch.setattr(supervisor, "RETRY_S", 0.05)
-    monkeypatch.setattr(supervisor, "RUN_DIR", tmp_path)
+    monkeypatch.setattr(link, "READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(link, "BEAT_S", 0.05)
+    monkeypatch.setattr(meeting, "RETRY_S", 0.05)
+    monkeypatch.setattr(rank_module, "RUN_DIR", tmp_path)
+    monkeypatch.setattr(rank_module, "CONFIG_DIR", tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "link.key").write_text(f"{KEY}\n")
 
 
 def rank(number: int = 0, port: int = 0, peer: str = "127.0.0.1", **fields: Any) -> Rank:
@@ -42,9 +51,13 @@ def connected(talk: Talk) -> Any:
 
     async def scene() -> Any:
         met: asyncio.Queue[Link] = asyncio.Queue()
-        server = await asyncio.start_server(lambda r, w: met.put_nowait(Link(r, w)), "127.0.0.1", 0)
+
+        async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            met.put_nowait(await link.establish(reader, writer, rank(0)))
+
+        server = await asyncio.start_server(meet, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        worker = Link(*await asyncio.open_connection("127.0.0.1", port))
+        worker = await link.establish(*await asyncio.open_connection("127.0.0.1", port), rank(1))
         head = await met.get()
         try:
             return await asyncio.wait_for(talk(head, worker), 10)
@@ -66,7 +79,7 @@ def connected(talk: Talk) -> Any:
     ],
 )
 def test_differences_of_two_ranks(theirs: dict[str, Any], names: list[str]) -> None:
-    lines = supervisor.differences(HELLO, theirs)
+    lines = identity.differences(HELLO, theirs)
     assert len(lines) == len(names)
     assert all(name in line for name, line in zip(names, lines, strict=True))
 
@@ -75,12 +88,12 @@ def test_a_message_arrives_between_beats() -> None:
     async def talk(head: Link, worker: Link) -> Any:
         beating = asyncio.ensure_future(head.beat())
         await asyncio.sleep(0.4)  # longer than READ_TIMEOUT_S
-        await head.send({"start": "token"})
+        await head.send({"start": 1})
         message = await worker.expect("start")
         beating.cancel()
         return message
 
-    assert connected(talk) == {"start": "token"}
+    assert connected(talk) == {"start": 1}
 
 
 async def _silent(head: Link, worker: Link) -> None:
@@ -108,7 +121,7 @@ async def _noise(head: Link, worker: Link) -> None:
         (_silent, "silent for 0 s"),
         (_closed, "closed"),
         (_bye, "its container ended with status 1"),
-        (_noise, "which is not a message"),
+        (_noise, "not authentic"),
     ],
 )
 def test_the_error_names_how_the_peer_was_lost(talk: Talk, says: str) -> None:
@@ -132,21 +145,22 @@ def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link |
 
     async def scene() -> Link | None:
         head = Supervisor(rank(peer=peer))
-        head._hello = HELLO
-        server = await asyncio.start_server(head._accept, "127.0.0.1", 0)
+        head._meeting.hello = HELLO
+        server = await asyncio.start_server(head._meeting.accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
-        worker = Link(reader, writer)
-        await worker.send(theirs)
         try:
+            with contextlib.suppress(LostError):
+                await (await link.establish(reader, writer, rank(1))).send(theirs)
             await asyncio.sleep(0.2)
-            return head._links.get_nowait() if not head._links.empty() else None
+            links = head._meeting.links
+            return links.get_nowait() if not links.empty() else None
         finally:
-            worker.close()
+            writer.close()
             server.close()
 
     head = Supervisor(rank())
-    link = asyncio.run(scene())
-    return link, supervisor.read(head._state._path)
+    accepted = asyncio.run(scene())
+    return accepted, host.read(head._state._path)
 
 
 def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
@@ -154,8 +168,8 @@ def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
 
 
 def test_a_head_refuses_a_worker_that_runs_something_else(capsys: pytest.CaptureFixture[str]) -> None:
-    link, state = after_hello({**HELLO, "toolkit": "0.2.0 (def)"})
-    assert link is None
+    accepted, state = after_hello({**HELLO, "toolkit": "0.2.0 (def)"})
+    assert accepted is None
     assert state["state"] == "refused"
     assert "toolkit is 0.1.0 (abc) here and 0.2.0 (def) there" in state["why"]
     assert "Fix: deploy with both hosts in -l." in capsys.readouterr().out
@@ -229,7 +243,7 @@ def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch:
     async def scene(head: Link, worker: Link) -> int | None:
         mine, theirs = (worker, head) if number else (head, worker)
         one = Supervisor(rank(number, command=("sleep", "60"), api="127.0.0.1:9"))
-        await theirs.send({"start": "token"})
+        await theirs.send({"start": 1})
         beats = asyncio.ensure_future(theirs.beat())
         asyncio.get_running_loop().call_later(0.2, one._stop.set)
         try:
@@ -242,7 +256,7 @@ def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch:
     assert ended == [gently]
 
 
-HOUR = supervisor.WITHIN_S
+HOUR = starts.WITHIN_S
 
 
 @pytest.mark.parametrize(
@@ -257,14 +271,14 @@ HOUR = supervisor.WITHIN_S
     ],
 )
 def test_the_start_times_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
-    assert supervisor.start_times(past, restarts, HOUR) == {"restarts": restarts, "times": times}
+    assert starts.start_times(past, restarts, HOUR) == {"restarts": restarts, "times": times}
 
 
 def test_the_reason_of_the_last_end_survives_a_restart() -> None:
-    first = supervisor.State(rank())
+    first = host.State(rank())
     first.ended("other is lost")
-    supervisor.State(rank()).write("waiting", "for other")
-    assert supervisor.read(first._path) | {"since": 0} == {
+    host.State(rank()).write("waiting", "for other")
+    assert host.read(first._path) | {"since": 0} == {
         "state": "waiting",
         "why": "for other",
         "since": 0,
@@ -273,9 +287,8 @@ def test_the_reason_of_the_last_end_survives_a_restart() -> None:
 
 
 def test_a_rank_starts_despite_a_broken_state_file(tmp_path: Path) -> None:
-    (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "state.json").write_text("{")
-    state = supervisor.State(rank())
+    state = host.State(rank())
     state.write("waiting")
     assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "waiting"
 
@@ -284,7 +297,7 @@ def test_only_root_can_read_the_token_of_a_session(tmp_path: Path) -> None:
     file = tmp_path / "session.env"
     file.write_text("old")
     file.chmod(0o644)
-    supervisor.write_secret(file, "RAY_AUTH_TOKEN=1\n")
+    host.write_secret(file, "RAY_AUTH_TOKEN=1\n")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "RAY_AUTH_TOKEN=1\n"
 
@@ -295,7 +308,7 @@ def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: 
     one = pair.Pair(number, executor, "10.0.0.1", "eth1", "10.0.0.2", "spark2", {}, "1f")
     groups = pair.supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000")
     argv = [word for group in groups for word in group]
-    parsed = supervisor.parse([*argv[1:], "docker", "run", "--name", "vllm-demo"])
+    parsed = rank_module.parse([*argv[1:], "docker", "run", "--name", "vllm-demo"])
     assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", ports.SUPERVISOR_PORT)
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)
@@ -308,14 +321,13 @@ def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monke
     async def record(*argv: str) -> None:
         calls.append(argv)
 
-    monkeypatch.setattr(supervisor, "RUN_DIR", tmp_path)
-    monkeypatch.setattr(supervisor, "run_quietly", record)
-    monkeypatch.setattr(supervisor, "GOOD_S", 0.0)
-    rank = supervisor.parse(
+    monkeypatch.setattr(rank_module, "RUN_DIR", tmp_path)
+    monkeypatch.setattr(host, "run_quietly", record)
+    monkeypatch.setattr(starts, "GOOD_S", 0.0)
+    rank = rank_module.parse(
         ["--name", "demo", "--rank", "0", "--launch", "h", "--image", "i", "--address", "127.0.0.1",
          "--peer", "127.0.0.1", "--peer-host", "spark2", "--port", "1", "--api", "127.0.0.1:1", "--", "true"]
     )  # fmt: skip
-    rank.run_dir.mkdir()
     (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 4, "times": [1.0, 2.0, 3.0, 4.0]}))
 
     async def serve() -> bool:
@@ -337,7 +349,7 @@ def test_the_template_of_the_supervisor_prints_an_image() -> None:
     if listed.returncode or not listed.stdout.split():
         pytest.skip("no Docker engine with an image: the template cannot be parsed")
     image = listed.stdout.split()[0]
-    argv = ["docker", "image", "inspect", "--format", supervisor.IMAGE_CONTENT, image]
+    argv = ["docker", "image", "inspect", "--format", identity.IMAGE_CONTENT, image]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     platform, layers = done.stdout.split(" ")[:2]
     assert platform.startswith("linux/")

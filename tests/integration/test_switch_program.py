@@ -137,7 +137,14 @@ def test_the_other_deployment_replaces_the_first(spark: FakeSpark, capsys: pytes
     spark.add("b", share=0.5, bytes=0, floor_bytes=8 * GIB)
     assert switch.main(["--inside", "b"]) == 0
     assert (spark.unit("a"), spark.unit("b")) == (("inactive", "disabled"), ("active", "enabled"))
-    assert [call.split()[0] for call in spark.calls()] == ["stop", "reset-failed", "start", "disable", "enable"]
+    assert [call.split()[0] for call in spark.calls()] == [
+        "stop",
+        "reset-failed",
+        "reset-failed",
+        "start",
+        "disable",
+        "enable",
+    ]
     # Each engine got requests for its own model only.
     assert {model for model, _ in spark.requested} == {"m-b"}
     message = capsys.readouterr().out

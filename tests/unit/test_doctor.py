@@ -27,6 +27,7 @@ ODD = ["Traceback (most recent call last):", '  File "a.py", line 1, in a', "Val
 # The findings of each log, in their order.
 EXPECTED = {
     "sandbox-0.32-stopped.log": [],
+    "sandbox-0.32-stopped-status-1.log": [],
     "26b-a4b-bf16.log": [],
     "26b-a4b-fp8.log": [],
     "26b-a4b-nvfp4-marlin.log": [],

@@ -315,3 +315,19 @@ def test_names_that_the_head_overwrites_are_refused(
     assert refusal.id == "fabric-names-differ"
     assert version in refusal.what
     assert f"NCCL_SOCKET_IFNAME is ={mine.netdev} on spark1, ={other.netdev} on spark2" in refusal.what
+
+
+@pytest.mark.parametrize("name", ["';touch${IFS}M;'", "eth$(id)", "a\nb", '"', "`id`"])
+@pytest.mark.parametrize("kind", ["netdev", "hca"])
+def test_a_device_whose_name_a_shell_could_read_is_refused(pair_facts: Any, kind: str, name: str) -> None:
+    facts = pair_facts("one-cable")
+    used = HostFabric.parse("spark2", facts["spark2"]).links[0]
+    old = used.netdev.name if kind == "netdev" else used.hca.name
+    renamed = json.loads(json.dumps(facts).replace(json.dumps(old), json.dumps(name)))
+    facts["spark2"] = renamed["spark2"]
+    with pytest.raises(RefusedError) as refused:
+        fabric.choose(facts)
+    assert [refusal.id for refusal in refused.value.refusals] == ["fabric-name"]
+    message = str(refused.value)
+    assert f"spark2 has a fabric device with the name {name!r}" in message
+    assert "\n" not in message

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project_files import load_module
-from vllm_spark.node import supervisor
+from vllm_spark.node.supervise import identity
 
 load_module("spark_facts")
 DOCKER = sys.modules["ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker"]
@@ -103,9 +103,9 @@ def test_the_store_is_named(info: dict[str, Any], store: str) -> None:
 
 def test_the_supervisor_identifies_a_digest_and_a_content() -> None:
     content = 'linux/arm64 ["sha256:base"] ["PATH=/usr/bin"]'
-    assert supervisor.image_identity(PULLED, content) == DIGEST
-    assert supervisor.image_identity(PULLED, "") == ""
-    derived = supervisor.image_identity(DERIVED, content)
+    assert identity.image_identity(PULLED, content) == DIGEST
+    assert identity.image_identity(PULLED, "") == ""
+    derived = identity.image_identity(DERIVED, content)
     assert derived.startswith("sha256:")
-    assert derived == supervisor.image_identity(DERIVED, content)
-    assert derived != supervisor.image_identity(DERIVED, content.replace("base", "other"))
+    assert derived == identity.image_identity(DERIVED, content)
+    assert derived != identity.image_identity(DERIVED, content.replace("base", "other"))

@@ -113,3 +113,17 @@ def test_a_launch_that_never_passed_its_gates_does_not_become_the_previous_one(p
     place(launch="#!/bin/sh\nexec cat\n", keep_previous=True, keep_as="failed")
     assert (tmp_path / "demo" / "previous" / "launch").read_text() == "#!/bin/sh\nexec true\n"
     assert (tmp_path / "demo" / "failed" / "launch").read_text() == "#!/bin/sh\nexec false\n"
+
+
+def test_the_key_of_a_link_is_placed_for_root_alone_and_never_shown(place: Run, tmp_path: Path) -> None:
+    path, key = tmp_path / "demo" / "link.key", "5a" * 32
+    predicted = place(link_path=str(path), link_key=key, check=True)
+    first = place(link_path=str(path), link_key=key)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (f"{key}\n", 0o600)
+    # A deploy whose hosts have one key passes none.
+    kept = place(link_path=str(path), link_key="")
+    assert (kept["changed"], path.read_text()) == (False, f"{key}\n")
+    replaced = place(link_path=str(path), link_key="6b" * 32)
+    assert replaced["changed_paths"] == [str(path)]
+    assert replaced["diff"] == [{"prepared": f"{path}: changes (its content is secret)\n"}]
+    assert not any(key in json.dumps(result["diff"]) for result in (predicted, first, kept, replaced))

@@ -9,6 +9,9 @@ UNIT_FILE = f"{UNIT_DIR}/vllm@.service"
 
 PROGRAM_DIR = "/usr/local/lib/vllm-spark"
 SUPERVISOR = f"{PROGRAM_DIR}/supervise"
+# The modules of the supervisor, and the key of a pair's link in the folder of its deployment.
+SUPERVISOR_MODULES = f"{PROGRAM_DIR}/pair"
+LINK_KEY = "link.key"
 LIVENESS = f"{PROGRAM_DIR}/liveness"
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"

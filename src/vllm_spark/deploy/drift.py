@@ -77,6 +77,8 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     env = facts.get("env")
     if env and not env["same"]:
         yield f"env: {unit_state.env_change(env)}"
+    if planned.link_head:
+        yield "link.key: the Sparks of the pair do not have one key"
     if planned.reload:
         yield "systemd reloads its unit files"
     if not planned.settled:
@@ -91,15 +93,22 @@ def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
     names = [file.path for file in changed]
     launches = [name for name in names if name == _launch_path(planned)]
     units = [name.rpartition("/")[2] for name in names if name.startswith(host_layout.UNIT_DIR)]
-    others = [
-        name.rpartition("/")[2] for name in names if name not in launches and not name.startswith(host_layout.UNIT_DIR)
-    ]
+    others = dict.fromkeys(
+        _short(name) for name in names if name not in launches and not name.startswith(host_layout.UNIT_DIR)
+    )
     if launches:
         yield "launch"
     if units:
         yield f"units: {', '.join(units)}"
     if others:
         yield f"files: {', '.join(others)}"
+
+
+def _short(path: str) -> str:
+    """Return the name of a file. The modules of the supervisor have the name of its program."""
+    return (host_layout.SUPERVISOR if path.startswith(f"{host_layout.SUPERVISOR_MODULES}/") else path).rpartition("/")[
+        2
+    ]
 
 
 def _launch_path(planned: Plan) -> str:

@@ -100,7 +100,7 @@ def _programs(spec: Spec) -> Iterator[File]:
     yield File(UNIT_FILE, launch.unit_file())
     yield File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
     if spec.pair:
-        yield File(host_layout.SUPERVISOR, (paths.NODE / "supervisor.py").read_text(encoding="utf-8"), "0755")
+        yield from supervisor()
     if spec.rank == 0:
         yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
         for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
@@ -112,6 +112,22 @@ def _programs(spec: Spec) -> Iterator[File]:
             "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
         }
         yield File(f"{spec.config_dir}/liveness.json", _json(probe))
+
+
+def supervisor() -> Iterator[File]:
+    """Yield the modules of the supervisor as a package of their own, and last the program that starts them."""
+    folder = host_layout.SUPERVISOR_MODULES
+    for package in ("vllm_spark", "vllm_spark/node"):
+        yield File(f"{folder}/{package}/__init__.py", "")
+    for module in sorted((paths.NODE / "supervise").glob("*.py")):
+        yield File(f"{folder}/vllm_spark/node/supervise/{module.name}", module.read_text(encoding="utf-8"))
+    yield File(host_layout.SUPERVISOR, (paths.NODE / "supervise_launcher.py").read_text(encoding="utf-8"), "0755")
+
+
+def supervisor_folders() -> list[str]:
+    """Return the folders of the supervisor's modules, parents before children."""
+    folder = host_layout.SUPERVISOR_MODULES
+    return [folder, f"{folder}/vllm_spark", f"{folder}/vllm_spark/node", f"{folder}/vllm_spark/node/supervise"]
 
 
 def _mounted_files(spec: Spec) -> Iterator[File]:

@@ -14,7 +14,7 @@ from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import exclusion, files, images, launch, ranks, unit_state
+from vllm_spark.deploy import exclusion, files, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
@@ -42,6 +42,8 @@ class Plan:
     folders: Sequence[str] = ()
     files: Sequence[File] = ()
     env_path: str = ""
+    link_path: str = ""  # the key of a pair's link; empty for a deployment on one host
+    link_head: str = ""  # the host that draws a new key for all; empty if they have one key
     installed: bool = False  # all folders and files are on the host as planned, and its env file too
     keep_previous: bool = False  # the launch changes, so the files of the current one are kept
     keep_as: str = "previous"  # the folder for them: a launch that never passed its gates goes to failed
@@ -151,6 +153,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
     installs = files.files(spec, excluded, gate_request, deployed)
+    renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else [])]
     return Plan(
         unit=spec.deployment.unit,
@@ -163,7 +166,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         folders=folders,
         files=installs,
         env_path=f"{spec.config_dir}/env",
-        installed=_is_installed(spec, installs, facts),
+        link_path=link_key.path(spec),
+        link_head=spec.deployment.hosts[0] if renewed else "",
+        installed=_is_installed(spec, installs, facts) and not renewed,
         keep_previous=changes,
         keep_as="previous" if good else "failed",
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
@@ -180,7 +185,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
 def _folders(spec: Spec) -> list[str]:
     """Return the folders of every rank."""
     config = spec.config_dir
-    return [config, f"{config}/mounts", PROGRAM_DIR, f"{spec.site.cache_dir}/{spec.deployment.name}"]
+    pair = files.supervisor_folders() if len(spec.deployment.hosts) > 1 else []
+    return [config, f"{config}/mounts", PROGRAM_DIR, *pair, f"{spec.site.cache_dir}/{spec.deployment.name}"]
 
 
 def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:

@@ -16,8 +16,16 @@ SERVING = "Application startup complete."
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
 # The API server refuses one request and goes on. The next lines are that request's traceback.
 REQUEST = re.compile(r"Error in preprocessing prompt inputs|Error with model object=")
-# A server that is stopped from outside (v1/engine/core.py, 0.32.0). What it prints afterwards is not a failure.
-STOPPED = re.compile(r"\[shutdown\] .*\breceived signal=SIG(?:TERM|INT)")
+# A server that is stopped from outside (v1/engine/core.py and entrypoints/launchers/launcher.py, 0.32.0). What its
+# processes print afterwards is not a failure: the API server asks for the command of a process that it has just
+# killed, and psutil raises ZombieProcess or NoSuchProcess.
+STOPPED = re.compile(r"\[shutdown\] (?:.*\breceived signal=SIG(?:TERM|INT)|API server: shutdown triggered)")
+STOP_COMPLETE = "Application shutdown complete."  # uvicorn
+# The first lines of a start: of the launch, of systemd, of the engine (0.11 to 0.32), and of a start that is refused.
+STARTED = re.compile(
+    r"vllm-spark: launch |Start(?:ing|ed) vllm(?:@\S+)?\.service|vLLM API server version |non-default args: "
+    r"|Automatically detected platform |usage: vllm |docker: |Error response from daemon: "
+)
 # A frame of a C++ stack trace names the exception's type in its function.
 NATIVE_FRAME = re.compile(r"frame #\d+: ")
 FATAL = frozenset({"ERROR", "CRITICAL"})
@@ -67,5 +75,6 @@ MARKS = (
         "terminate",
         "OutOf",
     ),
+    *("vllm-spark: launch", "ing vllm", "ted vllm", "server version", "non-default args", "detected platform"),
     *("usage: ", "Segmentation", "Value error, ", "Assertion failed, ", '"MESSAGE":[', '"MESSAGE": ['),
 )

@@ -18,7 +18,8 @@ from typing import Any
 from vllm_spark.doctor import carriers, failure_lines, families
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
-from vllm_spark.doctor.signatures import Signature, harmless, notes, signatures
+from vllm_spark.doctor.server_state import ServerState
+from vllm_spark.doctor.signatures import Signature, is_harmless, notes, signatures
 from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
@@ -46,12 +47,8 @@ class Log:
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _refused: Finding | None = None
     _last_error: tuple[str, int] | None = None
-    _ended: tuple[str, int] | None = None
-    _serving: bool = False
-    _stopped: int | None = None  # the line that stopped a serving engine
-    _usage: bool = False
+    _state: ServerState = field(default_factory=ServerState)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
-    _request: bool = False  # a request was refused; its traceback does not end the server
     _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
     _carrier: re.Pattern[str] | None = None
     _lessons: int = _LESSONS
@@ -96,23 +93,23 @@ class Log:
             return self._logged(*self._last_error)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
             return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
-        return self._unrecognised(failure_lines.ENDED_CAUSE, *self._ended) if self._ended else None
+        return self._unrecognised(failure_lines.ENDED_CAUSE, *self._state.ended) if self._state.ended else None
 
     @property
     def stopped(self) -> int | None:
         """Return the number of the line that stopped a serving engine from outside; None if it was not stopped."""
-        return self._stopped
+        return self._state.stopped
 
     @property
     def served(self) -> bool:
-        """Return True if the log shows a server that started or answered."""
-        return self._serving
+        """Return True if the last start in the log led to a server that started or answered."""
+        return self._state.serving
 
     def unrecognised(self) -> list[Finding]:
         """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
         that ends in a failure without any of them has one finding that says so."""
         found = [
-            *(finding for finding in self._exceptions(UNRECOGNISED) if not _is_harmless(finding.line)),
+            *(finding for finding in self._exceptions(UNRECOGNISED) if not is_harmless(finding.line)),
             *self._logged_errors(UNRECOGNISED),
         ]
         if not found and all(finding.severity == "warning" for finding in self.findings()):
@@ -122,11 +119,11 @@ class Log:
                 for raised in chain.raised
                 if not chain.known
                 and not ORDERLY.search(raised.line)
-                and not _is_harmless(raised.line)
-                and (self._stopped is None or raised.number < self._stopped)
+                and not is_harmless(raised.line)
+                and self._state.counts(raised.number)
             )
-            cut = None if self._serving or self._request else self._tracebacks.unfinished
-            ended = self._ended or next(wrappers, None) or cut
+            cut = None if self._state.serving or self._state.request else self._tracebacks.unfinished
+            ended = self._state.ended or next(wrappers, None) or cut
             return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
         return found
 
@@ -216,9 +213,16 @@ class Log:
     def _read_error(self, number: int, entry: LogEntry) -> None:
         """Search a line for an error, without signatures."""
         text = entry.text.strip()
-        self._note_state(number, entry, text)
-        if self._serving and entry.process.lower().startswith("apiserver"):
+        served = self._state.serving
+        self._state.read(number, entry, text)
+        if served and not self._state.serving:
+            self._start_again(number)
+        elif self._state.serving and not served:
+            self._noted.update(note for note in notes() if note.search(text))
+        if self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver"):
             return  # once it serves, the API server logs errors of requests
+        if self._state.stopping and not self._tracebacks.busy:
+            return  # what the processes print while they are stopped
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
         # An indented line belongs to the message above it.
@@ -227,12 +231,19 @@ class Log:
         if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
             self._counts[kind] += 1
             self._last_error = (text, number)
-        elif refused := self._refusal(text):
+        elif refused := self._state.refusal(text):
             self._refused = self._refused or self._unrecognised(refused, text, number)
             self._count_error(kind, self._unrecognised(refused, text, number))
         elif self._is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
             self._count_error(kind, self._logged(text, number))
+
+    def _start_again(self, number: int) -> None:
+        """Forget what only the earlier start excused: the next one has not served yet."""
+        excused = {signature.id for signature in signatures() if signature.unless in self._noted}
+        repaired = {name for name in excused if self._last.get(name, 0) < number}
+        self._findings = {key: finding for key, finding in self._findings.items() if key[0] not in repaired}
+        self._noted -= {signature.unless for signature in signatures() if signature.unless}
 
     def _is_error(self, entry: LogEntry, text: str, kind: str | None) -> bool:
         """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
@@ -249,27 +260,9 @@ class Log:
         self._dull.add(kind)
         return False
 
-    def _note_state(self, number: int, entry: LogEntry, text: str) -> None:
-        """Note what a line says of the server: it serves, it ended, or its usage is printed."""
-        if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
-            self._serving, self._ended, self._stopped = True, None, None
-        elif self._serving and failure_lines.STOPPED.search(text):
-            self._stopped = number
-        self._request = self._request or bool(failure_lines.REQUEST.match(text))
-        ended = entry.level not in NOT_FATAL and failure_lines.ENDED.search(text)
-        if ended and self._stopped is None and not _is_harmless(text):
-            self._ended = (text, number)
-        self._usage = self._usage or text.startswith("usage: ")
-
-    def _refusal(self, text: str) -> str:
-        """Return what refused to start the engine according to this line, or an empty text."""
-        if failure_lines.PROGRAM_ERROR.match(text) or (self._usage and failure_lines.USAGE_ERROR.match(text)):
-            return "the engine refused its command line"
-        return "Docker did not start the container" if failure_lines.DOCKER_ERROR.match(text) else ""
-
     def _count_error(self, kind: str | None, finding: Finding) -> None:
         if kind is not None and (kind in self._errors or len(self._errors) < _KINDS):
-            self._errors.setdefault(kind, None if _is_harmless(finding.line) else finding)
+            self._errors.setdefault(kind, None if is_harmless(finding.line) else finding)
             self._counts[kind] += 1
 
     def _logged(self, text: str, number: int) -> Finding:
@@ -301,10 +294,6 @@ def _literals() -> list[tuple[Signature, tuple[str, ...]]]:
 
 def _number(finding: Finding) -> int:
     return finding.number
-
-
-def _is_harmless(text: str) -> bool:
-    return any(line.pattern.search(text) for line in harmless())
 
 
 def _finding(signature: Signature, match: re.Match[str], file: str, number: int) -> Finding:

@@ -128,6 +128,11 @@ def harmless() -> tuple[Harmless, ...]:
     )
 
 
+def is_harmless(text: str) -> bool:
+    """Return True if the text is a known harmless line."""
+    return any(line.pattern.search(text) for line in harmless())
+
+
 @cache
 def notes() -> tuple[re.Pattern[str], ...]:
     """Return what a log is searched for only because a signature depends on it."""

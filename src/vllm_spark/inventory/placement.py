@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vllm_spark.core.engine_version import release
@@ -10,6 +11,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.recipe import lockfile
 
+HOST_NAME = register("host-name", runbook="inventory-refused")
 UNKNOWN_HOST = register("unknown-host", runbook="inventory-refused")
 NOTHING_HERE = register("nothing-here", runbook="inventory-refused")
 HOST_COUNT = register("host-count", runbook="inventory-refused")
@@ -22,15 +24,24 @@ SECRET_EMPTY = register("secret-empty", runbook="secrets")
 
 # The first release with --nnodes.
 MP_NODES_SINCE = (0, 12)
+# The launch of a rank contains the name of the other host, in a comment too, and root runs the launch.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
 
 def host_refusals(
     deployments: Sequence[Deployment], sparks: Collection[str], limit: Sequence[str]
 ) -> Iterator[Refusal]:
-    """Yield a refusal per host that is not in the group `sparks`, and one if no deployment is within the limit."""
+    """Yield a refusal per host whose name is not plain or that is not in the group `sparks`, and one if no deployment
+    is within the limit."""
     for deployment in deployments:
         for host in deployment.hosts:
-            if host not in sparks:
+            if not PLAIN_NAME.fullmatch(host):
+                yield HOST_NAME(
+                    what=f"deployment {deployment.name} names {host!r}",
+                    expected="a name of letters, digits and . _ : -, because launches contain it",
+                    fix="rename it in the inventory and in hosts of the deployment; ansible_host keeps its address.",
+                )
+            elif host not in sparks:
                 yield UNKNOWN_HOST(
                     what=f"deployment {deployment.name} names {host}",
                     expected=f"hosts of the group sparks: {', '.join(sparks)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
@@ -15,8 +16,13 @@ FABRIC_NO_ADDRESS = register("fabric-no-address", runbook="fabric-no-address")
 FABRIC_TWINS_ONE_SUBNET = register("fabric-twins-one-subnet", runbook="fabric-twins-one-subnet")
 FABRIC_MTU = register("fabric-mtu", runbook="fabric-mtu")
 FABRIC_SAME_ADDRESS = register("fabric-same-address", runbook="fabric-same-address")
+FABRIC_NAME = register("fabric-name", runbook="fabric-netdev")
 FABRIC_NO_GID = register("fabric-no-gid", runbook="fabric-no-gid")
 FABRIC_NONE = register("fabric-none", runbook="fabric-none")
+
+# The kernel accepts every name without a slash and white space. The firewall rules of a launch contain the netdev's,
+# and root runs the launch.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 # Of a host on which DGX OS has powered the ConnectX-7 down.
 NO_CABLE = "no cable, and without one DGX OS powers the NIC down (/etc/nvidia/cx7-hotplug-enabled)"
@@ -28,6 +34,7 @@ def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequ
     """Yield every reason why the two hosts cannot share a fabric. `rails` and `crowded` are those of links.rails."""
     single = [
         *_no_devices(fabrics),
+        *_odd_names(fabrics),
         *_twins_in_one_subnet(fabrics, crowded),
         *_mtu(fabrics, rails),
         *_same_address(fabrics),
@@ -65,6 +72,18 @@ def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
                 f"{f' ({fabric.error})' if fabric.error else ''}",
                 expected="an address on each, each in its own subnet",
                 fix="vllm_fabric in the inventory and ansible-playbook fabric.yml, or netplan as the runbook shows.",
+            )
+
+
+def _odd_names(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
+    for fabric in fabrics:
+        names = dict.fromkeys(name for link in fabric.links for name in (link.netdev.name, link.hca.name))
+        odd = [name for name in names if not PLAIN_NAME.fullmatch(name)]
+        if odd:
+            yield FABRIC_NAME(
+                what=f"{fabric.host} has a fabric device with the name {', '.join(map(repr, odd))}",
+                expected="names of letters, digits and . _ -, because launches contain them",
+                fix="remove the udev rule or the .link file that gives this name, then reboot that host.",
             )
 
 

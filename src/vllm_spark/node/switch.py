@@ -171,6 +171,8 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     started_at = time.monotonic()
     if stop and not step("stop_s", systemctl("stop", *map(unit, stop)), started_at):
         return done
+    if stop:
+        systemctl("reset-failed", *map(unit, stop))  # an engine that is stopped may end with status 1
     if not name:
         return done
     started_at = time.monotonic()
