@@ -25,14 +25,14 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         if self.check_mode:
             return {}
-        if opened := self.args.get("opened"):
-            self._ssh("cancel", opened["forwards"])
-            bundle_server.stop(opened["process"])
+        if earlier := self.args.get("opened"):
+            self._ssh("cancel", earlier["forwards"])
+            bundle_server.stop(earlier["process"])
             return {}
-        process, ports = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
+        process, opened = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
         forwards = [
-            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{ports['weights']}",
-            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{ports['images']}",
+            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{opened['weights']}",
+            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{opened['images']}",
         ]
         if detail := self._ssh("forward", forwards):
             bundle_server.stop(process)
@@ -42,7 +42,7 @@ class ActionModule(SparkAction):
                 fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
             )
             raise RefusedError([refusal])
-        return {"process": process, "forwards": forwards}
+        return {"process": process, "forwards": forwards, "manifests": opened["manifests"]}
 
     def _ssh(self, request: str, forwards: list[str]) -> str:
         """Send a control request to the ssh master of Ansible's connection. Returns ssh's error message, or nothing."""

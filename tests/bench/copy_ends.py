@@ -23,6 +23,7 @@ from typing import Any
 
 from vllm_spark.node.pull import run
 from vllm_spark.node.pull.checksums import ChecksumCache
+from vllm_spark.node.pull.model_files import parse
 from vllm_spark.node.pull.partial_file import PartialFile
 
 BLOCK = 1 << 20
@@ -55,7 +56,7 @@ def tree(params: dict[str, Any]) -> dict[str, Any]:
     manifest = {"repository": "bench/copy", "commit": COMMIT, "files": entries}
     (root / ".vllm-spark" / f"{COMMIT}.json").write_text(json.dumps(manifest))
     os.sync()
-    return {"bytes": sum(entry["size"] for entry in entries)}
+    return {"bytes": sum(entry["size"] for entry in entries), "manifest": parse(json.dumps(manifest)).sha256}
 
 
 def drop(_: dict[str, Any]) -> dict[str, Any]:

@@ -135,13 +135,13 @@ class Quoted(End):
         return End.popen(self, shlex.quote(command), **more)
 
 
-def copy(sender: End, receiver: End, cold: bool) -> tuple[float, float, float, int]:
+def copy(sender: End, receiver: End, cold: bool, manifest: str) -> tuple[float, float, float, int]:
     """Return the seconds of an unverified copy, a first and a second copy, and the bytes of the second."""
     params = {
         "address": sender.address,
         "port": PORT,
         "token": "bench",
-        "sources": [{"folder": FOLDER, "commit": COMMIT}],
+        "sources": [{"folder": FOLDER, "commit": COMMIT, "manifest": manifest}],
     }
     with sender.job("serve-files", {**params, "hub": sender.hub}) as serving:
         seconds = []
@@ -235,14 +235,14 @@ def main() -> int:
     with ends(args.here) as (sender, receiver):
         for end in (sender, receiver):
             end.place()
-        sender.call("tree", hub=sender.hub, size=size)
+        manifest = str(sender.call("tree", hub=sender.hub, size=size)["manifest"])
         for _ in range(args.rounds):
             cold = not args.here and sender.call("drop")["dropped"]
             took["read"].append(sender.call("read", hub=sender.hub)["seconds"])
             took["write"].append(receiver.call("write", hub=f"{receiver.folder}/written", size=size)["seconds"])
             took["wire"].append(wire(sender, receiver, size))
             took["sha256"].append(receiver.call("sha256", size=size)["seconds"])
-            unverified, first, second, moved = copy(sender, receiver, cold)
+            unverified, first, second, moved = copy(sender, receiver, cold, manifest)
             took["unverified"].append(unverified)
             took["copy"].append(first)
             took["again"].append(second)

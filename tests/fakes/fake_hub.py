@@ -32,12 +32,20 @@ def listing(file: Path, root: Path) -> dict[str, Any]:
 
 
 class Hub(ThreadingHTTPServer):
-    """`requests` has every method and path with its range. `damage` is a path that is sent damaged `damages` times."""
+    """`requests` has every method and path with its range. `damage` is a path that is sent damaged `damages` times.
+
+    As the hub does, it redirects files with a sha256 to another address if `redirects`. `answers` are statuses with
+    headers for the next requests of files. `cuts` are numbers of bytes after which the next contents end. `token` is
+    required if it is set. `longer` is a path that is sent with bytes that the list does not have.
+    """
 
     daemon_threads = True
 
     def __init__(self, folder: Path, address: tuple[str, int]) -> None:
         self.folder, self.requests, self.damage, self.damages = folder, [], "", 0
+        self.redirects, self.token, self.longer = False, "", ""
+        self.answers: list[tuple[int, dict[str, str]]] = []
+        self.cuts: list[int] = []
         super().__init__(address, _Handler)
 
 
@@ -47,9 +55,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append(f"{self.command} {path} {self.headers.get('Range', '')}".strip())
+        if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            return self._reply(401, b'{"error": "Invalid username or password."}', {})
         if info := INFO.fullmatch(path):
             return self._info(info["repository"], info["commit"], info["kind"])
-        if file := FILE.fullmatch(path):
+        if file := FILE.fullmatch(path.removeprefix("/cdn")):
+            if self.server.answers and self.command == "GET":
+                status, headers = self.server.answers.pop(0)
+                return self._reply(status, b"{}", headers)
             return self._file(file["repository"], file["commit"], file["path"])
         return self._reply(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
 
@@ -97,10 +110,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not (root / path).is_file():
             return self._reply(404, b"", {"X-Error-Code": "EntryNotFound"})
         file, content = listing(root / path, root), (root / path).read_bytes()
+        if path == self.server.longer:
+            content += b"more"
         if path == self.server.damage and self.server.damages and self.command == "GET":
             self.server.damages -= 1
             content = content[:-1] + bytes([content[-1] ^ 1])
         headers = {"ETag": f'"{file.get("sha256", file["oid"])}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if self.server.redirects and "sha256" in file and not self.path.startswith("/cdn"):
+            linked = {"X-Linked-ETag": headers["ETag"], "X-Linked-Size": str(file["size"])}
+            return self._reply(302, b"", {**headers, **linked, "Location": f"/cdn{self.path}"})
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not match:
             return self._reply(200, content, headers)
@@ -114,7 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            cut = self.server.cuts.pop(0) if self.server.cuts and len(body) > self.server.cuts[0] else None
+            self.wfile.write(body[:cut])
 
     def log_message(self, *_: object) -> None:
         """Log nothing: `requests` has every request."""

@@ -36,18 +36,23 @@ UNLIMITED = 1 << 40
 
 def write_model(hub: Path, files: Files = FILES, commit: str = COMMIT) -> Source:
     """Write a model as huggingface_hub leaves it in a cache, with the manifest of a pull."""
-    source = Source(hub, FOLDER, commit)
+    source, manifest = Source(hub, FOLDER, commit), manifest_of(files, commit)
+    for entry in manifest.files:
+        blob = source.blob(entry)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(files[entry.path])
+        source.link(entry)
+    source.write_manifest(manifest)
+    return source
+
+
+def manifest_of(files: Files, commit: str = COMMIT) -> Manifest:
+    """Return the manifest of a pull from the hub: small files have git's hash as their blob."""
     entries = []
     for path, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
-        entry = Entry(path, len(content), sha256, sha256 if len(content) > 1000 else git_sha1(content))
-        blob = source.blob(entry)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        blob.write_bytes(content)
-        source.link(entry)
-        entries.append(entry)
-    source.write_manifest(Manifest(REPOSITORY, commit, tuple(entries)))
-    return source
+        entries.append(Entry(path, len(content), sha256, sha256 if len(content) > 1000 else git_sha1(content)))
+    return Manifest(REPOSITORY, commit, tuple(entries))
 
 
 def snapshot_files(hub: Path, commit: str = COMMIT) -> dict[str, bytes]:
@@ -56,9 +61,10 @@ def snapshot_files(hub: Path, commit: str = COMMIT) -> dict[str, bytes]:
     return {str(file.relative_to(snapshot)): file.read_bytes() for file in snapshot.rglob("*") if file.is_file()}
 
 
-def request(hub: Path, port: int, **more: Any) -> dict[str, Any]:
-    """Return a request of fetch-peer or serve-files."""
-    models = {"hub": str(hub), "sources": [{"folder": FOLDER, "commit": COMMIT, "repository": REPOSITORY}]}
+def request(hub: Path, port: int, files: Files = FILES, **more: Any) -> dict[str, Any]:
+    """Return a request of fetch-peer or serve-files for a model with these files."""
+    ref = {"folder": FOLDER, "commit": COMMIT, "repository": REPOSITORY, "manifest": manifest_of(files).sha256}
+    models = {"hub": str(hub), "sources": [ref]}
     return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 2, "streams": 4, **more}
 
 

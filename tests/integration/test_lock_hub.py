@@ -14,6 +14,8 @@ from fakes.fake_http import Reply, serving
 from project_files import DATA
 from vllm_spark.core import own_process
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.node.pull.files import git_sha1
+from vllm_spark.node.pull.model_files import Entry, Manifest
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
@@ -21,6 +23,7 @@ from vllm_spark.recipe import loader, lockfile
 
 COMMIT = "c0ffee" + "0" * 34
 SMALL = b"# a program that the checkpoint ships\n"
+CONFIG = b"{}"
 LARGE = "d" * 64
 RIGHT, WRONG = "hf_right", "hf_wrong"
 DIGEST = f"sha256:{'5' * 64}"
@@ -31,12 +34,25 @@ def file(path: str, size: int, **more: object) -> dict[str, object]:
     return {"type": "file", "path": path, "size": size, "oid": "1" * 40, **more}
 
 
+# A small file that is not taken, a small one that is, and a large one.
+LISTED = [
+    {"rfilename": "patched.py", "size": len(SMALL), "blobId": "1" * 40},
+    {"rfilename": "config.json", "size": len(CONFIG), "blobId": git_sha1(CONFIG)},
+    {
+        "rfilename": "model.safetensors",
+        "size": 20,
+        "blobId": "2" * 40,
+        "lfs": {"sha256": LARGE, "size": 20, "pointerSize": 130},
+    },
+]
 # The endpoints that `lock` uses: a model's main branch, the files of a commit, and one file.
 RESPONSES = {
     "/api/models/owner/Model/revision/main": Reply({"id": "owner/Model", "sha": COMMIT}),
+    f"/api/models/owner/Model/revision/{COMMIT}": Reply({"id": "owner/Model", "sha": COMMIT, "siblings": LISTED}),
     "/api/models/owner/gated/revision/main": Reply({}, status=403, headers={"X-Error-Code": "GatedRepo"}),
     "/api/models/owner/odd/revision/main": Reply({"error": "maintenance"}, status=418),
     f"/api/models/owner/Model/paths-info/{COMMIT}": Reply([file("patched.py", len(SMALL))]),
+    f"/owner/Model/resolve/{COMMIT}/config.json": Reply(CONFIG, headers={"ETag": '"2"', "X-Repo-Commit": COMMIT}),
     f"/owner/Model/resolve/{COMMIT}/patched.py": Reply(SMALL, headers={"ETag": '"1"', "X-Repo-Commit": COMMIT}),
     f"/api/models/owner/Large/paths-info/{COMMIT}": Reply(
         [file("template.jinja", 20, lfs={"oid": LARGE, "size": 20, "pointerSize": 130})]
@@ -44,6 +60,16 @@ RESPONSES = {
     f"/api/models/owner/Huge/paths-info/{COMMIT}": Reply([file("model.safetensors", 1 << 40)]),
     f"/api/models/owner/Empty/paths-info/{COMMIT}": Reply([]),
 }
+
+
+MANIFEST = Manifest(
+    "owner/Model",
+    COMMIT,
+    (
+        Entry("config.json", len(CONFIG), hashlib.sha256(CONFIG).hexdigest(), git_sha1(CONFIG)),
+        Entry("model.safetensors", 20, LARGE, LARGE),
+    ),
+)
 
 
 def hub_response(path: str, headers: Mapping[str, str]) -> Reply:
@@ -154,7 +180,7 @@ def test_lock_resolves_the_recipes_within_the_limit(folder: Path) -> None:
         lockfile.write(folder / "lock.yml", first.after)
         second = run(folder, images, models)
     assert first.before == ""
-    assert len(first.lines) == 3
+    assert len(first.lines) == 4
     assert all(": new, " in line for line in first.lines)
     assert second.after == second.before == first.after
     document = loader.load("open", (folder,)).document
@@ -177,8 +203,11 @@ def test_lock_reports_a_digest_of_the_recipe_and_checks_it_only_with_lock_verify
         assert requests == []
         with pytest.raises(RefusedError, match="is for linux/amd64 — expected: linux/arm64"):
             run(folder, images, models, limit=("spark2",), verify=True)
-    assert lines == ("recipe closed pins image images.test/owner/engine:nightly-1 itself, "
-                    "not checked (-e lock_verify=true checks it)",)  # fmt: skip
+    assert lines == (
+        "recipe closed pins image images.test/owner/engine:nightly-1 itself, "
+        "not checked (-e lock_verify=true checks it)",
+        f"manifest owner/Model@{COMMIT}: new, {MANIFEST.sha256}",
+    )
 
 
 PLACED = [
@@ -240,7 +269,7 @@ def test_lock_refuses_an_unknown_name(more: dict[str, object], message: str, fol
 
 def test_lock_resolves_named_recipes_without_a_deployment(folder: Path) -> None:
     with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
-        assert len(run(folder, images, models, limit=(), recipes=("open",)).lines) == 3
+        assert len(run(folder, images, models, limit=(), recipes=("open",)).lines) == 4
 
 
 def test_the_file_is_unchanged_if_the_registry_is_down(folder: Path) -> None:

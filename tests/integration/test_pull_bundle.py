@@ -20,8 +20,8 @@ from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, TOKEN, fetch, 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.pull import blob_cache
 from vllm_spark.node.pull.blob_cache import BlobCache
+from vllm_spark.node.pull.job import JobError
 from vllm_spark.node.pull.model_files import Source
-from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.transfer import bundle, bundle_server
 from vllm_spark.transfer.bundle import BundledImage, BundleRequest, RemoteSources
@@ -199,7 +199,7 @@ def test_a_client_with_the_token_can_read_a_finished_bundle(tmp_path: Path, fini
             len(list(blob_cache.mirror_image(cache, IMAGE_REPOSITORY, image.digest, ("linux/arm64",))))
             == len(image.layers) + 1
         )
-        with pytest.raises(BlobError, match="401"):
+        with pytest.raises(JobError, match="does not prove that it belongs to this run"):
             BlobCache(tmp_path / "x", Upstream(upstream.url, "x", "guessed")).manifest(IMAGE_REPOSITORY, image.digest)
     finally:
         bundle_server.stop(process)

@@ -20,6 +20,7 @@ from fakes.model_copies import (
     FaultyRelay,
     fetch,
     file_server,
+    manifest_of,
     request,
     snapshot_files,
     write_model,
@@ -30,6 +31,7 @@ from vllm_spark.node.pull.files import StoppedError
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.model_files import Entry, ManifestError, Source, parse
 from vllm_spark.node.pull.partial_file import PartialFile
+from vllm_spark.node.pull.peer_server import PeerLogin
 
 SIZE = sum(map(len, FILES.values()))
 BIG = "model-00001-of-00002.safetensors"
@@ -183,7 +185,7 @@ def test_a_damaged_copy_of_the_sender_is_reported(head: Path, worker: Path) -> N
 # name -> change to the request
 REFUSED = {
     "another token": {"token": "guessed"},
-    "another model": {"sources": [{"folder": "models--a--b", "commit": COMMIT}]},
+    "another model": {"sources": [{"folder": "models--a--b", "commit": COMMIT, "manifest": "0" * 64}]},
 }
 
 
@@ -199,9 +201,8 @@ def test_another_token_or_model_is_refused(head: Path, worker: Path, name: str) 
 def test_no_other_file_is_served(head: Path, path: str) -> None:
     (head / "secret").write_text("x")
     with file_server(head) as server:
-        client = range_client.RangeClient(
-            ("127.0.0.1", server.server_port), TOKEN, JobProgress(), Event(), idle_timeout_s=1
-        )
+        login = PeerLogin(("127.0.0.1", server.server_port), TOKEN)
+        client = range_client.RangeClient(login, JobProgress(), Event(), idle_timeout_s=1)
         assert client.get(f"/{path}")[0] == 404
 
 
@@ -212,7 +213,8 @@ def test_two_commits_share_equal_files(head: Path, worker: Path) -> None:
         fetch(worker, server.server_port)
     write_model(head, changed, later)
     with file_server(head, commit=later) as server:
-        result = fetch(worker, server.server_port, sources=[{"folder": FOLDER, "commit": later}])
+        ref = {"folder": FOLDER, "commit": later, "manifest": manifest_of(changed, later).sha256}
+        result = fetch(worker, server.server_port, sources=[ref])
     assert result["moved"] == len(changed["config.json"])
     assert snapshot_files(worker, later) == changed
     assert snapshot_files(worker) == FILES
@@ -266,11 +268,11 @@ BAD_MANIFESTS = {
 
 @pytest.mark.parametrize("name", BAD_MANIFESTS)
 def test_an_invalid_manifest_is_refused(name: str) -> None:
-    good = {"path": "a", "size": 1, "sha256": "0" * 64, "blob": "0" * 64}
+    good = {"path": "a.json", "size": 1, "sha256": "0" * 64, "blob": "0" * 64}
     document = {"repository": "o/m", "commit": COMMIT, "files": [good]}
-    assert parse(document).size == 1
+    assert parse(json.dumps(document)).size == 1
     with pytest.raises(ManifestError):
-        parse({**document, "files": [{**good, **BAD_MANIFESTS[name]}]})
+        parse(json.dumps({**document, "files": [{**good, **BAD_MANIFESTS[name]}]}))
 
 
 @pytest.fixture

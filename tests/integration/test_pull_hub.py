@@ -12,10 +12,10 @@ import pytest
 
 import loopback
 from fakes.fake_hub import Hub
-from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, snapshot_files
+from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, manifest_of, snapshot_files
 from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import Manifest, ManifestError, Source
+from vllm_spark.node.pull.model_files import Manifest, ManifestError, OtherManifestError, Source
 
 BIG = "model-00001-of-00002.safetensors"
 
@@ -145,3 +145,79 @@ def test_an_unreachable_hub_is_reported(model: Source, monkeypatch: pytest.Monke
         with pytest.raises(JobError) as refused:
             ensure(model)
     assert refused.value.reason == "hub-down"
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a tenth of the real time between attempts."""
+    monkeypatch.setattr(hub_fetch, "RETRY_DELAYS_S", (0.1, 0.1))
+    monkeypatch.setattr(hub_fetch, "MAX_RETRY_AFTER_S", 0.3)
+
+
+def test_large_files_come_from_a_redirect(hub: Hub, model: Source) -> None:
+    hub.redirects = True
+    ensure(model)
+    assert snapshot_files(model.hub) == FILES
+    assert any(line.startswith("GET /cdn/") for line in hub.requests)
+
+
+def test_a_lost_connection_is_resumed_by_a_range(hub: Hub, model: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The library resumes at a multiple of this.
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 10_000)
+    hub.cuts = [100_000]
+    ensure(model)
+    assert snapshot_files(model.hub) == FILES
+    assert any("bytes=" in line for line in hub.requests), "the rest is requested, not the whole file"
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_hub_is_asked_again(hub: Hub, model: Source, status: int) -> None:
+    hub.answers = [(status, {"Retry-After": "1"})]
+    ensure(model)
+    assert hub.answers == []
+    assert snapshot_files(model.hub) == FILES
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_stays_busy_is_reported(
+    hub: Hub, model: Source, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The library itself has asked several times by then.
+    monkeypatch.setattr(hub_fetch, "RETRY_DELAYS_S", ())
+    hub.answers = [(status, {"Retry-After": "1"})] * 200
+    with pytest.raises(JobError, match=str(status)) as refused:
+        ensure(model)
+    assert refused.value.reason == "hub-down"
+    assert not model.manifest_file.exists()
+
+
+def test_a_refused_token_is_a_login_error(hub: Hub, model: Source) -> None:
+    hub.token = "hf_right"
+    with pytest.raises(JobError) as refused:
+        ensure(model)
+    assert refused.value.reason == "hub-login"
+
+
+def test_a_file_that_changes_its_size_is_reported(hub: Hub, model: Source) -> None:
+    hub.longer = BIG
+    with pytest.raises(JobError) as refused:
+        ensure(model)
+    assert refused.value.reason in {"corrupt", "hub-down"}
+    assert not model.manifest_file.exists() or BIG not in snapshot_files(model.hub)
+
+
+def test_only_files_that_an_engine_reads_are_downloaded(hub: Hub, model: Source, tmp_path: Path) -> None:
+    root = tmp_path / "outside" / REPOSITORY / COMMIT
+    (root / "evil.py").write_text("import os")
+    (root / "pytorch_model.bin").write_bytes(b"pickle" * 1000)
+    manifest, _ = ensure(model)
+    assert manifest.sha256 == manifest_of(FILES).sha256
+    assert snapshot_files(model.hub) == FILES
+
+
+def test_a_hub_with_another_list_than_the_lock_file_is_refused(hub: Hub, model: Source) -> None:
+    other = Source(model.hub, FOLDER, COMMIT, accepted="0" * 64)
+    with pytest.raises(OtherManifestError, match=manifest_of(FILES).sha256):
+        ensure(other)
+    assert not model.manifest_file.exists()

@@ -68,7 +68,7 @@ def has_chunk(host: Path) -> bool:
 
 
 def fetch_request(host: Path, port: int) -> dict[str, Any]:
-    return {**request(host / "worker", port), "streams": 1, "idle_timeout_s": 30}
+    return {**request(host / "worker", port, FILES), "streams": 1, "idle_timeout_s": 30}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -94,7 +94,7 @@ def test_a_stopped_copy_is_continued_by_the_next(host: Path, number: signal.Sign
 def test_both_sides_as_processes(host: Path) -> None:
     sources = [{"folder": FOLDER, "commit": COMMIT}]
     port = loopback.free_port()
-    server = start(host, "serve-files", request(host / "head", port))
+    server = start(host, "serve-files", request(host / "head", port, FILES))
     assert start(host, "fetch-peer", fetch_request(host, port)).wait(DEADLINE_S) == 0
     server.terminate()
     assert server.wait(DEADLINE_S) == 0
@@ -107,7 +107,7 @@ def test_both_sides_as_processes(host: Path) -> None:
 
 
 def test_a_server_without_requests_ends(host: Path) -> None:
-    idle = {**request(host / "head", loopback.free_port()), "idle_timeout_s": 0.1}
+    idle = {**request(host / "head", loopback.free_port(), FILES), "idle_timeout_s": 0.1}
     assert start(host, "serve-files", idle).wait(DEADLINE_S) == 0
     assert result(host, "serve-files") == {"ok": True, "sent": 0}
 

@@ -394,7 +394,8 @@ def test_check_mode_names_the_parts_of_a_bundle(spec: Spec, tmp_path: Path) -> N
 @pytest.mark.parametrize(("status", "stopped"), [(0, []), (255, [42])])
 def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, {"weights": 5001, "images": 5002}))
+    opened_servers = {"weights": 5001, "images": 5002, "manifests": {"folder/commit": "abc"}}
+    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, opened_servers))
     monkeypatch.setattr(bundle_server, "stop", ended.append)
     done = SimpleNamespace(returncode=status, stderr="no master\n")
     monkeypatch.setattr(subprocess, "run", lambda argv, **_: done)
@@ -403,7 +404,7 @@ def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monk
         assert "no master" in fails(run, "vllm_pull_carry", folder="/bundle", token="")
     else:
         opened = run.act("vllm_pull_carry", folder="/bundle", token="")
-        assert opened["process"] == 42
+        assert (opened["process"], opened["manifests"]) == (42, {"folder/commit": "abc"})
         assert [forward.rpartition(":")[2] for forward in opened["forwards"]] == ["5001", "5002"]
         assert run.act("vllm_pull_carry", opened=opened) == {"changed": False}
         stopped = [42]
@@ -422,7 +423,10 @@ def test_a_pull_is_resolved_for_a_host(spec: Spec) -> None:
 def test_a_pull_is_planned_and_proven(spec: Spec, good: dict[str, Any]) -> None:
     wanted = FakeRun().act("vllm_pull_plan", phase="resolve", named=[], **inventory(DEPLOYMENT))
     sources = wanted["look"]["sources"]
-    looks = [{**source, "manifest": True, "missing": 0, "unread": 0, "wrong": [], "error": ""} for source in sources]
+    looks = [
+        {**source, "manifest": True, "sha256": "", "missing": 0, "unread": 0, "wrong": [], "error": ""}
+        for source in sources
+    ]
     facts = good | {
         "images": dict.fromkeys(wanted["questions"]["images"], "sha256:1"),
         "disks": {"/hub": {"total": 10**13, "free": 10**13}},
@@ -461,12 +465,31 @@ def test_a_job_that_fails_is_a_refusal() -> None:
     assert "no python" in fails(run, "vllm_pull_job", **JOB)
 
 
-def test_a_job_that_serves_is_not_watched_and_a_check_starts_none() -> None:
-    run = FakeRun(modules={"vllm_weights": {"changed": True}})
-    assert run.act("vllm_pull_job", **JOB, wait=False)["result"] == {}
+def test_a_job_that_serves_is_watched_until_its_port_is_open_and_a_check_starts_none() -> None:
+    serving = {"result": {}, "progress": {"phase": "serving", "manifests": {"folder/commit": "abc"}}}
+    run = FakeRun(modules={"vllm_weights": lambda args: serving if args["action"] == "watch" else {"changed": True}})
+    assert run.act("vllm_pull_job", **JOB, wait=False)["result"] == {"manifests": {"folder/commit": "abc"}}
     assert run.act("vllm_pull_job", job="check", stop=True)["changed"]
-    assert [args["action"] for _, args in run.calls] == ["start", "stop"]
+    assert [args["action"] for _, args in run.calls] == ["start", "watch", "stop"]
     assert FakeRun(check_mode=True).act("vllm_pull_job", **JOB)["changed"]
+
+
+def test_a_server_whose_port_is_taken_is_a_refusal_at_once() -> None:
+    taken = {"ok": False, "reason": "port-taken", "detail": "Address already in use"}
+    run = FakeRun(modules={"vllm_weights": job_module(taken)})
+    text = fails(run, "vllm_pull_job", job="serve-files", request={}, wait=False)
+    assert "Address already in use" in text
+    assert "ss -ltnp" in text
+    run = FakeRun(modules={"vllm_weights": lambda args: {"failed": args["action"] == "watch", "msg": "lost"}})
+    assert "lost" in fails(run, "vllm_pull_job", job="serve-files", request={}, wait=False)
+
+
+def test_a_receiver_gets_the_manifests_of_its_sender_and_keeps_those_of_the_lock_file() -> None:
+    run = FakeRun(modules={"vllm_weights": job_module({"ok": True, "moved": 0})})
+    sources = [{"folder": "a", "commit": "1"}, {"folder": "b", "commit": "2", "manifest": "locked"}]
+    manifests = {"a/1": "reported", "b/2": "other"}
+    run.act("vllm_pull_job", job="fetch-peer", request={"sources": sources}, manifests=manifests)
+    assert [ref["manifest"] for ref in run.calls[0][1]["request"]["sources"]] == ["reported", "locked"]
 
 
 WATCH = {"job": "1.2", "results_file": "/root/.ansible_async/1.2", "image": "vllm:1", "timeout_s": 60}

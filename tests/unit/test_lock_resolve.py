@@ -18,7 +18,7 @@ from vllm_spark.recipe.lockfile import Lock, UnpinnedRef
 
 OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 COMMIT, LATER = "a" * 40, "b" * 40
-FILE = "c" * 64
+FILE, SUM = "c" * 64, "e" * 64
 
 DOCUMENT: dict[str, Any] = {
     "name": "demo",
@@ -39,7 +39,10 @@ PINNED: dict[str, Any] = {
 }
 FULL = Lock(
     {IMAGE: {"digest": OLD, "platform": "linux/arm64", "seen": "ghcr.io, 2026-01-01"}},
-    {MODEL: {"revision": COMMIT, "seen": "hub, 2026-01-01", "files": {"patched.py": FILE}}},
+    {
+        MODEL: {"revision": COMMIT, "seen": "hub, 2026-01-01", "files": {"patched.py": FILE}, "manifest": SUM},
+        f"owner/Drafter@{COMMIT}": {"seen": "hub, 2026-01-01", "manifest": SUM},
+    },
 )
 
 
@@ -47,7 +50,7 @@ class FakeSource:
     """A PinSource with fixed answers that records its requests."""
 
     def __init__(self, image: str = OLD, revision: str = COMMIT, down: tuple[str, ...] = ()) -> None:
-        self.answers = {"image": image, "revision": revision, "file": FILE}
+        self.answers = {"image": image, "revision": revision, "file": FILE, "manifest": SUM}
         self.down = down
         self.requests: list[str] = []
 
@@ -65,6 +68,9 @@ class FakeSource:
 
     def file(self, repository: str, revision: str, path: str) -> Resolution:
         return self._answer("file", f"{repository}@{revision}/{path}")
+
+    def manifest(self, repository: str, revision: str) -> Resolution:
+        return self._answer("manifest", f"{repository}@{revision}")
 
 
 def resolved(
@@ -145,7 +151,13 @@ def test_entries_that_have_not_moved_stay() -> None:
     new, lines = resolved(FULL, source)
     assert new == FULL
     assert source.requests == [f"image {IMAGE}", f"revision {MODEL}"], "a commit's file does not change"
-    assert lines == [f"image {IMAGE}: {OLD}", f"model {MODEL}: {COMMIT}", f"file patched.py of {MODEL}: {FILE}"]
+    assert lines == [
+        f"image {IMAGE}: {OLD}",
+        f"manifest owner/Drafter@{COMMIT}: {SUM}",
+        f"model {MODEL}: {COMMIT}",
+        f"file patched.py of {MODEL}: {FILE}",
+        f"manifest {MODEL}: {SUM}",
+    ]
 
 
 # accepted keys -> (digest, revision) in the lock after both have moved
@@ -173,7 +185,7 @@ def test_a_new_commit_replaces_the_checksums_of_its_files() -> None:
     assert resolved(FULL, source)[0] == FULL, "the old commit stays, and so does its file"
     accepted, _ = resolved(FULL, source, (MODEL,))
     assert accepted.models[MODEL]["files"] == {"patched.py": "d" * 64}
-    assert source.requests[-1] == f"file {MODEL}@{LATER}/patched.py"
+    assert source.requests[-2:] == [f"file {MODEL}@{LATER}/patched.py", f"manifest {MODEL}@{LATER}"]
 
 
 def test_a_file_of_a_pinned_commit_has_its_own_entry() -> None:
@@ -182,6 +194,23 @@ def test_a_file_of_a_pinned_commit_has_its_own_entry() -> None:
     assert new.models[MODEL] == FULL.models[MODEL]
     assert new.models[f"{MODEL}@{LATER}"]["files"] == {"patched.py": FILE}
     assert lockfile.missing_pins(document, new) == []
+
+
+def test_a_manifest_is_recorded_for_the_commit_of_the_lock_or_of_the_recipe() -> None:
+    new, _ = resolved(Lock(), FakeSource())
+    assert new.models[MODEL]["manifest"] == new.models[f"owner/Drafter@{COMMIT}"]["manifest"] == SUM
+    filled = lockfile.pinned(DOCUMENT, new)
+    known = {f"{MODEL}@{COMMIT}": SUM, f"owner/Drafter@{COMMIT}": SUM}
+    assert lockfile.manifests(DOCUMENT, filled, new) == known
+    assert lockfile.manifests(DOCUMENT, filled, Lock()) == {}
+
+
+def test_a_manifest_that_the_hub_does_not_give_refuses_nothing() -> None:
+    new, lines = resolved(Lock(), FakeSource(down=("manifest",)))
+    assert lockfile.missing_pins(DOCUMENT, new) == []
+    assert "manifest" not in new.models[MODEL]
+    expected = f"manifest {MODEL}: not recorded, so a pull compares nothing with it: {MODEL}@{COMMIT} is down"
+    assert lines[-1] == expected
 
 
 def test_every_fault_is_reported_at_once() -> None:

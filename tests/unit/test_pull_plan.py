@@ -75,6 +75,7 @@ def state_of(model: PulledModel, has: set[str]) -> dict[str, Any]:
         "folder": model.folder,
         "commit": model.commit,
         "manifest": bool(state),
+        "sha256": "0" * 64 if state else "",
         "wrong": [],
         "present": bool(state) or "copied" in has,
     }

@@ -39,6 +39,7 @@ class Spec:
     """One rank of one deployment, resolved: the recipe with overrides and pins.
 
     - `digest`: the digest of the image that the recipe names
+    - `manifests`: OWNER/NAME@COMMIT -> sha256 of the model's list of files, as the lock file has it
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
     - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
@@ -53,6 +54,7 @@ class Spec:
     recipe_sha256: str
     digest: str
     files: Mapping[str, str] = field(default_factory=dict)
+    manifests: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -181,6 +183,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         recipe_sha256=loaded.sha256,
         digest=recipe["image"]["digest"],
         files=loaded.files,
+        manifests=lockfile.manifests(overridden, recipe, lock),
         inactive=tuple(d.name for d in deployment.of_host(deployments, host) if not d.active),
         elsewhere={
             other.name: further

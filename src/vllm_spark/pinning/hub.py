@@ -1,4 +1,4 @@
-"""A client of the Hugging Face hub: the commit of a branch, and the checksum of one small file.
+"""A client of the Hugging Face hub: the commit of a branch, the checksum of one small file, the list of all files.
 
 The hub's own library reads the endpoint from HF_ENDPOINT. Without a token of the request it uses its own: HF_TOKEN, or
 the one that `hf auth login` stored.
@@ -19,6 +19,10 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.node.pull import hub_fetch
+from vllm_spark.node.pull.files import git_sha1
+from vllm_spark.node.pull.hub_fetch import HubFile
+from vllm_spark.node.pull.model_files import Entry, Manifest, ManifestError
 from vllm_spark.pinning.resolution import Resolution
 
 HUB_LOGIN = register("hub-login", runbook="lock-model")
@@ -61,6 +65,33 @@ class Hub:
                 repository, path, revision=revision, cache_dir=folder, etag_timeout=self.deadline_s
             )
             return Resolution(hashlib.sha256(Path(local).read_bytes()).hexdigest(), self._host())
+
+    def manifest(self, repository: str, revision: str) -> Resolution:
+        """Return the sha256 of the manifest of a model at a commit. Raises RefusedError."""
+        what = f"{repository}@{revision}"
+        with _refusing(what, self._api().endpoint), tempfile.TemporaryDirectory() as folder:
+            info = self._api().model_info(repository, revision=revision, files_metadata=True, timeout=self.deadline_s)
+            try:
+                files = hub_fetch.taken_files(info)
+                entries = [self._entry(repository, revision, file, folder) for file in files]
+            except ManifestError as error:
+                raise RefusedError([_down(what, self._api().endpoint, str(error))]) from error
+        return Resolution(Manifest(repository, revision, tuple(entries)).sha256, self._host())
+
+    def _entry(self, repository: str, revision: str, file: HubFile, folder: str) -> Entry:
+        """Return the manifest's entry of a file. A small one is downloaded, because the hub knows only git's hash."""
+        sha256 = file.sha256
+        if not sha256:
+            if file.size > MAX_BYTES:
+                raise ManifestError(f"{file.path} has {file.size} bytes and no sha256")
+            local = self._api().hf_hub_download(
+                repository, file.path, revision=revision, cache_dir=folder, etag_timeout=self.deadline_s
+            )
+            content = Path(local).read_bytes()
+            if git_sha1(content) != file.oid:
+                raise ManifestError(f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.oid}")
+            sha256 = hashlib.sha256(content).hexdigest()
+        return Entry(file.path, file.size, sha256, sha256)
 
     def _api(self) -> HfApi:
         return HfApi(endpoint=self.endpoint or None, token=self.token or None, library_name="vllm-spark")

@@ -43,6 +43,9 @@ class RemoteSources:
     def file(self, repository: str, revision: str, path: str) -> Resolution:
         return self.hub.file(repository, revision, path)
 
+    def manifest(self, repository: str, revision: str) -> Resolution:
+        return self.hub.manifest(repository, revision)
+
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe.lockfile import Lock, LockedModel, UnpinnedRef, locked_value, unpinned_refs
+from vllm_spark.recipe.lockfile import Lock, LockedModel, UnpinnedRef, locked_value, manifest_refs, unpinned_refs
 
 UNKNOWN_ACCEPT = register("unknown-accept", runbook="lock-moved")
 
@@ -34,18 +34,26 @@ class PinSource(Protocol):
 
     def file(self, repository: str, revision: str, path: str) -> Resolution: ...
 
+    def manifest(self, repository: str, revision: str) -> Resolution: ...
+
 
 @dataclass(frozen=True, slots=True)
 class PinChange:
-    """An entry before and after. `applied` is False for a moved entry that the operator has not accepted."""
+    """An entry before and after. `applied` is False for a moved entry that the operator has not accepted.
+
+    `missing` is the reason why a manifest is not recorded.
+    """
 
     ref: UnpinnedRef
     old: str
     new: str
     applied: bool
+    missing: str = ""
 
     def line(self) -> str:
         """Return the line for the operator."""
+        if self.missing:
+            return f"{self.ref}: not recorded, so a pull compares nothing with it: {self.missing}"
         if self.old == self.new:
             return f"{self.ref}: {self.new}"
         if not self.old:
@@ -66,15 +74,20 @@ def resolve(
     `accepted` holds keys of entries that may move. `today` is an ISO date. Raises RefusedError with every fault; the
     lock file must not be written then.
     """
-    refs = sorted({ref for document in documents for ref in unpinned_refs(document)}, key=_order)
-    refusals: list[Refusal] = list(_unknown_names(accepted, refs))
+    documents = list(documents)
+    pins = {ref for document in documents for ref in unpinned_refs(document)}
+    manifests = {ref for document in documents for ref in manifest_refs(document)}
+    refusals: list[Refusal] = list(_unknown_names(accepted, pins))
     changes: list[PinChange] = []
-    for ref in refs:
+    for ref in sorted(pins | manifests, key=_order):
         try:
             lock, change = _resolve_one(ref, lock, source, accepted, today)
         except RefusedError as error:
-            refusals += error.refusals
-            continue
+            if ref.kind != "manifest":
+                refusals += error.refusals
+                continue
+            # A recipe can be deployed without it, so a hub that is down does not stop the verb.
+            change = PinChange(ref, "", "", applied=False, missing="; ".join(row.what for row in error.refusals))
         if change:
             changes.append(change)
     if refusals:
@@ -82,9 +95,9 @@ def resolve(
     return lock, changes
 
 
-def _order(ref: UnpinnedRef) -> tuple[bool, str, str, tuple[str, ...]]:
-    """Return the sort key: images first, then each model before its files."""
-    return (ref.kind != "image", ref.key, ref.path, ref.platforms)
+def _order(ref: UnpinnedRef) -> tuple[bool, str, bool, str, tuple[str, ...]]:
+    """Return the sort key: images first, then each model before its files and its manifest."""
+    return (ref.kind != "image", ref.key, ref.kind == "manifest", ref.path, ref.platforms)
 
 
 def _resolve_one(
@@ -94,8 +107,8 @@ def _resolve_one(
     old = locked_value(lock, ref)
     if not ref.accepts(old):
         old = ""
-    if ref.kind == "file":
-        # A file of a commit never changes, so a known checksum is not requested again.
+    if ref.kind in {"file", "manifest"}:
+        # A commit never changes, so a known checksum is not requested again.
         if old:
             return lock, PinChange(ref, old, old, applied=False)
         repository, _, commit = ref.key.partition("@")
@@ -103,7 +116,8 @@ def _resolve_one(
         # The model is resolved before its files. Without a commit it was refused, and that reason is reported already.
         if not revision:
             return lock, None
-        answer = source.file(repository, revision, ref.path)
+        of_file = ref.kind == "file"
+        answer = source.file(repository, revision, ref.path) if of_file else source.manifest(repository, revision)
     elif ref.kind == "image":
         answer = source.image(ref.key, ref.platforms)
     else:
@@ -125,7 +139,9 @@ def _with_entry(lock: Lock, ref: UnpinnedRef, answer: Resolution, today: str) ->
         # The checksums of the old commit are dropped with it. The files are resolved after their model.
         return replace(lock, models={**lock.models, ref.key: {"revision": answer.value, "seen": seen}})
     old: LockedModel = lock.models.get(ref.key, {"seen": seen})
-    new: LockedModel = {**old, "files": {**old.get("files", {}), ref.path: answer.value}}
+    new: LockedModel = {**old, "manifest": answer.value}
+    if ref.kind == "file":
+        new = {**old, "files": {**old.get("files", {}), ref.path: answer.value}}
     return replace(lock, models={**lock.models, ref.key: new})
 
 

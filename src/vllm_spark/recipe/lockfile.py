@@ -1,9 +1,10 @@
 """The lock file beside the inventory: digests and commits of the tags and branches that recipes name.
 
     images: {"REPOSITORY:TAG": {digest: "sha256:…", platform: linux/arm64, seen: …}}
-    models: {"OWNER/NAME": {revision: 40 hex digits, seen: …, files: {PATH: sha256}}}
+    models: {"OWNER/NAME": {revision: 40 hex digits, seen: …, files: {PATH: sha256}, manifest: sha256}}
 
-If a recipe pins the commit of its model itself, the model's files are under "OWNER/NAME@COMMIT". `seen` is the server
+If a recipe pins the commit of its model itself, the model's files are under "OWNER/NAME@COMMIT". `manifest` is the
+sha256 of the list of its files (node/pull/model_files.py), with which every pull compares a copy. `seen` is the server
 that answered and the date. All functions but `read` and `write` are pure.
 """
 
@@ -50,11 +51,12 @@ class LockedImage(TypedDict, total=False):
 
 
 class LockedModel(TypedDict, total=False):
-    """An entry of `models`. `files`: path in the repository -> sha256."""
+    """An entry of `models`. `files`: path in the repository -> sha256. `manifest`: sha256 of the list of all files."""
 
     revision: str
     seen: str
     files: Mapping[str, str]
+    manifest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ PIN_KINDS = {
         re.compile(r"[0-9a-f]{64}"),
         "its sha256 in the recipe's mount or in the inventory's lock file",
     ),
+    "manifest": PinKind("sha256", re.compile(r"[0-9a-f]{64}"), "its sha256 in the inventory's lock file"),
 }
 
 
@@ -143,6 +146,26 @@ def unpinned_refs(document: Document) -> Iterator[UnpinnedRef]:
             yield UnpinnedRef("file", _model_key(document["model"]), mount["path"])
 
 
+def manifest_refs(document: Document) -> Iterator[UnpinnedRef]:
+    """Yield the manifests of a recipe's model and drafter. A recipe cannot pin them, and runs without them."""
+    for source in (document["model"], document.get("drafter")):
+        if source:
+            yield UnpinnedRef("manifest", _model_key(source))
+
+
+def manifests(document: Document, pinned_document: Document, lock: Lock) -> dict[str, str]:
+    """Return OWNER/NAME@COMMIT -> sha256 of the manifests that the lock file has for a recipe. `pinned_document` is the
+    recipe with its commits."""
+    known = {}
+    for name in ("model", "drafter"):
+        if source := document.get(name):
+            ref = UnpinnedRef("manifest", _model_key(source))
+            revision = pinned_document[name].get("revision", "")
+            if ref.accepts(value := locked_value(lock, ref)):
+                known[f"{source['repository']}@{revision}"] = value
+    return known
+
+
 def _model_key(model: Document) -> str:
     return f"{model['repository']}@{model['revision']}" if "revision" in model else str(model["repository"])
 
@@ -154,6 +177,8 @@ def locked_value(lock: Lock, ref: UnpinnedRef) -> str:
     model = lock.models.get(ref.key, {})
     if ref.kind == "model":
         return str(model.get("revision", ""))
+    if ref.kind == "manifest":
+        return str(model.get("manifest", ""))
     return str(model.get("files", {}).get(ref.path, ""))
 
 

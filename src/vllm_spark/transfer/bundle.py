@@ -27,9 +27,9 @@ from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
-from vllm_spark.node.pull.files import sha256_of, write_json
-from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import ManifestError, ModelRef, Source
+from vllm_spark.node.pull.files import LinkError, sha256_of, write_json
+from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
+from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.pinning.registry import ADDRESSES
@@ -141,17 +141,18 @@ def refusals(folder: Path, request: BundleRequest, log: Log) -> list[Refusal]:
         log(f"reading {image.name}")
         faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms)
     for model in request.models:
-        log(f"reading {model}")
+        log(f"reading {model}" + ("" if model.manifest else ", of which the lock file has no manifest"))
         faults += _model_faults(folder / "hub", model)
     faults += _wheel_faults(folder)
-    return [
-        BUNDLE_INCOMPLETE(
-            what=f"the bundle {folder}: {fault}",
-            expected="every image, model and wheel of these deployments, with its checksum",
-            fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: valid parts are kept.",
-        )
-        for fault in faults
-    ]
+    return [_incomplete(folder, fault) for fault in faults]
+
+
+def _incomplete(folder: Path, fault: str) -> Refusal:
+    return BUNDLE_INCOMPLETE(
+        what=f"the bundle {folder}: {fault}",
+        expected="every image, model and wheel of these deployments, with its checksum",
+        fix=f"where there is internet, remove {folder / CONTENTS} and run the same command: valid parts are kept.",
+    )
 
 
 def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log: Log) -> None:
@@ -181,10 +182,9 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     progress = JobProgress()
     try:
         with _logged(progress, log):
-            hub_fetch.ensure_model(Source(hub, model.folder, model.commit), model.repository, progress)
-    except (JobError, ManifestError) as error:
-        reason = getattr(error, "reason", "no-manifest")
-        raise RefusedError([jobs.refusal(reason, f"{model}: {error}")]) from error
+            hub_fetch.ensure_model(model.source(hub), model.repository, progress)
+    except (JobError, ManifestError, LinkError) as error:
+        raise RefusedError([jobs.refusal(reason_of(error), f"{model}: {error}")]) from error
     log(f"{model} is in the bundle")
 
 
@@ -200,21 +200,24 @@ def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> dict[str, s
 
 
 def _model_faults(hub: Path, model: PulledModel) -> Iterator[str]:
-    source = Source(hub, model.folder, model.commit)
+    source = model.source(hub)
     try:
-        manifest = source.manifest()
+        manifest = source.stored_manifest()
+        if manifest is None:
+            yield f"{model} is missing"
+            return
+        source.accept(manifest)
     except ManifestError as error:
         yield str(error)
         return
-    if manifest is None:
-        yield f"{model} is missing"
-        return
     for entry in manifest.files:
-        file = source.file(entry)
-        if not file.is_file():
+        try:
+            if sha256_of(source.open(entry)) != entry.sha256:
+                yield f"{entry.path} of {model} differs from its manifest"
+        except LinkError as error:
+            yield str(error)
+        except OSError:
             yield f"{entry.path} of {model} is missing"
-        elif file.stat().st_size != entry.size or sha256_of(file) != entry.sha256:
-            yield f"{entry.path} of {model} differs from its manifest"
 
 
 def _wheel_faults(folder: Path) -> Iterator[str]:
@@ -269,8 +272,12 @@ def _not_fetched(kind: RefusalKind, what: str, detail: str) -> Refusal:
 
 
 def read_contents(folder: Path) -> Contents:
-    """Return the contents of a finished bundle."""
-    contents: Contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+    """Return the contents of a finished bundle. Raises RefusedError."""
+    try:
+        contents: Contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+        _ = contents["models"], contents["wheels"].items()
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise RefusedError([_incomplete(folder, f"{CONTENTS}: {type(error).__name__}: {error}")]) from error
     return contents
 
 

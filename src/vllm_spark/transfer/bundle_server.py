@@ -2,7 +2,7 @@
 
 It is a process of its own, because it must outlive the Ansible task that starts it.
 
-    python -m vllm_spark.transfer.bundle_server FOLDER  the token on stdin; {"weights": port, "images": port} on stdout
+    python -m vllm_spark.transfer.bundle_server FOLDER  the secret of the run on stdin; one line of Opened on stdout
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from typing import TypedDict
 
 from vllm_spark.core import paths
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.blob_server import BlobServer
-from vllm_spark.node.pull.model_files import NOTES_DIR, Manifest, Source
+from vllm_spark.node.pull.model_files import Manifest, Source, source_of
 from vllm_spark.node.pull.range_server import RangeServer
+from vllm_spark.transfer import bundle
 
 # A server that sent nothing for this long was left behind by a run that was killed. Docker may unpack an image for as
 # long.
@@ -30,20 +32,26 @@ IDLE_TIMEOUT_S = 3600.0
 POLL_INTERVAL_S = 1.0
 
 
-def bundled_models(hub: Path) -> dict[str, tuple[Source, Manifest]]:
+class Opened(TypedDict):
+    """The ports of the servers, and the manifests that they serve: FOLDER/COMMIT -> sha256."""
+
+    weights: int
+    images: int
+    manifests: dict[str, str]
+
+
+def bundled_models(folder: Path) -> dict[str, tuple[Source, Manifest]]:
     """Return every model of a bundle by its path on the server, FOLDER/COMMIT."""
     models = {}
-    for file in sorted(hub.glob(f"models--*/{NOTES_DIR}/*.json")):
-        if file.name == "stamps.json":
-            continue
-        model = Source(hub, file.parent.parent.name, file.stem)
+    for ref in bundle.read_contents(folder)["models"]:
+        model = source_of(str(folder / "hub"), ref)
         if manifest := model.manifest():
             models[f"{model.folder}/{model.commit}"] = (model, manifest)
     return models
 
 
-def start(folder: Path, token: str) -> tuple[int, dict[str, int]]:
-    """Start the server. Return its process id and its ports by name. Raises OSError if it does not start."""
+def start(folder: Path, token: str) -> tuple[int, Opened]:
+    """Start the server. Return its process id and what it serves. Raises OSError if it does not start."""
     environment = {**os.environ, "PYTHONPATH": str(paths.ROOT / "src")}
     running = subprocess.Popen(  # noqa: S603  a constant command
         [sys.executable, "-m", "vllm_spark.transfer.bundle_server", str(folder)],
@@ -72,11 +80,13 @@ def stop(process: int) -> None:
 def main() -> int:
     """Serve until stopped, or until nothing was sent for the idle timeout."""
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
-    files = RangeServer((LOOPBACK, 0), token, bundled_models(folder / "hub"))
+    models = bundled_models(folder)
+    files = RangeServer((LOOPBACK, 0), token, models)
     images = BlobServer((LOOPBACK, 0), BlobCache(folder / "images"), token)
     for server in (files, images):
         Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-    print(json.dumps({"weights": files.server_port, "images": images.server_port}), flush=True)
+    manifests = {path: manifest.sha256 for path, (_, manifest) in models.items()}
+    print(json.dumps(Opened(weights=files.server_port, images=images.server_port, manifests=manifests)), flush=True)
     sent, last_sent_at = -1, time.monotonic()
     while time.monotonic() - last_sent_at < IDLE_TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)

@@ -147,9 +147,31 @@ REASONS = {
         # The sender of a copy. The refusal id pull-giver is older than this name.
         Reason(
             "giver",
-            "a sender that serves this model with the token of this run",
+            "the server of this run, which proves its secret and serves this model",
+            "see which process listens on the sender (sudo ss -ltnp 'sport = :25091'), stop it, then ansible-playbook "
+            "pull.yml again.",
+            "pull-fabric",
+        ),
+        Reason(
+            "port-taken",
+            "a free port on the sender's fabric address",
+            "stop the process that listens there (sudo ss -ltnp 'sport >= :25091 and sport <= :25092'), then "
             "ansible-playbook pull.yml again.",
             "pull-fabric",
+        ),
+        Reason(
+            "other-manifest",
+            "the list of files that the lock file, or the sender through Ansible, names",
+            "ansible-playbook lock.yml after removing `manifest` of this model from the lock file. The same value "
+            "again means that the copy is not the hub's: remove the copy.",
+            "pull-manifest",
+        ),
+        Reason(
+            "link-in-hub",
+            "folders and files below vllm_hub_dir, because root follows no link there",
+            "replace the link by what it leads to, or set vllm_hub_dir to the folder that it leads to; then "
+            "ansible-playbook pull.yml again.",
+            "pull-manifest",
         ),
         Reason(
             "no-manifest",
@@ -190,6 +212,15 @@ def headline(progress: ProgressJson) -> str:
     speed = f", {done / GB / seconds:.2f} GB/s" if seconds >= 1 and done else ""
     note = f" ({progress['note']})" if progress.get("note") else ""
     return f"{progress.get('phase', 'starting')}{amount}{speed}{note}  {units.clock(seconds)}"
+
+
+def with_manifests(request: Mapping[str, Any], manifests: Mapping[str, str]) -> dict[str, Any]:
+    """Return the request of a receiver with the sha256 of each manifest as its sender reported it to Ansible.
+
+    One of the lock file stays.
+    """
+    sources = [{"manifest": manifests.get(f"{ref['folder']}/{ref['commit']}", ""), **ref} for ref in request["sources"]]
+    return {**request, "sources": sources}
 
 
 def has_changed_host(job: str, result: Result) -> bool:

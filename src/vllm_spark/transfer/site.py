@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import Document, Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.node.pull.hub_cache import HubRequest, ModelState
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest
-from vllm_spark.node.pull.model_files import ModelRef
+from vllm_spark.node.pull.model_files import ModelRef, Source, is_taken, source_of
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.node.pull.range_server import FileServerRequest
 from vllm_spark.recipe import hub_cache
@@ -20,11 +21,17 @@ from vllm_spark.recipe import hub_cache
 
 @dataclass(frozen=True, slots=True)
 class PulledModel:
-    """A model or drafter at its commit. `size` is the recipe's number of bytes, used until a manifest exists."""
+    """A model or drafter at its commit. `size` is the recipe's number of bytes, used until a manifest exists.
+
+    `manifest` is the sha256 of its manifest in the lock file, or empty. `more` are files of other kinds than an engine
+    reads, which a recipe mounts: path -> sha256.
+    """
 
     repository: str
     commit: str
-    size: int
+    size: int = field(compare=False)
+    manifest: str = field(default="", compare=False)
+    more: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def folder(self) -> str:
@@ -32,18 +39,39 @@ class PulledModel:
 
     def ref(self) -> ModelRef:
         """Return the reference to this model in a request."""
-        return {"repository": self.repository, "folder": self.folder, "commit": self.commit}
+        ref = ModelRef(repository=self.repository, folder=self.folder, commit=self.commit)
+        if self.manifest:
+            ref["manifest"] = self.manifest
+        if self.more:
+            ref["more"] = self.more
+        return ref
+
+    def source(self, hub: Path) -> Source:
+        """Return the model in a hub cache, with the manifest of the lock file as the only accepted one."""
+        return source_of(str(hub), self.ref())
 
     def __str__(self) -> str:
         return f"{self.repository}@{self.commit[:12]}"
 
 
 def models(specs: Sequence[Spec]) -> list[PulledModel]:
-    """Return every model and drafter of the specs once."""
-    sources = [source for spec in specs for source in (spec.recipe["model"], spec.recipe.get("drafter")) if source]
-    return list(
-        dict.fromkeys(PulledModel(s["repository"], s["revision"], int(s.get("size_bytes", 0))) for s in sources)
-    )
+    """Return every model and drafter of the specs once, with the files that any of their recipes mounts."""
+    known: dict[PulledModel, PulledModel] = {}
+    for spec in specs:
+        for source in filter(None, (spec.recipe["model"], spec.recipe.get("drafter"))):
+            manifest = spec.manifests.get(f"{source['repository']}@{source['revision']}", "")
+            more = _mounted(spec.recipe) if source is spec.recipe["model"] else {}
+            size = int(source.get("size_bytes", 0))
+            model = PulledModel(source["repository"], source["revision"], size, manifest, more)
+            before = known.get(model, model)
+            known[model] = replace(model, manifest=manifest or before.manifest, more={**before.more, **more})
+    return list(known.values())
+
+
+def _mounted(recipe: Document) -> dict[str, str]:
+    """Return path -> sha256 of the files that a recipe mounts from its model and that are not taken anyway."""
+    mounts = [mount for mount in recipe.get("mounts", []) if mount["from"] == "model"]
+    return {mount["path"]: mount["sha256"] for mount in mounts if not is_taken(mount["path"])}
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps, models
 
 PULL_DISK = register("pull-disk", runbook="disk-full")
 PULL_INCOMPLETE = register("pull-incomplete", runbook="pull-weights")
+MANIFESTS_DIFFER = register("pull-manifests-differ", runbook="pull-manifest")
 
 FETCH_CONTAINER = "vllm-spark-fetch"
 
@@ -80,7 +81,7 @@ def _fetch_from_peer(
         request = PeerRequest(address=address, port=WEIGHTS_PORT, sender=sender, hub=site.hub(receiver), sources=[])
         steps[receiver].peer_fetches.append(request)
     request["sources"].append(model.ref())
-    steps[receiver].lines.append(f"{model} comes from {sender}, over the fabric")
+    steps[receiver].lines.append(f"{model} comes from {sender}, over the fabric{_unproven(model)}")
 
 
 def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host: str) -> None:
@@ -89,17 +90,29 @@ def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host
         request.update({"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
-        own.lines.append(f"{model} comes from the bundle, {units.gib(site.missing_bytes(host, model))}")
+        size = units.gib(site.missing_bytes(host, model))
+        own.lines.append(f"{model} comes from the bundle, {size}{_unproven(model)}")
     else:
         # /hub is the path in the container.
         own.hub_fetch.update({"hub": "/hub", "hub_here": site.hub(host)})
         own.hub_fetch.setdefault("sources", []).append(model.ref())
-        own.lines.append(f"{model} {_from_hub(site, model, host)}")
+        own.lines.append(f"{model} {_from_hub(site, model, host)}{_unproven(model)}")
+
+
+def _unproven(model: PulledModel) -> str:
+    """Return what an operator must know of a model whose list of files the lock file does not have."""
+    if model.manifest:
+        return ""
+    return (
+        "; the lock file has no manifest of it, so only its sender vouches for it (ansible-playbook lock.yml adds it)"
+    )
 
 
 def _from_hub(site: PullSite, model: PulledModel, host: str) -> str:
     """Return what the hub is needed for. Files without a manifest were copied by hand: nobody has verified them."""
     state = site.state(host, model)
+    if state and state["error"]:
+        return f"is here, but {state['error']}: its files are compared with the hub's list, and what differs is fetched"
     if state and state["present"] and not state["manifest"]:
         return "is here without a manifest: its files are compared with the hub's list, and what differs is fetched"
     return f"comes from the hub, {units.gib(site.missing_bytes(host, model))}"
@@ -124,9 +137,11 @@ def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:
 
 
 def incomplete(site: PullSite, host: str) -> Iterator[Refusal]:
-    """Yield a refusal for each model that is not complete and verified at the end of a pull."""
+    """Yield a refusal for each model that is not complete and verified at the end of a pull, or has another list of
+    files than on the first Spark of the site."""
     for model in models(site.specs[host]):
         state = site.state(host, model)
+        yield from _other_manifest(site, model, host)
         if state is None or not site.is_complete(host, model) or state["unread"]:
             cause = (", ".join(state["wrong"][:5]) or state["error"]) if state else ""
             yield PULL_INCOMPLETE(
@@ -134,3 +149,15 @@ def incomplete(site: PullSite, host: str) -> Iterator[Refusal]:
                 expected="every file of its manifest, with its sha256",
                 fix="ansible-playbook pull.yml again: it fetches what is missing.",
             )
+
+
+def _other_manifest(site: PullSite, model: PulledModel, host: str) -> Iterator[Refusal]:
+    hosts = [other for other, specs in site.specs.items() if model in models(specs)]
+    sums = {other: state["sha256"] for other in hosts if (state := site.state(other, model)) and state["manifest"]}
+    first = next(iter(sums), host)
+    if host in sums and sums[host] != sums[first]:
+        yield MANIFESTS_DIFFER(
+            what=f"the list of the files of {model} on {host} has sha256 {sums[host]}",
+            expected=f"{sums[first]} as on {first}",
+            fix="ansible-playbook lock.yml, which records the hub's list, then pull.yml again.",
+        )

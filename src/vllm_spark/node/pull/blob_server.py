@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
 import urllib.parse
-from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.oci import BlobError, media_type
+from vllm_spark.node.pull.peer_server import PeerHandler, PeerServer
 
 PATH = re.compile(r"/v2/(?P<repository>[a-z0-9._/-]+)/(?P<kind>manifests|blobs)/(?P<digest>sha256:[0-9a-f]{64})")
-CLIENT_TIMEOUT_S = 120
 
 
-class BlobServer(ThreadingHTTPServer):
-    """A blob cache over HTTP. The token may be empty only on the loopback device. `sent` counts blob bytes."""
+class BlobServer(PeerServer):
+    """A blob cache over HTTP. `sent` counts blob bytes."""
 
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], cache: BlobCache, token: str = "") -> None:
-        self.cache, self.token, self.sent = cache, token, 0
-        super().__init__(address, _Handler)
+    def __init__(self, address: tuple[str, int], cache: BlobCache, secret: str = "") -> None:
+        self.cache = cache
+        super().__init__(address, _Handler, secret)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(PeerHandler):
     server: BlobServer
-    timeout = CLIENT_TIMEOUT_S
+    do_HEAD = PeerHandler.do_GET  # noqa: N815  the name that http.server looks for
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         path = urllib.parse.urlsplit(self.path).path
-        login = self.headers.get("Authorization", "").encode()
-        if self.server.token and not hmac.compare_digest(login, f"Bearer {self.server.token}".encode()):
-            return self._reply(HTTPStatus.UNAUTHORIZED, b"")
         if path in {"/v2", "/v2/"}:
             return self._reply(HTTPStatus.OK, b"{}")
         match = PATH.fullmatch(path)
@@ -50,11 +41,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.dumps({"errors": [{"code": "MANIFEST_UNKNOWN", "message": str(error)}]}).encode()
             return self._reply(HTTPStatus.NOT_FOUND, body)
 
-    do_HEAD = do_GET  # noqa: N815  the name that http.server looks for
-
     def _send_manifest(self, repository: str, digest: str) -> None:
         content = self.server.cache.manifest(repository, digest)
-        return self._reply(HTTPStatus.OK, content, media_type(content), digest)
+        return self._reply(HTTPStatus.OK, content, media_type(content), Docker_Content_Digest=digest)
 
     def _send_blob(self, repository: str, digest: str) -> None:
         blocks = self.server.cache.read(repository, digest)
@@ -82,20 +71,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block))
             self.server.sent += len(block)
 
-    def _reply(self, status: HTTPStatus, body: bytes, kind: str = "application/json", digest: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Docker-Distribution-API-Version", "registry/2.0")
-        if digest:
-            self.send_header("Docker-Content-Digest", digest)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def handle(self) -> None:
-        with suppress(ConnectionError, TimeoutError):
-            super().handle()
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing: the output of docker pull has the outcome."""
+    def _reply(self, status: HTTPStatus, body: bytes, kind: str = "application/json", **headers: str) -> None:
+        version = {"Docker_Distribution_API_Version": "registry/2.0"}
+        self.reply(status, body, Content_Type=kind, **version, **headers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from vllm_spark.node.pull.files import write_json
+from vllm_spark.node.pull.files import pinned_folder, write_json
 from vllm_spark.node.pull.model_files import NOTES_DIR
 
 # size, mtime in ns, inode, sha256
@@ -32,7 +32,7 @@ class ChecksumCache:
         file = root / NOTES_DIR / "stamps.json"
         try:
             stamps = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             stamps = {}
         return cls(file, stamps if isinstance(stamps, dict) else {})
 
@@ -46,11 +46,10 @@ class ChecksumCache:
 
     def save(self) -> None:
         """Write the stamps of the files that still exist."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.lock:
-            root = self.file.parent.parent
+        root = self.file.parent.parent
+        with self.lock, pinned_folder(root.parent, root.name, NOTES_DIR, create=True) as folder:
             self.stamps = {key: stamp for key, stamp in self.stamps.items() if (root / key).exists()}
-            write_json(self.file, self.stamps)
+            write_json(folder / self.file.name, self.stamps)
 
     def _key(self, path: Path) -> str:
         target = path.resolve()

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Literal, TypedDict
 
 from vllm_spark.node.pull.checksums import ChecksumCache
-from vllm_spark.node.pull.files import sha256_of
+from vllm_spark.node.pull.files import LinkError, sha256_of
 from vllm_spark.node.pull.job import JobProgress
 from vllm_spark.node.pull.model_files import PART, Entry, Manifest, ManifestError, ModelRef, Source, source_of
 
@@ -33,11 +33,15 @@ class HubRequest(TypedDict, total=False):
 
 
 class ModelState(TypedDict):
-    """State of one model. Sizes are in bytes; `partial` is the part of `missing` that is already on the disk."""
+    """State of one model. `sha256` is that of its manifest.
+
+    Sizes are in bytes; `partial` is the part of `missing` that is already on the disk.
+    """
 
     folder: str
     commit: str
     manifest: bool
+    sha256: str
     error: str
     files: int
     size: int
@@ -71,6 +75,7 @@ def _model_state(model: Source) -> ModelState:
         folder=model.folder,
         commit=model.commit,
         manifest=False,
+        sha256="",
         error="",
         files=0,
         size=0,
@@ -82,12 +87,14 @@ def _model_state(model: Source) -> ModelState:
         present=model.snapshot.is_dir() and any(model.snapshot.iterdir()),
     )
     try:
-        manifest = model.manifest()
+        manifest = model.stored_manifest()
+        if manifest is None:
+            return state
+        model.accept(manifest)
     except ManifestError as error:
         state["error"] = str(error)
         return state
-    if manifest is None:
-        return state
+    state["sha256"] = manifest.sha256
     checksums = ChecksumCache.load(model.root)
     for entry in manifest.files:
         kind = file_state(model, entry, checksums)
@@ -128,9 +135,9 @@ def remove_bad_files(
     def is_right(entry: Entry) -> bool:
         path = model.file(entry)
         try:
-            if sha256_of(path, on_read, stop) != entry.sha256:
+            if sha256_of(model.open(entry), on_read, stop) != entry.sha256:
                 return False
-        except OSError:
+        except (OSError, LinkError):
             return False
         checksums.set(path, entry.sha256)
         return True

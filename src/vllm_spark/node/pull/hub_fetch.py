@@ -7,24 +7,46 @@ sha256 of large files and git's hash of small ones.
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import json
 import os
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from vllm_spark.node.pull import hub_cache
-from vllm_spark.node.pull.files import git_sha1
+from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import BLOB_NAME, Entry, FileJson, Manifest, Source, parse, source_of
+from vllm_spark.node.pull.model_files import (
+    BLOB_NAME,
+    Entry,
+    FileJson,
+    Manifest,
+    ManifestError,
+    Source,
+    check_path,
+    is_taken,
+    parse,
+    source_of,
+)
 
 STREAMS = 8
 POLL_INTERVAL_S = 1.0
 # A file that is damaged after two downloads is damaged on the hub, or the disk damages it.
 ATTEMPTS = 2
+# A hub that is busy. Retry-After is obeyed up to MAX_RETRY_AFTER_S.
+PASSING_STATUSES = {429, 500, 502, 503, 504}
+RETRY_DELAYS_S = (1.0, 5.0, 20.0, 60.0)
+MAX_RETRY_AFTER_S = 300.0
 DISK_FULL_ERRNOS = {28, 122}  # ENOSPC, EDQUOT
 LOGIN_ERRORS = {"GatedRepoError", "RepositoryNotFoundError"}
 Params = ParamSpec("Params")
@@ -65,13 +87,14 @@ def ensure_model(
         progress.enter("checking", existing.size)
         if not hub_cache.remove_bad_files(model, existing, verify=verify, on_read=progress.add):
             return existing, False
-    files = _with_reasons(list_files, repository, model.commit)
+    files = _with_reasons(progress, list_files, repository, model)
+    refuse_links(model)
     for file in files:
         _remove_wrong_size(model, file)
     for _ in range(ATTEMPTS):
         progress.enter("downloading", sum(file.size for file in files))
-        _with_reasons(_download, model, repository, progress)
-        manifest = _manifest(model, repository, files)
+        _with_reasons(progress, _download, model, repository, files, progress)
+        manifest = model.accept(_manifest(model, repository, files))
         model.write_manifest(manifest)
         progress.enter("checking", manifest.size)
         bad = hub_cache.remove_bad_files(model, manifest, verify=False, on_read=progress.add)
@@ -82,20 +105,37 @@ def ensure_model(
     raise JobError("corrupt", detail)
 
 
-def list_files(repository: str, commit: str) -> list[HubFile]:
-    """Return every file of the commit with the hub's checksums. Raises JobError if the hub has another commit."""
+def list_files(repository: str, model: Source) -> list[HubFile]:
+    """Return the files of the commit that are taken, with the hub's checksums. Raises JobError if the hub has another
+    commit, and ManifestError for a path that leads out."""
     from huggingface_hub import HfApi  # noqa: PLC0415  the rest of this file needs no library
 
-    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(repository, revision=commit, files_metadata=True)
-    if info.sha != commit:
-        raise JobError("hub-down", f"the hub answers commit {info.sha} of {repository} instead of {commit}")
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
+        repository, revision=model.commit, files_metadata=True
+    )
+    if info.sha != model.commit:
+        raise JobError("hub-down", f"the hub answers commit {info.sha} of {repository} instead of {model.commit}")
+    return taken_files(info, model.more)
+
+
+def taken_files(info: Any, more: Collection[str] = ()) -> list[HubFile]:
+    """Return the files of a ModelInfo that are taken. Raises ManifestError for a path that leads out."""
     return [
-        HubFile(file.rfilename, int(file.size or 0), str(file.blob_id), file.lfs.sha256 if file.lfs else "")
+        HubFile(check_path(file.rfilename), int(file.size or 0), str(file.blob_id), file.lfs.sha256 if file.lfs else "")
         for file in info.siblings or ()
+        if is_taken(file.rfilename, more)
     ]
 
 
-def _download(model: Source, repository: str, progress: JobProgress) -> None:
+def refuse_links(model: Source) -> None:
+    """Refuse links in the folders that the hub's library writes to as root: it follows them. Raises LinkError."""
+    for names in (("blobs",), ("refs",), ("snapshots", model.commit)):
+        with suppress(FileNotFoundError), model.pinned(*names) as folder:
+            if names == ("blobs",) and (links := [file.name for file in folder.iterdir() if file.is_symlink()]):
+                raise LinkError(f"{model.root / 'blobs' / links[0]} is a link")
+
+
+def _download(model: Source, repository: str, files: list[HubFile], progress: JobProgress) -> None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
@@ -109,6 +149,7 @@ def _download(model: Source, repository: str, progress: JobProgress) -> None:
             revision=model.commit,
             cache_dir=str(model.hub),
             max_workers=STREAMS,
+            allow_patterns=[glob.escape(file.path) for file in files],
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
     finally:
@@ -138,7 +179,7 @@ def _remove_wrong_size(model: Source, file: HubFile) -> None:
 
 def _manifest(model: Source, repository: str, files: list[HubFile]) -> Manifest:
     entries = [_entry(model, file) for file in files]
-    return parse({"repository": repository, "commit": model.commit, "files": entries})
+    return parse(json.dumps({"repository": repository, "commit": model.commit, "files": entries}), model.more)
 
 
 def _entry(model: Source, file: HubFile) -> FileJson:
@@ -155,22 +196,46 @@ def _entry(model: Source, file: HubFile) -> FileJson:
     return {"path": file.path, "size": path.stat().st_size, "sha256": sha256, "blob": blob}
 
 
-def _with_reasons(call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs) -> Result:
-    """Call a function and convert the library's errors to JobError.
+def _with_reasons(
+    progress: JobProgress, call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs
+) -> Result:
+    """Call a function, again after a status that passes, and convert the library's errors to JobError.
 
     The library does not wrap the errors of its HTTP client, which differs between its versions.
     """
-    try:
-        return call(*args, **kwargs)
-    except JobError:
-        raise
-    except Exception as error:
-        detail = " ".join(str(error).split())[:500] or type(error).__name__
-        if type(error).__name__ in LOGIN_ERRORS:
-            raise JobError("hub-login", detail) from error
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-            raise JobError("disk-full", detail) from error
-        raise JobError("hub-down", f"{type(error).__name__}: {detail}") from error
+    for attempt in count():
+        try:
+            return call(*args, **kwargs)
+        except (JobError, ManifestError):
+            raise
+        except Exception as error:
+            status, retry_after = _status(error)
+            if status not in PASSING_STATUSES or attempt >= len(RETRY_DELAYS_S):
+                raise _job_error(error, status) from error
+            delay_s = min(max(retry_after, RETRY_DELAYS_S[attempt]), MAX_RETRY_AFTER_S)
+            progress.note = f"the hub answers {status}, next attempt in {delay_s:.0f} s"
+            time.sleep(delay_s)
+    raise AssertionError  # for the type checker
+
+
+def _status(error: BaseException | None) -> tuple[int, float]:
+    """Return status and Retry-After in seconds of the response behind an error, or zeros."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if response is not None:
+            text = str(response.headers.get("Retry-After", ""))
+            return int(response.status_code), float(text) if re.fullmatch(r"\d{1,6}", text) else 0.0
+        error = error.__cause__ or error.__context__
+    return 0, 0.0
+
+
+def _job_error(error: Exception, status: int) -> JobError:
+    detail = " ".join(str(error).split())[:500] or type(error).__name__
+    if type(error).__name__ in LOGIN_ERRORS or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return JobError("hub-login", detail)
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        return JobError("disk-full", detail)
+    return JobError("hub-down", f"{type(error).__name__}: {detail}")
 
 
 def fetch_from_hub(request: HubRequest, progress: JobProgress, stop: Event) -> FetchResult:

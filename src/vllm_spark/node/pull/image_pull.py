@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from threading import Event, Thread
 from typing import NotRequired, TypedDict
@@ -18,13 +17,14 @@ from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.docker_config import Redirection, freeze_dns, registry_url, restore
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.oci import BlobError
+from vllm_spark.node.pull.peer_server import SentBytes, serve
 from vllm_spark.node.pull.upstream import Upstream
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
 PULLED = Path("/var/lib/vllm-spark/pulled")
 POLL_INTERVAL_S = 0.5
-# A server that runs this long was left behind by a run that was killed.
-MAX_SERVE_S = 7200.0
+# A server without a request for this long was left behind by a run that was killed. Docker may unpack for an hour.
+IDLE_TIMEOUT_S = 7200.0
 
 
 class UpstreamRequest(TypedDict):
@@ -73,10 +73,6 @@ class ImageResult(TypedDict):
     pulled: bool
     sent: int
     fetched: int
-
-
-class ServedBytes(TypedDict):
-    sent: int
 
 
 def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> ImageResult:
@@ -141,18 +137,12 @@ def blob_cache_of(request: ImageSource) -> BlobCache:
     return BlobCache(Path(request["folder"]), upstream, keep=bool(request["keep"]))
 
 
-def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> ServedBytes:
+def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> SentBytes:
     """Serve the blob cache to the other Spark until stopped."""
     cache = blob_cache_of(request)
     cache.create()
-    with BlobServer((request["address"], request["port"]), cache, request.get("token", "")) as server:
-        progress.enter("serving", 0)
-        Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-        deadline = time.monotonic() + MAX_SERVE_S
-        while not stop.wait(0.2) and time.monotonic() < deadline:
-            progress.done = server.sent
-        server.shutdown()
-        return {"sent": server.sent}
+    address = (request["address"], request["port"])
+    return serve(lambda: BlobServer(address, cache, request["token"]), progress, stop, IDLE_TIMEOUT_S)
 
 
 def _compressed_bytes(cache: BlobCache, request: ImageRequest) -> int:

@@ -19,11 +19,23 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypedDict
 
-from vllm_spark.node.pull.files import StoppedError, write_json
-from vllm_spark.node.pull.model_files import ManifestError
+from vllm_spark.node.pull.files import LinkError, StoppedError, write_json
+from vllm_spark.node.pull.model_files import ManifestError, OtherManifestError
 
 RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
 WRITE_INTERVAL_S = 1.0
+# The phase of a server whose port is open.
+SERVING = "serving"
+
+
+# The reason of a failure by the class of its exception, the special ones first.
+REASONS: dict[type[Exception], str] = {
+    StoppedError: "stopped",
+    OtherManifestError: "other-manifest",
+    ManifestError: "no-manifest",
+    LinkError: "link-in-hub",
+    OSError: "os",
+}
 
 
 class JobError(Exception):
@@ -34,14 +46,24 @@ class JobError(Exception):
         self.reason = reason
 
 
+def reason_of(error: Exception) -> str:
+    """Return the reason of an exception: its own, or that of its class."""
+    own = getattr(error, "reason", "")
+    return own or next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "ended")
+
+
 class ProgressJson(TypedDict, total=False):
-    """Progress of a phase. `done` and `total` are bytes, `seconds` the time since the phase began."""
+    """Progress of a phase. `done` and `total` are bytes, `seconds` the time since the phase began.
+
+    `manifests` are those that a server serves: FOLDER/COMMIT -> sha256.
+    """
 
     phase: str
     done: int
     total: int
     note: str
     seconds: float
+    manifests: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -52,6 +74,7 @@ class JobProgress:
     total: int = 0
     done: int = 0
     note: str = ""
+    manifests: Mapping[str, str] = field(default_factory=dict)
     started_at: float = field(default_factory=time.monotonic)
     lock: Lock = field(default_factory=Lock)
 
@@ -72,6 +95,7 @@ class JobProgress:
                 "total": self.total,
                 "done": self.done,
                 "note": self.note,
+                "manifests": self.manifests,
                 "seconds": seconds,
             }
 
@@ -93,14 +117,9 @@ def run(job: str, function: JobFunction) -> int:
     writer.start()
     try:
         result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
-    except JobError as error:
-        result = {"ok": False, "reason": error.reason, "detail": str(error)}
-    except StoppedError as error:
-        result = {"ok": False, "reason": "stopped", "detail": str(error)}
-    except ManifestError as error:
-        result = {"ok": False, "reason": "no-manifest", "detail": str(error)}
-    except OSError as error:
-        result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
+    except (JobError, StoppedError, ManifestError, LinkError, OSError) as error:
+        name = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
+        result = {"ok": False, "reason": reason_of(error), "detail": f"{name}{error}"}
     finally:
         ended.set()
         writer.join()

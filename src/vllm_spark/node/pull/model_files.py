@@ -5,36 +5,57 @@ engine does not read FOLDER/.vllm-spark. It contains COMMIT.json, the manifest:
 
     {"repository": "OWNER/NAME", "commit": "40 hex digits",
      "files": [{"path": "…", "size": bytes, "sha256": "64 hex digits", "blob": "name in blobs/"}]}
+
+The sha256 of a manifest travels with Ansible, and the lock file keeps it. Nobody believes the list of a sender.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+import unicodedata
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
-from vllm_spark.node.pull.files import write_json
+from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder, write_json
 
 NOTES_DIR = ".vllm-spark"
 BLOB_NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FOLDER = re.compile(r"models--[\w.-]+")
+# What an engine reads of a repository: weights that cannot carry code, and data. A mount of the recipe names more, with
+# the file's sha256.
+TAKEN_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".jinja", ".txt", ".md", ".model", ".tiktoken", ".bpe"})
+TAKEN_NAMES = frozenset({"LICENSE", "NOTICE", "README"})
+# Mistral numbers its tokenizers: tokenizer.model.v3, tokenizer.model.v11m1
+TAKEN_PREFIX = "tokenizer.model"
+# Bounds of a manifest: no model of 2026 has 10,000 files, or a file of 16 TiB.
+MAX_MANIFEST_BYTES = 16 << 20
+MAX_FILES = 10_000
+MAX_FILE_BYTES = 1 << 44
+MAX_NAME_BYTES = 200
 # Suffixes beside a blob: its partial copy, and the list of chunks that are complete.
 PART, PARTS = ".vllm-spark.part", ".vllm-spark.parts"
 
 
 class ModelRef(TypedDict):
-    """A model or drafter of a request: repository OWNER/NAME, folder models--OWNER--NAME, commit."""
+    """A model or drafter of a request: repository OWNER/NAME, folder models--OWNER--NAME, commit.
+
+    `manifest` is the only accepted sha256 of its manifest. `more` are files of other kinds that the recipe names: path
+    -> sha256.
+    """
 
     repository: NotRequired[str]
     folder: str
     commit: str
+    manifest: NotRequired[str]
+    more: NotRequired[Mapping[str, str]]
 
 
 class FileJson(TypedDict):
@@ -56,6 +77,10 @@ class ManifestJson(TypedDict):
 
 class ManifestError(Exception):
     """An invalid manifest, or one with paths outside its own folder."""
+
+
+class OtherManifestError(ManifestError):
+    """A valid manifest with another sha256 than the accepted one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +109,77 @@ class Manifest:
         """Return the size of all files in bytes."""
         return sum(entry.size for entry in self.files)
 
+    @property
+    def sha256(self) -> str:
+        """Return the identity of the files that every recipe takes. The names of blobs do not count."""
+        files = sorted([entry.path, entry.size, entry.sha256] for entry in self.files if is_taken(entry.path))
+        text = json.dumps([self.repository, self.commit, files], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def to_json(self) -> ManifestJson:
         files = [entry.to_json() for entry in self.files]
         return {"repository": self.repository, "commit": self.commit, "files": files}
 
 
-def parse(document: object) -> Manifest:
-    """Return a manifest from its JSON. Raises ManifestError."""
+def is_taken(path: str, more: Collection[str] = ()) -> bool:
+    """Return True if a file of a repository is taken: of a kind that an engine reads, or named by the recipe."""
+    name = PurePosixPath(path)
+    by_name = name.name in TAKEN_NAMES or name.name.startswith(TAKEN_PREFIX)
+    return by_name or name.suffix.lower() in TAKEN_SUFFIXES or path in more
+
+
+def check_path(path: object) -> str:
+    """Return the path of a file inside its repository. Raises ManifestError."""
+    parts = path.split("/") if isinstance(path, str) else []
+    if not parts or any(not _is_name(part) for part in parts):
+        raise ManifestError(f"invalid manifest: file {ascii(path)[:200]}")
+    return "/".join(parts)
+
+
+def _is_name(part: str) -> bool:
+    # Cc: control characters, Cf: invisible ones, Cs: surrogates
+    printable = not any(unicodedata.category(character) in {"Cc", "Cf", "Cs"} for character in part)
+    return part not in {"", ".", ".."} and printable and len(part.encode()) <= MAX_NAME_BYTES
+
+
+def parse(content: str | bytes, more: Mapping[str, str] | None = None) -> Manifest:
+    """Return a manifest with the files that are taken from its JSON. Raises ManifestError."""
     try:
-        if not isinstance(document, Mapping):
-            raise TypeError("not a map")
-        entries = tuple(
-            Entry(str(file["path"]), int(file["size"]), str(file["sha256"]), str(file["blob"]))
-            for file in document["files"]
-        )
-        manifest = Manifest(str(document["repository"]), str(document["commit"]), entries)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"invalid manifest: {error!r}") from error
-    if not COMMIT.fullmatch(manifest.commit) or not entries:
-        raise ManifestError(f"invalid manifest: commit {manifest.commit[:60]!r} with {len(entries)} files")
-    for entry in entries:
-        parts = entry.path.split("/")
-        safe = not any(part in {"", ".", ".."} for part in parts) and "\0" not in entry.path
-        if not safe or not BLOB_NAME.fullmatch(entry.blob) or not SHA256.fullmatch(entry.sha256) or entry.size < 0:
-            raise ManifestError(f"invalid manifest: file {entry.path[:200]!r}, blob {entry.blob[:70]!r}")
-    return manifest
+        document = json.loads(content)
+        if not isinstance(document, Mapping) or not isinstance(document["files"], list):
+            raise TypeError("not a map with a list of files")
+        if len(document["files"]) > MAX_FILES:
+            raise ValueError(f"{len(document['files'])} files, at most {MAX_FILES}")
+        entries = [_entry(file) for file in document["files"]]
+        commit, repository = str(document["commit"]), str(document["repository"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ManifestError(f"invalid manifest: {type(error).__name__}: {ascii(str(error))[:200]}") from error
+    taken = tuple(entry for entry in entries if is_taken(entry.path, more or {}))
+    if not COMMIT.fullmatch(commit) or not taken:
+        raise ManifestError(f"invalid manifest: commit {ascii(commit)[:60]} with {len(taken)} files")
+    _refuse_conflicts(taken)
+    for entry in taken:
+        if (more or {}).get(entry.path, entry.sha256) != entry.sha256:
+            raise OtherManifestError(f"{entry.path} has sha256 {entry.sha256}, the recipe names {more}")
+    return Manifest(repository, commit, taken)
+
+
+def _entry(file: Mapping[str, object]) -> Entry:
+    path, size, sha256, blob = check_path(file["path"]), file["size"], str(file["sha256"]), str(file["blob"])
+    if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES:
+        raise ManifestError(f"invalid manifest: {path} has the size {ascii(size)[:60]}, expected 0 to {MAX_FILE_BYTES}")
+    if not BLOB_NAME.fullmatch(blob) or not SHA256.fullmatch(sha256):
+        raise ManifestError(f"invalid manifest: {path} has blob {ascii(blob)[:70]} and sha256 {ascii(sha256)[:70]}")
+    return Entry(path, size, sha256, blob)
+
+
+def _refuse_conflicts(entries: Collection[Entry]) -> None:
+    """Refuse two files with one path, a file that is also a folder, and one blob for two contents."""
+    paths = {entry.path for entry in entries}
+    folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    contents = {(entry.blob, entry.sha256, entry.size) for entry in entries}
+    if len(paths) < len(entries) or paths & folders or len({blob for blob, _, _ in contents}) < len(contents):
+        raise ManifestError("invalid manifest: two of its files have one path or one blob")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +189,9 @@ class Source:
     hub: Path
     folder: str
     commit: str
+    # The only accepted sha256 of its manifest; empty accepts any.
+    accepted: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not FOLDER.fullmatch(self.folder) or not COMMIT.fullmatch(self.commit):
@@ -135,21 +209,49 @@ class Source:
     def manifest_file(self) -> Path:
         return self.root / NOTES_DIR / f"{self.commit}.json"
 
+    def pinned(self, *names: str, create: bool = False) -> AbstractContextManager[Path]:
+        """Return a context with a folder of the model that nobody can replace by a link. Raises LinkError, OSError."""
+        return pinned_folder(self.hub, self.folder, *names, create=create)
+
     def manifest(self) -> Manifest | None:
-        """Return the manifest, or None if it is not written yet. Raises ManifestError."""
+        """Return the manifest, or None if it is not written or is not the accepted one. Raises ManifestError."""
+        manifest = self.stored_manifest()
         try:
-            manifest = parse(json.loads(self.manifest_file.read_text(encoding="utf-8")))
+            return self.accept(manifest) if manifest else None
+        except OtherManifestError:
+            return None
+
+    def stored_manifest(self) -> Manifest | None:
+        """Return the manifest in the folder, or None if it is not written. Raises ManifestError."""
+        try:
+            with self.manifest_file.open("rb") as file:
+                manifest = parse(file.read(MAX_MANIFEST_BYTES), self.more)
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise ManifestError(f"{self.manifest_file}: {error}") from error
+        except ManifestError as error:
+            raise type(error)(f"{self.manifest_file}: {error}") from error
         if manifest.commit != self.commit:
             raise ManifestError(f"{self.manifest_file} has the commit {manifest.commit}")
         return manifest
 
+    def accept(self, manifest: Manifest) -> Manifest:
+        """Return the manifest if it is the accepted one and has every named file. Raises OtherManifestError."""
+        if manifest.commit != self.commit:
+            raise OtherManifestError(f"it has the commit {manifest.commit}, expected {self.commit}")
+        if missing := set(self.more) - {entry.path for entry in manifest.files}:
+            raise OtherManifestError(
+                f"{self.folder} does not have {', '.join(sorted(missing))}, which the recipe names"
+            )
+        if self.accepted not in {"", manifest.sha256}:
+            raise OtherManifestError(
+                f"the manifest of {self.folder} at {self.commit[:12]} has sha256 {manifest.sha256}, "
+                f"expected {self.accepted}"
+            )
+        return manifest
+
     def write_manifest(self, manifest: Manifest) -> None:
-        self.manifest_file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.manifest_file, manifest.to_json())
+        with self.pinned(NOTES_DIR, create=True) as folder:
+            write_json(folder / self.manifest_file.name, manifest.to_json())
 
     def file(self, entry: Entry) -> Path:
         """Return the path that the engine reads."""
@@ -158,29 +260,49 @@ class Source:
     def blob(self, entry: Entry) -> Path:
         return self.root / "blobs" / entry.blob
 
+    def open(self, entry: Entry) -> int:
+        """Open the file that the engine reads and return its descriptor.
+
+        Raises OSError, and LinkError for a link other than one to a blob of this model.
+        """
+        file = self.file(entry)
+        with self.pinned("snapshots", self.commit, *entry.path.split("/")[:-1]) as folder:
+            path = folder / file.name
+            if not path.is_symlink():
+                return open_plain(path, os.O_RDONLY, str(file))
+            target = Path(os.path.normpath(file.parent / path.readlink()))
+        if target.parent != self.root / "blobs":
+            raise LinkError(f"{file} leads to {target}, out of {self.root / 'blobs'}")
+        with self.pinned("blobs") as folder:
+            return open_plain(folder / target.name, os.O_RDONLY, str(target))
+
     def link(self, entry: Entry) -> None:
         """Link the blob into the snapshot with a relative link, as huggingface_hub does."""
-        file, blob = self.file(entry), self.blob(entry)
-        target = os.path.relpath(blob, file.parent)
-        if file.is_symlink() and str(file.readlink()) == target:
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f"{file.name}{PART}")
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
-        temporary.replace(file)
+        file = self.file(entry)
+        target = os.path.relpath(self.blob(entry), file.parent)
+        with self.pinned("snapshots", self.commit, *entry.path.split("/")[:-1], create=True) as folder:
+            link = folder / file.name
+            if link.is_symlink() and str(link.readlink()) == target:
+                return
+            temporary = folder / f"{file.name}{PART}"
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(target)
+            temporary.replace(link)
 
     def remove(self, entry: Entry) -> None:
         """Delete a damaged file: its link and the blob of the link."""
         file = self.file(entry)
-        if file.is_symlink():
-            with suppress(OSError):
-                file.resolve(strict=True).relative_to(self.root.resolve())
-                file.resolve().unlink(missing_ok=True)
-        file.unlink(missing_ok=True)
-        self.blob(entry).unlink(missing_ok=True)
+        blobs = {entry.blob}
+        with suppress(FileNotFoundError), self.pinned("snapshots", self.commit, *entry.path.split("/")[:-1]) as folder:
+            link = folder / file.name
+            if link.is_symlink() and (target := link.readlink()).parent.name == "blobs":
+                blobs.add(target.name)
+            link.unlink(missing_ok=True)
+        with suppress(FileNotFoundError), self.pinned("blobs") as folder:
+            for blob in blobs:
+                (folder / blob).unlink(missing_ok=True)
 
 
 def source_of(hub: str, ref: ModelRef) -> Source:
     """Return the model of a request. Raises ManifestError."""
-    return Source(Path(hub), str(ref["folder"]), str(ref["commit"]))
+    return Source(Path(hub), str(ref["folder"]), str(ref["commit"]), ref.get("manifest", ""), ref.get("more", {}))

@@ -15,7 +15,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, TypedDict
 
 from vllm_spark.node.pull.checksums import ChecksumCache
-from vllm_spark.node.pull.files import write_json
+from vllm_spark.node.pull.files import open_plain, write_json
 from vllm_spark.node.pull.job import JobError
 from vllm_spark.node.pull.model_files import PART, PARTS, Entry, Source
 
@@ -54,9 +54,9 @@ class PartialFile:
         return self.model.blob(self.entry).with_name(f"{self.entry.blob}{PART}")
 
     @property
-    def chunk_list(self) -> Path:
-        """The file that records the complete chunks."""
-        return self.model.blob(self.entry).with_name(f"{self.entry.blob}{PARTS}")
+    def chunk_list(self) -> str:
+        """The name of the file that records the complete chunks."""
+        return f"{self.entry.blob}{PARTS}"
 
     @property
     def chunk_count(self) -> int:
@@ -67,12 +67,15 @@ class PartialFile:
 
         The allocation comes first, so a full disk is reported before the transfer. Raises JobError.
         """
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError, ValueError, TypeError):
-            earlier = json.loads(self.chunk_list.read_text(encoding="utf-8"))
-            if self._key().items() <= earlier.items() and self.file.stat().st_size == self.entry.size:
-                self.chunks = {number for number in earlier["chunks"] if 0 <= number < self.chunk_count}
-        self.descriptor = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with self.model.pinned("blobs", create=True) as folder:
+            with suppress(OSError, ValueError, TypeError, RecursionError):
+                earlier = json.loads((folder / self.chunk_list).read_text(encoding="utf-8"))
+                if (
+                    self._key().items() <= earlier.items()
+                    and (folder / self.file.name).stat().st_size == self.entry.size
+                ):
+                    self.chunks = {number for number in earlier["chunks"] if 0 <= number < self.chunk_count}
+            self.descriptor = open_plain(folder / self.file.name, os.O_RDWR | os.O_CREAT, str(self.file))
         if self.entry.size:
             try:
                 os.posix_fallocate(self.descriptor, 0, self.entry.size)
@@ -89,7 +92,8 @@ class PartialFile:
         """Record a chunk as complete."""
         with self.lock:
             self.chunks.add(number)
-            write_json(self.chunk_list, {**self._key(), "chunks": sorted(self.chunks)})
+            with self.model.pinned("blobs") as folder:
+                write_json(folder / self.chunk_list, {**self._key(), "chunks": sorted(self.chunks)})
 
     def update_hash(self, stop: Event) -> bool:
         """Hash the complete chunks that follow the hashed ones. Return True if that completed the file.
@@ -143,8 +147,9 @@ class PartialFile:
 
     def delete(self) -> None:
         self.close()
-        self.file.unlink(missing_ok=True)
-        self.chunk_list.unlink(missing_ok=True)
+        with self.model.pinned("blobs") as folder:
+            (folder / self.file.name).unlink(missing_ok=True)
+            (folder / self.chunk_list).unlink(missing_ok=True)
         self.chunks, self.digest, self.hashed, self.hashing = set(), hashlib.sha256(), 0, False
 
     def finish(self, checksums: ChecksumCache) -> bool:
@@ -157,8 +162,9 @@ class PartialFile:
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         self.close()
         blob = self.model.blob(self.entry)
-        self.file.replace(blob)
-        self.chunk_list.unlink(missing_ok=True)
+        with self.model.pinned("blobs") as folder:
+            (folder / self.file.name).replace(folder / blob.name)
+            (folder / self.chunk_list).unlink(missing_ok=True)
         self.model.link(self.entry)
         checksums.set(blob, self.entry.sha256)
         return True

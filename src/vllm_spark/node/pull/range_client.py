@@ -1,6 +1,7 @@
 """Copy models from another Spark over the fabric: ranges of files over several HTTP connections. Runs on the host.
 
-The client reads the manifest of the sender, verifies what is on the disk, and fetches the rest. Chunks that arrived
+The client reads the manifest of the sender, refuses any other than the one that Ansible names, verifies what is on the
+disk, and fetches the rest. Chunks that arrived
 are kept if the copy is interrupted, and the next run fetches the others. A file is valid if its sha256 matches the
 manifest.
 """
@@ -8,7 +9,6 @@ manifest.
 from __future__ import annotations
 
 import http.client
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,10 +20,20 @@ from urllib.parse import quote
 
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.checksums import ChecksumCache
+from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import Manifest, ManifestError, Source, parse, source_of
+from vllm_spark.node.pull.model_files import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    ManifestError,
+    OtherManifestError,
+    Source,
+    parse,
+    source_of,
+)
 from vllm_spark.node.pull.partial_file import BLOCK_BYTES, PartialFile
+from vllm_spark.node.pull.peer_server import PeerLogin
 
 STREAMS = 8
 # A connection without a byte for this long is reopened.
@@ -39,7 +49,8 @@ STOPPED = "stopped on request; what has arrived is kept"
 
 
 class PeerRequest(HubRequest, total=False):
-    """Models to copy from one address. `sender` is the name of the host for an operator."""
+    """Models to copy from one address. Each names the sha256 of its manifest. `token` is the secret of the run, which
+    is never sent. `sender` is the name of the host for an operator."""
 
     sender: str
     address: str
@@ -66,8 +77,7 @@ class _ConnectionLostError(Exception):
 class RangeClient:
     """One copy of all missing files from one sender."""
 
-    sender: tuple[str, int]
-    token: str
+    login: PeerLogin
     progress: JobProgress
     stop: Event
     idle_timeout_s: float = IDLE_TIMEOUT_S
@@ -80,18 +90,23 @@ class RangeClient:
     unfinished_files: int = 0
     lock: Lock = field(default_factory=Lock)
 
+    @property
+    def sender(self) -> tuple[str, int]:
+        return self.login.address
+
     def manifest(self, model: Source) -> Manifest:
-        """Return the manifest of the sender for a model. Raises JobError."""
+        """Return the manifest of a model from the sender. Raises JobError, also for another than the accepted one."""
+        if not model.accepted:
+            raise JobError("other-manifest", f"the request for {model.folder} does not name the sha256 of its manifest")
         status, body = self.get(f"/{model.folder}/{model.commit}")
         if status != HTTPStatus.OK:
             raise JobError("giver", f"{self.sender[0]} answers {status} for {model.folder} at {model.commit}")
         try:
-            manifest = parse(json.loads(body))
-        except (ValueError, ManifestError) as error:
-            raise JobError("giver", f"{self.sender[0]} sends an invalid manifest: {error}") from error
-        if manifest.commit != model.commit:
-            raise JobError("giver", f"{self.sender[0]} sends the manifest of {manifest.commit}")
-        return manifest
+            return model.accept(parse(body, model.more))
+        except OtherManifestError as error:
+            raise JobError("other-manifest", f"{self.sender[0]}: {error}") from error
+        except ManifestError as error:
+            raise JobError("giver", f"{self.sender[0]} sends an {error}") from error
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Return status and body. A connection is retried until the idle timeout. Raises JobError."""
@@ -99,9 +114,9 @@ class RangeClient:
         while True:
             connection = http.client.HTTPConnection(*self.sender, timeout=READ_TIMEOUT_S)
             try:
-                connection.request("GET", path, headers=self._headers())
+                connection.request("GET", path, headers=self.login.headers(path))
                 response = connection.getresponse()
-                return response.status, response.read()
+                return response.status, response.read(MAX_MANIFEST_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 if time.monotonic() - started_at > self.idle_timeout_s or self.stop.wait(RETRY_S):
                     detail = f"{self.sender[0]} port {self.sender[1]} does not answer: {error}"
@@ -115,7 +130,7 @@ class RangeClient:
         try:
             for file in files:
                 file.open()
-        except JobError:
+        except (JobError, LinkError):
             for file in files:
                 file.close()
             raise
@@ -158,6 +173,8 @@ class RangeClient:
                     self._finish(file)
             except JobError as error:
                 self.failure = self.failure or error
+            except LinkError as error:
+                self.failure = self.failure or JobError("link-in-hub", str(error))
             except OSError as error:
                 reason = "disk-full" if error.errno in DISK_FULL_ERRNOS else "os"
                 self.failure = self.failure or JobError(reason, f"{file.entry.path}: {error}")
@@ -214,7 +231,7 @@ class RangeClient:
         """Yield the size of each block that was read into the buffer, until the range is complete."""
         path = f"/{file.model.folder}/{file.model.commit}/{quote(file.entry.path)}"
         try:
-            connection.request("GET", path, headers=self._headers() | {"Range": f"bytes={begin}-{end - 1}"})
+            connection.request("GET", path, headers=self.login.headers(path, f"bytes={begin}-{end - 1}"))
             response = connection.getresponse()
         except OSError as error:
             raise _ConnectionLostError(str(error)) from error
@@ -250,13 +267,10 @@ class RangeClient:
         if self.stop.wait(RETRY_S) or self.failure:
             raise self.failure or JobError("stopped", STOPPED) from error
 
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
-
 
 def fetch_from_peer(request: PeerRequest, progress: JobProgress, stop: Event) -> PeerResult:
     """Copy every model of the request from the sender. Verified files are neither read nor copied. Raises JobError."""
-    client = RangeClient((request["address"], request["port"]), request["token"], progress, stop)
+    client = RangeClient(PeerLogin((request["address"], request["port"]), request["token"]), progress, stop)
     client.idle_timeout_s = float(request.get("idle_timeout_s", IDLE_TIMEOUT_S))
     started_at = time.monotonic()
     files: list[PartialFile] = []

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from vllm_spark.node.pull import token_service
 from vllm_spark.node.pull.oci import BlobError
+from vllm_spark.node.pull.peer_server import PeerLogin
 
 TIMEOUT_S = 30.0
 MAX_REPLY_BYTES = 4 << 20
@@ -30,7 +31,8 @@ class RefusedByRegistryError(BlobError):
 class Upstream:
     """A registry, or the blob server of another Spark.
 
-    `token` is that of a blob server. The login of a registry `host` is that of `docker login` of this user.
+    `token` is the secret of a run for its blob server, which is never sent. The login of a registry `host` is that of
+    `docker login` of this user.
     """
 
     url: str
@@ -38,6 +40,7 @@ class Upstream:
     token: str = ""
     # Authorization header by repository
     logins: dict[str, str] = field(default_factory=dict)
+    peer: PeerLogin | None = None
 
     def open(self, path: str, accept: str, at: int = 0) -> http.client.HTTPResponse:
         """Return a response to read from byte `at`. Raises BlobError."""
@@ -52,12 +55,12 @@ class Upstream:
         repository = path.split("/v2/", 1)[1].rsplit("/", 2)[0]
         for retried in (False, True):
             request = urllib.request.Request(self.url + path, headers={"Accept": accept})  # noqa: S310  the URL is the plan's
-            login = f"Bearer {self.token}" if self.token else self.logins.get(repository, "")
-            if login:
-                # A registry redirects to a store that refuses a second login.
-                request.add_unredirected_header("Authorization", login)
-            if at:
-                request.add_header("Range", f"bytes={at}-")
+            byte_range = f"bytes={at}-" if at else ""
+            # A registry redirects to a store that refuses a second login.
+            for name, value in self._headers(path, repository, byte_range).items():
+                request.add_unredirected_header(name, value)
+            if byte_range:
+                request.add_header("Range", byte_range)
             try:
                 response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
             except urllib.error.HTTPError as error:
@@ -67,6 +70,14 @@ class Upstream:
             else:
                 return response
         raise BlobError(f"{self.url}{path} requires a login")
+
+    def _headers(self, path: str, repository: str, byte_range: str) -> dict[str, str]:
+        if not self.token:
+            return {"Authorization": self.logins[repository]} if repository in self.logins else {}
+        if self.peer is None:
+            server = urllib.parse.urlsplit(self.url)
+            self.peer = PeerLogin((str(server.hostname), int(server.port or 80)), self.token)
+        return self.peer.headers(path, byte_range)
 
     def _login(self, challenge: str, repository: str) -> str:
         """Return the Authorization header for a challenge (distribution.github.io/distribution/spec/auth/token)."""
