@@ -41,6 +41,13 @@ def test_an_exception_of_the_stop_is_no_failure() -> None:
     assert first(ABORTED) == ""
 
 
+def test_a_plugin_that_is_not_loaded_is_a_warning() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/x/spark_plugin/__init__.py", line 1, in <module>\n'
+    log = f"Failed to load plugin spark_models\n{trace}ModuleNotFoundError: No module named 'flash_attn_3'\n"
+    assert first(log) == ""
+    assert first(log + trace + "ModuleNotFoundError: No module named 'vllm._C'\n") == "packages-do-not-fit"
+
+
 def test_an_exception_before_the_stop_is_a_failure() -> None:
     error = "(EngineCore pid=9) ERROR 11-23 10:00:00 [core.py:1] ValueError: 3 is odd\n"
     lines = ABORTED.splitlines(keepends=True)

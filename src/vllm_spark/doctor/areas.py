@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 # Where the packages begin in the path of a frame. A source tree is installed as .../vllm/vllm/ or .../vllm/.
-_PACKAGES = re.compile(r".*(?:site|dist)-packages/|.*/(?=vllm/)|.*/python3\.\d+/")
+_PACKAGES = re.compile(r".*(?:site-|dist-|/)packages/|.*/(?=vllm/)|.*/python3\.\d+/")
 # The outermost frames of every start: they say nothing of the area.
 _OUTER = re.compile(
     r"vllm/entrypoints/(?:cli/|\S+ (?:run_server\w*|run_headless|main|build_\w*engine_client\w*|from_\w+)$)"

@@ -9,7 +9,11 @@ from vllm_spark.doctor.tracebacks import MARK
 # argparse. Compilers print "error:" as well, so that the line needs the program's name or a usage before it.
 USAGE_ERROR = re.compile(r"(?:[\w./-]+(?: [\w-]+)?: )?error: \S")
 PROGRAM_ERROR = re.compile(r"\S*(?:vllm|api_server(?:\.py)?|ray|python3?)(?: [\w-]+)?: error: \S")
-DOCKER_ERROR = re.compile(r"docker: \S|Error response from daemon: ")
+# The daemon, then the client's own check of its flags.
+DOCKER_ERROR = re.compile(
+    r"docker: \S|Error response from daemon: |invalid argument \".*\" for \"-\S.*\" flag: "
+    r"|unknown (?:shorthand )?flag: "
+)
 NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 LOGGED = "the engine logged an error that no signature knows"
 SERVING = "Application startup complete."
@@ -76,5 +80,6 @@ MARKS = (
         "OutOf",
     ),
     *("vllm-spark: launch", "ing vllm", "ted vllm", "server version", "non-default args", "detected platform"),
+    *("invalid argument", "unknown "),
     *("usage: ", "Segmentation", "Value error, ", "Assertion failed, ", '"MESSAGE":[', '"MESSAGE": ['),
 )

@@ -38,6 +38,9 @@ _BARE = re.compile(
     r"|(?:[a-z_]\w*\.)+(?!\w*Warning)[A-Z]\w+: "
 )
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
+# The line above the traceback of an exception that ends nothing: Python's note of a failing __del__, and a plugin that
+# the engine goes on without (vllm/plugins/__init__.py).
+_HANDLED = ("Exception ignored in", "Failed to load plugin")
 _FRAMES = 12  # kept of a traceback, the innermost ones
 _UNFINISHED = re.compile(r"(?:[:,=(]|\bnamed)$")  # the message continues on the next line
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
@@ -164,9 +167,10 @@ class Tracebacks:
             _complete(stream, text)
         elif stream.skipped and _EXCEPTION.match(text):
             stream.skipped = False
+            stream.frames.clear()
         elif (stream.open and text[:1].strip()) or _BARE.match(text) or _DETAIL.match(text):
             self._close(stream, Raised(text.strip(), number), known)
-        elif text.startswith("Exception ignored in"):  # Python's own note of a failing __del__: never a cause
+        elif text.startswith(_HANDLED):
             stream.ignored = True
         else:
             if stream.frames and not stream.source and not _MARKS_BELOW.match(text):
