@@ -227,7 +227,6 @@ def test_innermost_exception(log: str, line: str) -> None:
     ("lines", "line"),
     [
         (["usage: vllm serve [options]", "vllm serve: error: the port must be a number"], None),
-        (["docker: an Error of something new.", "", "Run 'docker run --help'"], None),
         (
             ["ERROR 05-08 10:00:00 [a.py:1] first", "ERROR 05-08 10:00:00 [a.py:1] last thing said"],
             "last thing said",

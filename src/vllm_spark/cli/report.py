@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.text import printable
 from vllm_spark.verify import report
 
 NO_REPORT = register("no-report", runbook="engine-failed-to-start")
@@ -35,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
         )
     # The head's report is the last one, because it ends with the next command.
     for document in reversed(documents):
-        print(report.readable(document))
+        print(printable(report.readable(document)))
     return 0

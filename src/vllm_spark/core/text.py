@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 MAX_CHARACTERS = 200
 DIGEST_DIGITS = 12
+# Characters that a terminal obeys instead of printing them: C0 and C1 without tab and line feed, and those that change
+# the direction of the text.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def quoted(text: object) -> str:
@@ -19,6 +23,11 @@ def one_line(text: str) -> str:
     """Return a text as one line. A text that is too long or not printable is quoted and escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() and len(line) <= MAX_CHARACTERS else quoted(line)
+
+
+def printable(text: str) -> str:
+    """Return a text of several lines with every character escaped that a terminal would obey, e.g. \\x1b."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def short_digest(image: str) -> str:

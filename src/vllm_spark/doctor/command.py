@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vllm_spark.core.refusal import register
+from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, reading
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
 from vllm_spark.doctor.log import Log
@@ -116,7 +117,11 @@ def read_bundle(name: str) -> list[Log]:
 
 
 def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
-    """Yield the findings as lines for the operator."""
+    """Yield the findings as lines for the operator. What a log says cannot change the terminal."""
+    return map(printable, _lines(judgement, logs))
+
+
+def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     read_lines = sum(log.lines for log in logs)
     amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
     if unknown(judgement, logs):

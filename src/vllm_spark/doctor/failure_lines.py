@@ -28,7 +28,7 @@ STOP_COMPLETE = "Application shutdown complete."  # uvicorn
 # The first lines of a start: of the launch, of systemd, of the engine (0.11 to 0.32), and of a start that is refused.
 STARTED = re.compile(
     r"vllm-spark: launch |Start(?:ing|ed) vllm(?:@\S+)?\.service|vLLM API server version |non-default args: "
-    r"|Automatically detected platform |usage: vllm |docker: |Error response from daemon: "
+    r"|Automatically detected platform |Resolved architecture: |usage: vllm |docker: |Error response from daemon: "
 )
 # A frame of a C++ stack trace names the exception's type in its function.
 NATIVE_FRAME = re.compile(r"frame #\d+: ")
@@ -48,6 +48,12 @@ ENDED = re.compile(
     r"|terminate called (?:after|without)|died unexpectedly|Bus error"
 )
 ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
+# What a program without levels prints before it ends. Only the last lines of a start that never served count.
+LAST_WORDS = re.compile(
+    r"(?i)\b(?:error|invalid|not (?:a )?valid|failed|refused|denied|cannot|unable to|no such|not found|must be)\b"
+)
+LAST_WORDS_CAUSE = "the log ends before the server started, and this is its last complaint"
+LAST_WORDS_LINES = 20
 # Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
 MARKS = (
     *(
@@ -79,7 +85,15 @@ MARKS = (
         "terminate",
         "OutOf",
     ),
-    *("vllm-spark: launch", "ing vllm", "ted vllm", "server version", "non-default args", "detected platform"),
-    *("invalid argument", "unknown "),
+    *(
+        "vllm-spark: launch",
+        "ing vllm",
+        "ted vllm",
+        "server version",
+        "non-default args",
+        "detected platform",
+        "Resolved arch",
+    ),
+    *("nvalid", "not valid", "unknown ", "efused", "enied", "annot ", "nable to", "o such ", "ust be"),
     *("usage: ", "Segmentation", "Value error, ", "Assertion failed, ", '"MESSAGE":[', '"MESSAGE": ['),
 )

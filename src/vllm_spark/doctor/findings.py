@@ -45,8 +45,8 @@ class Judgement:
 
 
 def without_areas(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of areas if another one names a cause or a consequence. Beside a symptom an
-    area is a symptom too, which comes after it.
+    """Return the findings without those of areas if another one names a cause or a consequence. After a symptom an area
+    is a symptom too.
 
     An area says that its cause is unknown. The exception of a lost worker, for example, is raised in the engine's area.
     """
@@ -54,10 +54,12 @@ def without_areas(findings: Sequence[Finding]) -> list[Finding]:
     severities = {finding.severity for finding in precise}
     if severities & {"cause", "consequence"}:
         return precise
-    if "symptom" in severities:
-        areas = [replace(finding, severity="symptom") for finding in findings if finding.signature.startswith(AREA)]
-        return [*precise, *areas]
-    return list(findings)
+    symptoms = [finding.number for finding in precise if finding.severity == "symptom"]
+    if not symptoms:
+        return list(findings)
+    areas = [finding for finding in findings if finding.signature.startswith(AREA)]
+    late = [replace(area, severity="symptom") if area.number > min(symptoms) else area for area in areas]
+    return [*precise, *late]
 
 
 def explain(finding: Finding) -> str:

@@ -47,6 +47,7 @@ class Log:
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _refused: Finding | None = None
     _last_error: tuple[str, int] | None = None
+    _complaint: tuple[str, int] = ("", 0)
     _state: ServerState = field(default_factory=ServerState)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
     _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
@@ -121,11 +122,20 @@ class Log:
                 and not ORDERLY.search(raised.line)
                 and not is_harmless(raised.line)
                 and self._state.counts(raised.number)
+                and not self._state.survived(raised.number)
             )
             cut = None if self._state.serving or self._state.request else self._tracebacks.unfinished
-            ended = self._state.ended or next(wrappers, None) or cut
-            return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)] if ended else []
+            if ended := self._state.ended or next(wrappers, None) or cut:
+                return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)]
+            return self._last_complaint()
         return found
+
+    def _last_complaint(self) -> list[Finding]:
+        """Return the last line that complains, if the log ends there before the server has started."""
+        text, number = self._complaint
+        if not text or self._findings or self._state.serving or number <= self.lines - failure_lines.LAST_WORDS_LINES:
+            return []
+        return [self._unrecognised(failure_lines.LAST_WORDS_CAUSE, text, number)]
 
     def _signed(self) -> Iterator[Finding]:
         """Yield the findings of the signatures, in their order."""
@@ -157,7 +167,7 @@ class Log:
     def _exceptions(self, signature: str) -> Iterator[Finding]:
         """Yield the chains of exceptions that no signature explains, all or those with this id."""
         for chain in self._tracebacks.chains():
-            if chain.root and not chain.known:
+            if chain.root and not chain.known and not self._state.survived(chain.root.number):
                 finding = self._of_chain(chain)
                 if signature in ("", finding.signature):
                     yield replace(finding, count=chain.count)
@@ -165,7 +175,7 @@ class Log:
     def _logged_errors(self, signature: str) -> Iterator[Finding]:
         """Yield the error lines, all or those with this id."""
         for kind, error in self._errors.items():
-            if error and signature in ("", error.signature):
+            if error and signature in ("", error.signature) and not self._state.survived(error.number):
                 yield replace(error, count=self._counts[kind])
 
     def _of_chain(self, chain: Chain) -> Finding:
@@ -225,6 +235,8 @@ class Log:
             return  # what the processes print while they are stopped
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
+        if not entry.level and not text.startswith("INFO") and failure_lines.LAST_WORDS.search(text):
+            self._complaint = self._complaint if "arning" in text or is_harmless(text) else (text, number)
         # An indented line belongs to the message above it.
         indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
         kind = None if number in self._known or indented else alike(text)

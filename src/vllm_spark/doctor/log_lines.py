@@ -18,7 +18,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|
 # worker's line. The pattern takes one space only, because the rest can be an indented frame.
 _PROCESS = re.compile(r"\s*\((?P<process>[^()]{0,60}?\bpid=\d+|raylet|autoscaler)[^()]{0,80}\) ?")
 _RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on tracebacks and C++ warnings
-_LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC"
+_LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
 _HEADER = re.compile(
     rf"""(?:
       (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
@@ -32,6 +32,8 @@ _HEADER = re.compile(
 _LEVEL_NAMES = {
     "WARN": "WARNING",
     "SUCC": "INFO",
+    "ERR": "ERROR",
+    "PANIC": "CRITICAL",
     "D": "DEBUG",
     "I": "INFO",
     "W": "WARNING",

@@ -18,6 +18,7 @@ class ServerState:
     `over`: the number of the line that completed this stop, or None; what follows belongs to the next start.
     `ended`: the last line, with its number, that only says that a process ended, or None.
     `request`: a request was refused; the traceback of that request does not end the server.
+    `started` and `answered`: the numbers of the last lines that begin a start, and that show a server at work.
     """
 
     serving: bool = False
@@ -25,16 +26,19 @@ class ServerState:
     over: int | None = None
     ended: tuple[str, int] | None = None
     request: bool = False
+    started: int = 0
+    answered: int = 0
     _usage: bool = False
 
     def read(self, number: int, entry: LogEntry, text: str) -> None:
         """Read the next line of a log. `text` is the entry's text without the spaces around it."""
         if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
             self.serving, self.ended, self.stopped, self.over = True, None, None, None
+            self.answered = number
         elif self.serving and failure_lines.STOPPED.search(text):
             self.stopped = number if self.stopped is None else self.stopped
         elif failure_lines.STARTED.match(text):
-            self.serving, self.stopped, self.over = False, None, None
+            self.serving, self.stopped, self.over, self.started = False, None, None, number
         elif self.stopping and text.startswith(failure_lines.STOP_COMPLETE):
             self.over = number
         self.request = self.request or bool(failure_lines.REQUEST.match(text))
@@ -51,6 +55,11 @@ class ServerState:
     def counts(self, number: int) -> bool:
         """Return True if an exception at this line is a failure, and not a part of an orderly stop."""
         return self.stopped is None or number < self.stopped or (self.over is not None and number > self.over)
+
+    def survived(self, number: int) -> bool:
+        """Return True if the server answered after an error at this line of its last start: a call failed, and the
+        engine goes on."""
+        return self.started < number < self.answered
 
     def refusal(self, text: str) -> str:
         """Return what refused to start the engine according to this line, or an empty text."""

@@ -165,6 +165,9 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "secret": lambda value, subject: value in subject.secrets,
     "pip": _pip_matches,
     "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),
+    "device": lambda value, subject: any(
+        re.search(value, device) for device in subject.recipe.get("runtime", {}).get("devices", [])
+    ),
     "utilization_from": _utilization_matches,
     "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
 }
