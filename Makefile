@@ -20,10 +20,20 @@ export MOLECULE_EPHEMERAL_DIRECTORY := $(CURDIR)/.cache/molecule
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
+# A site without internet: make setup BUNDLE=DIR [SIGNERS=FILE] verifies the bundle and installs its wheels. UNSIGNED=yes
+# accepts a bundle without a signature.
+SIGNERS := inventories/site/allowed_signers
+ifdef BUNDLE
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := $(BUNDLE)/wheels
+endif
+
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { printf '%s\n' "$(PYTHON) is \
 	$$($(PYTHON) --version 2>&1) — expected: Python 3.11 or newer. Fix: make setup PYTHON=python3.13, after installing it. \
 	See docs/operations/controllers.md" | tr -s '\t ' ' '; exit 1; }
+	$(if $(BUNDLE),PYTHONPATH=src PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vllm_spark.transfer.bundle_check \
+	'$(BUNDLE)' --signers '$(SIGNERS)' $(if $(UNSIGNED),--unsigned))
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --requirement requirements.lock
 	$(BIN)/pip install --quiet --no-deps --editable .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,14 @@ from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.job import JobError
 from vllm_spark.node.pull.model_files import Source
 from vllm_spark.node.pull.upstream import Upstream
-from vllm_spark.transfer import bundle, bundle_server
+from vllm_spark.transfer import bundle, bundle_check, bundle_files, bundle_server
 from vllm_spark.transfer.bundle import BundledImage, BundleRequest, RemoteSources
+from vllm_spark.transfer.bundle_check import Trust
 from vllm_spark.transfer.site import PulledModel
 
 BIG = "model-00001-of-00002.safetensors"
+# test_bundle_signature has the signed ones.
+UNSIGNED = Trust(Path("no signers"), unsigned=True)
 
 
 def quiet(_: str) -> None:
@@ -85,7 +89,7 @@ def write(folder: Path, image: Image, url: str, hub: Hub, wheel: Path) -> None:
         {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(folder.parent / "home")},
         ("--no-index", "--find-links", str(wheel.parent), "demo"),
     )
-    bundle.write(folder, request_of(image), sources, "test", quiet)
+    bundle.write(folder, request_of(image), sources, UNSIGNED, quiet)
 
 
 def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, hub: Hub, wheel: Path) -> None:
@@ -94,7 +98,7 @@ def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, 
     with registry(image) as (url, requests):
         write(folder, image, url, hub, wheel)
         assert bundle.is_finished(folder)
-        assert bundle.refusals(folder, request_of(image), quiet) == []
+        assert bundle.refusals(folder, request_of(image), UNSIGNED, quiet) == []
         layers, models = len(sent(requests)), len(hub.requests)
         (folder / bundle.CONTENTS).unlink()
         write(folder, image, url, hub, wheel)
@@ -104,7 +108,18 @@ def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, 
     assert [(entry["digest"], entry["annotations"]["org.opencontainers.image.ref.name"]) for entry in entries] == [
         (image.digest, image.name)
     ]
-    assert list(bundle.read_contents(folder)["wheels"]) == ["demo-1-py3-none-any.whl"]
+    listed = bundle_files.parse(folder).files
+    present = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
+    assert set(listed) == present - bundle_files.UNLISTED
+    assert {"bundle.json", "wheels/demo-1-py3-none-any.whl", "images/index.json"} <= set(listed)
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", bundle_files.LIST],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
 def test_an_interrupted_bundle_is_not_finished(tmp_path: Path, image: Image, hub: Hub, wheel: Path) -> None:
@@ -117,7 +132,7 @@ def test_an_interrupted_bundle_is_not_finished(tmp_path: Path, image: Image, hub
         assert not bundle.is_finished(folder)
         image.blobs[digest_of(layer)] = layer
         write(folder, image, url, hub, wheel)
-    assert bundle.refusals(folder, request_of(image), quiet) == []
+    assert bundle.refusals(folder, request_of(image), UNSIGNED, quiet) == []
 
 
 def flip(file: Path) -> None:
@@ -134,30 +149,22 @@ def layer_of(folder: Path, image: Image) -> Path:
     return folder / "images" / "blobs" / "sha256" / digest_of(image.layers[0])[7:]
 
 
-# name -> (damage to a finished bundle, part of the message)
-DAMAGES: dict[str, tuple[Callable[[Path, Image], Any], str]] = {
-    "a layer missing": (lambda folder, image: layer_of(folder, image).unlink(), " is missing"),
-    "a layer damaged": (lambda folder, image: flip(layer_of(folder, image)), "has another sha256 than its name"),
-    "a shard missing": (
-        lambda folder, _: blob_of(folder, BIG).unlink(),
-        f"{BIG} of owner/Model@c0ffee000000 is missing",
-    ),
-    "a shard damaged": (
-        lambda folder, _: flip(blob_of(folder, BIG)),
-        f"{BIG} of owner/Model@c0ffee000000 differs from its manifest",
-    ),
+CHANGED, MISSING = "bundle-file-changed", "bundle-file-missing"
+
+# name -> (damage to a finished bundle, id of the refusal, part of the message)
+DAMAGES: dict[str, tuple[Callable[[Path, Image], Any], str, str]] = {
+    "a layer missing": (lambda folder, image: layer_of(folder, image).unlink(), MISSING, "images/blobs/sha256/"),
+    "a layer damaged": (lambda folder, image: flip(layer_of(folder, image)), CHANGED, "images/blobs/sha256/"),
+    # A link that leads nowhere is not a file.
+    "a shard missing": (lambda folder, _: blob_of(folder, BIG).unlink(), "bundle-file-link", BIG),
+    "a shard damaged": (lambda folder, _: flip(blob_of(folder, BIG)), CHANGED, BIG),
     "no manifest": (
         lambda folder, _: Source(folder / "hub", FOLDER, COMMIT).manifest_file.unlink(),
-        "owner/Model@c0ffee000000 is missing",
+        MISSING,
+        f"hub/{FOLDER}/.vllm-spark/{COMMIT}.json",
     ),
-    "a wheel missing": (
-        lambda folder, _: next((folder / "wheels").iterdir()).unlink(),
-        "wheels/demo-1-py3-none-any.whl is missing",
-    ),
-    "a wheel damaged": (
-        lambda folder, _: flip(next((folder / "wheels").iterdir())),
-        "wheels/demo-1-py3-none-any.whl has",
-    ),
+    "a wheel missing": (lambda folder, _: next((folder / "wheels").iterdir()).unlink(), MISSING, "wheels/demo-1-py3"),
+    "a wheel damaged": (lambda folder, _: flip(next((folder / "wheels").iterdir())), CHANGED, "wheels/demo-1-py3"),
 }
 
 
@@ -172,19 +179,43 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Image]:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_missing_or_damaged_part_is_refused(tmp_path: Path, finished: tuple[Path, Image], name: str) -> None:
-    damage, text = DAMAGES[name]
+    damage, refusal_id, text = DAMAGES[name]
     complete, image = finished
     folder = Path(shutil.copytree(complete, tmp_path / "bundle", symlinks=True))
-    assert bundle.refusals(folder, request_of(image), quiet) == []
+    assert bundle.refusals(folder, request_of(image), UNSIGNED, quiet) == []
     damage(folder, image)
-    refusals = bundle.refusals(folder, request_of(image), quiet)
-    assert [refusal.id for refusal in refusals] == ["bundle-lacks"]
+    refusals = bundle.refusals(folder, request_of(image), UNSIGNED, quiet)
+    found = {refusal.id: str(refusal) for refusal in refusals}
+    assert text in found[refusal_id]
+    assert "docs/runbooks/bundle-signature.md" in found[refusal_id]
+
+
+# name -> (damage to a part before the list is written, part of the message): the signer's own parts are compared too
+DAMAGED_EARLIER: dict[str, tuple[Callable[[Path, Image], Any], str]] = {
+    "a layer": (lambda folder, image: flip(layer_of(folder, image)), "has another sha256 than its name"),
+    "a shard": (lambda folder, _: flip(blob_of(folder, BIG)), f"{BIG} of owner/Model@c0ffee000000 differs"),
+    "a manifest": (
+        lambda folder, _: Source(folder / "hub", FOLDER, COMMIT).manifest_file.unlink(),
+        "owner/Model@c0ffee000000 is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED_EARLIER)
+def test_a_list_of_damaged_parts_is_refused(tmp_path: Path, finished: tuple[Path, Image], name: str) -> None:
+    damage, text = DAMAGED_EARLIER[name]
+    complete, image = finished
+    folder = Path(shutil.copytree(complete, tmp_path / "bundle", symlinks=True))
+    damage(folder, image)
+    bundle_check.seal(folder, json.loads((folder / bundle.CONTENTS).read_text()), None, quiet)
+    refusals = bundle.refusals(folder, request_of(image), UNSIGNED, quiet)
+    assert {refusal.id for refusal in refusals} == {"bundle-lacks"}
     assert text in str(refusals[0])
 
 
 def test_a_bundle_without_the_model_of_a_recipe_is_refused(finished: tuple[Path, Image]) -> None:
     other = BundleRequest((), (PulledModel("owner/Other", COMMIT, 1),))
-    assert "owner/Other@c0ffee000000 is missing" in str(bundle.refusals(finished[0], other, quiet)[0])
+    assert "owner/Other@c0ffee000000 is missing" in str(bundle.refusals(finished[0], other, UNSIGNED, quiet)[0])
 
 
 def test_a_client_with_the_token_can_read_a_finished_bundle(tmp_path: Path, finished: tuple[Path, Image]) -> None:

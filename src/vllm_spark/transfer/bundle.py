@@ -1,6 +1,7 @@
 """A folder that carries images, models and the toolkit's packages to a site without internet.
 
     bundle.json   the contents; written last, so a folder without it is not finished
+    files.sha256  the sha256 of every file, wheels included; files.sha256.sig is the operator's signature of it
     images/       an OCI image layout: every blob by its digest
     hub/          a hub cache with a manifest per model
     wheels/       the Python packages of requirements.lock
@@ -10,31 +11,32 @@ The machine that runs Ansible writes it and needs no connection to a Spark for t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from typing import TypedDict
 
-from vllm_spark.core import paths
+from vllm_spark.core import paths, version
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
-from vllm_spark.node.pull.files import LinkError, sha256_of, write_json
+from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
 from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.pinning.registry import ADDRESSES
+from vllm_spark.transfer import bundle_check, jobs
 from vllm_spark.transfer import images as transfer_images
-from vllm_spark.transfer import jobs
+from vllm_spark.transfer.bundle_check import Trust
+from vllm_spark.transfer.bundle_files import CONTENTS, FileList, Log
 from vllm_spark.transfer.site import PulledModel, models
 
 # The id is shared with the support bundle; the runbook is that of the part that was not written.
@@ -42,10 +44,8 @@ IMAGE_NOT_WRITTEN = RefusalKind("bundle-not-written", "image-registry")
 PACKAGES_NOT_WRITTEN = RefusalKind("bundle-not-written", "bundle-lacks")
 BUNDLE_INCOMPLETE = register("bundle-lacks", runbook="bundle-lacks")
 
-CONTENTS = "bundle.json"
+BLOBS = "images/blobs/sha256/"
 LOG_INTERVAL_S = 5.0
-# Prints one line to the operator.
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +100,20 @@ class BundledImageJson(TypedDict):
 
 
 class Contents(TypedDict):
-    """bundle.json. `wheels`: file name -> sha256."""
+    """bundle.json, without the id of the bundle."""
 
     toolkit: str
     images: list[BundledImageJson]
     models: list[ModelRef]
-    wheels: dict[str, str]
 
 
 def is_finished(folder: Path) -> bool:
     return (folder / CONTENTS).is_file()
 
 
-def write(folder: Path, request: BundleRequest, sources: RemoteSources, toolkit: str, log: Log) -> None:
-    """Write a bundle, or continue an interrupted one. Raises RefusedError."""
+def write(folder: Path, request: BundleRequest, sources: RemoteSources, trust: Trust, log: Log) -> None:
+    """Write and sign a bundle, or continue an interrupted one. Raises RefusedError."""
+    key = trust.signing_key(log)
     folder.mkdir(parents=True, exist_ok=True)
     for image in request.images:
         _write_image(folder / "images", image, sources, log)
@@ -121,29 +121,32 @@ def write(folder: Path, request: BundleRequest, sources: RemoteSources, toolkit:
     with _environment(sources.environment):
         for model in request.models:
             _write_model(folder / "hub", model, log)
-    wheels = _write_wheels(folder / "wheels", sources, log)
+    _write_wheels(folder / "wheels", sources, log)
     contents: Contents = {
-        "toolkit": toolkit,
+        "toolkit": version.version(),
         "images": [_image_json(image) for image in request.images],
         "models": [model.ref() for model in request.models],
-        "wheels": wheels,
     }
-    write_json(folder / CONTENTS, contents)
+    bundle_check.seal(folder, contents, key, log)
 
 
-def refusals(folder: Path, request: BundleRequest, log: Log) -> list[Refusal]:
-    """Read the whole bundle and return a refusal for each missing or damaged part.
+def refusals(folder: Path, request: BundleRequest, trust: Trust, log: Log) -> list[Refusal]:
+    """Verify the signature, read the whole bundle, and return a refusal for each missing or damaged part.
 
-    Nothing is changed, because the bundle may be on a read-only disk.
+    Nothing is changed, because the bundle may be on a read-only disk. Nothing is used before the signature is verified.
     """
-    faults: list[str] = []
+    try:
+        listed = bundle_check.verify(folder, trust, log)
+    except RefusedError as error:
+        return list(error.refusals)
+    faults = list(_misnamed_blobs(listed))
     for image in request.images:
-        log(f"reading {image.name}")
-        faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms)
+        # The list was compared with every file, so a blob that is named after its listed sha256 is valid.
+        faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms, read=False)
     for model in request.models:
-        log(f"reading {model}" + ("" if model.manifest else ", of which the lock file has no manifest"))
-        faults += _model_faults(folder / "hub", model)
-    faults += _wheel_faults(folder)
+        if not model.manifest:
+            log(f"the lock file has no manifest of {model}: it is proven by the signer alone")
+        faults += _model_faults(folder / "hub", model, listed)
     return [_incomplete(folder, fault) for fault in faults]
 
 
@@ -188,18 +191,22 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     log(f"{model} is in the bundle")
 
 
-def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> dict[str, str]:
-    """Return file name -> sha256."""
+def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> None:
     log("fetching the toolkit's Python packages")
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *sources.pip]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  a constant command
     if done.returncode:
         stderr = " ".join(done.stderr.split())[-300:]
         raise RefusedError([_not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", stderr)])
-    return {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
 
 
-def _model_faults(hub: Path, model: PulledModel) -> Iterator[str]:
+def _misnamed_blobs(listed: FileList) -> Iterator[str]:
+    for path, sha256 in listed.files.items():
+        if path.startswith(BLOBS) and path != f"{BLOBS}{sha256}":
+            yield f"{path} has another sha256 than its name"
+
+
+def _model_faults(hub: Path, model: PulledModel, listed: FileList) -> Iterator[str]:
     source = model.source(hub)
     try:
         manifest = source.stored_manifest()
@@ -210,24 +217,16 @@ def _model_faults(hub: Path, model: PulledModel) -> Iterator[str]:
     except ManifestError as error:
         yield str(error)
         return
+    snapshot = source.snapshot.relative_to(hub.parent).as_posix()
     for entry in manifest.files:
         try:
-            if sha256_of(source.open(entry)) != entry.sha256:
+            os.close(source.open(entry))
+            if listed.files.get(f"{snapshot}/{entry.path}") != entry.sha256:
                 yield f"{entry.path} of {model} differs from its manifest"
         except LinkError as error:
             yield str(error)
         except OSError:
             yield f"{entry.path} of {model} is missing"
-
-
-def _wheel_faults(folder: Path) -> Iterator[str]:
-    contents = read_contents(folder)
-    for name, sha256 in contents["wheels"].items():
-        file = folder / "wheels" / name
-        if not file.is_file():
-            yield f"wheels/{name} is missing"
-        elif hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-            yield f"wheels/{name} has another sha256 than when it was written"
 
 
 @contextmanager
@@ -275,8 +274,8 @@ def read_contents(folder: Path) -> Contents:
     """Return the contents of a finished bundle. Raises RefusedError."""
     try:
         contents: Contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
-        _ = contents["models"], contents["wheels"].items()
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        _ = contents["models"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise RefusedError([_incomplete(folder, f"{CONTENTS}: {type(error).__name__}: {error}")]) from error
     return contents
 

@@ -13,14 +13,16 @@ from typing import Any
 from vllm_spark.core import own_process
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.transfer import bundle
+from vllm_spark.transfer.bundle_check import Trust
 
 
 def work(args: Mapping[str, Any], log: own_process.Log) -> None:
-    """Write the bundle. `args`: folder, specs (as JSON), registries (host -> URL), environment (of the hub's library)
-    and toolkit (its version). Raises RefusedError."""
+    """Write the bundle. `args`: folder, specs (as JSON), registries (host -> URL), environment (of the hub's library),
+    signers, key and unsigned (bundle_check.Trust). Raises RefusedError."""
     request = bundle.BundleRequest.of([Spec.from_json(spec) for spec in args["specs"]])
     sources = bundle.RemoteSources(args["registries"], args["environment"])
-    bundle.write(Path(args["folder"]), request, sources, args["toolkit"], log)
+    trust = Trust(Path(args["signers"]), args["key"], args["unsigned"])
+    bundle.write(Path(args["folder"]), request, sources, trust, log)
 
 
 if __name__ == "__main__":

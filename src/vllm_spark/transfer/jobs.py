@@ -96,6 +96,10 @@ def _deleted(result: Result) -> str:
     return "; ".join(f"{folder}: damaged and deleted: {', '.join(bad)}" for folder, bad in result["bad"].items())
 
 
+def _undone(result: Result) -> str:
+    return "; ".join(result["undone"])
+
+
 JOBS = {
     job.id: job
     for job in (
@@ -105,7 +109,14 @@ JOBS = {
         Job("serve-files", "range_server", "serve_files", "serving files to the other Spark"),
         Job("image", "image_pull", "pull_image", "pulling the image", "pulled", _pulled),
         Job("serve-images", "image_pull", "serve_images", "serving images to the other Spark"),
-        Job("restore-docker-config", "docker_config", "restore_docker_config", "restoring Docker's settings"),
+        Job(
+            "restore-docker-config",
+            "docker_leftovers",
+            "remove_leftovers",
+            "restoring Docker's settings",
+            "undone",
+            _undone,
+        ),
     )
 }
 
@@ -190,6 +201,13 @@ REASONS = {
             "a free port on the loopback device while an image is pulled",
             "stop the process that listens there (ss -ltnp), then pull.yml again.",
             "image-transfer",
+        ),
+        Reason(
+            "docker-config",
+            "a whole /etc/docker/daemon.json, which Docker applies on a reload",
+            "restore /etc/docker/daemon.json from a backup, or write an empty object and sudo nvidia-ctk runtime "
+            "configure --runtime=docker; then sudo systemctl restart docker and ansible-playbook pull.yml again.",
+            "pull-leftovers",
         ),
         Reason(
             "docker-mirror",
