@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import fakes
 import loopback
 from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
-from vllm_spark.node.pull import docker_config, image_pull
+from vllm_spark.node.pull import docker_config, docker_leftovers, image_pull
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageResult
 from vllm_spark.node.pull.job import JobError, JobProgress
 
@@ -48,11 +49,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DOCKER_HOSTS", str(tmp_path / "hosts"))
     monkeypatch.setenv("DOCKER_DAEMON", str(tmp_path / "daemon.json"))
     monkeypatch.setenv("DOCKER_CERTS", str(tmp_path / "certs.d"))
-    monkeypatch.setattr(docker_config, "CERTS", tmp_path / "certs.d")
-    monkeypatch.setattr(docker_config, "TOML_JOURNAL", tmp_path / "pull" / "hosts.toml.before")
-    monkeypatch.setattr(docker_config, "HOSTS", tmp_path / "hosts")
-    monkeypatch.setattr(docker_config, "DAEMON", tmp_path / "daemon.json")
-    monkeypatch.setattr(docker_config, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
+    monkeypatch.setattr(docker_leftovers, "CERTS", tmp_path / "certs.d")
+    monkeypatch.setattr(docker_leftovers, "TOML_JOURNAL", tmp_path / "pull" / "hosts.toml.before")
+    monkeypatch.setattr(docker_leftovers, "HOSTS", tmp_path / "hosts")
+    monkeypatch.setattr(docker_leftovers, "DAEMON", tmp_path / "daemon.json")
+    monkeypatch.setattr(docker_leftovers, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
     monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
     monkeypatch.setattr(image_pull, "POLL_INTERVAL_S", 0.02)
     monkeypatch.setattr(docker_config, "POLL_INTERVAL_S", 0.02)
@@ -129,7 +130,7 @@ def test_the_hosts_toml_of_the_owner_is_restored(node: Path, image: Image) -> No
         pull(request(node, image, url, "nvcr.io"))
     assert owners.read_text() == 'server = "https://mirror.home"\n'
     docker_config.add_hosts_toml("nvcr.io", 25093)
-    docker_config.restore()
+    docker_config.undo()
     assert owners.read_text() == 'server = "https://mirror.home"\n'
 
 
@@ -198,7 +199,7 @@ def test_the_next_run_restores_what_a_killed_one_left(node: Path) -> None:
     assert "25093" in (node / "daemon.json").read_text()
     assert "nvcr.io" in (node / "hosts").read_text()
     assert "25093" in (node / "certs.d" / "ghcr.io" / "hosts.toml").read_text()
-    docker_config.restore()
+    docker_config.undo()
     assert_restored(node)
     assert not (node / "certs.d").exists()
 
@@ -207,6 +208,20 @@ def test_a_created_daemon_file_is_deleted(node: Path) -> None:
     (node / "daemon.json").unlink()
     (node / "state" / "mirrors").unlink()
     docker_config.add_mirror(25093)
-    docker_config.restore()
+    docker_config.undo()
     assert not (node / "daemon.json").exists()
     assert json.loads((node / "state" / "mirrors").read_text()) == []
+
+
+def test_blobs_that_a_cut_has_truncated_are_fetched_again(node: Path, image: Image) -> None:
+    """An older toolkit renamed a blob before its content was on the disk."""
+    with registry(image) as (url, _):
+        pull(request(node, image, url))
+        blobs = sorted((node / "cache" / "blobs" / "sha256").iterdir())
+        whole = {blob: blob.read_bytes() for blob in blobs}
+        for number, blob in enumerate(blobs):
+            blob.write_bytes(whole[blob][: 0 if number % 2 else len(whole[blob]) // 2])
+        (node / "state" / "images").unlink()
+        shutil.rmtree(node / "state" / "layers")
+        assert pull(request(node, image, url))["pulled"]
+    assert {blob: blob.read_bytes() for blob in blobs} == whole

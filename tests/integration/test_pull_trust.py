@@ -36,9 +36,11 @@ from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.model_files import ManifestError, Source, is_taken, parse
 from vllm_spark.node.pull.peer_server import PeerLogin
-from vllm_spark.transfer import bundle
+from vllm_spark.transfer import bundle, bundle_check
+from vllm_spark.transfer.bundle_check import Trust
 from vllm_spark.transfer.site import PulledModel
 
+UNSIGNED = Trust(Path("no signers"), unsigned=True)
 EVIL = {**FILES, "model-00002-of-00002.safetensors": b"EVIL" * 1000}
 BIG = "model-00001-of-00002.safetensors"
 
@@ -349,12 +351,12 @@ def test_a_sender_and_a_bundle_with_a_link_that_leads_out_are_refused(tmp_path: 
     model = write_model(tmp_path / "bundle" / "hub")
     outside = tmp_path / "outside"
     outside.write_bytes(FILES[BIG])
+    bundle_check.seal(tmp_path / "bundle", {"models": []}, None, lambda _: None)
     LINKS[name](model, outside)
     with pytest.raises(LinkError):
         range_server.serve_files(request(model.hub, loopback.free_port()), JobProgress(), Event())
     wanted = bundle.BundleRequest((), (PulledModel(REPOSITORY, COMMIT, 1, manifest_of(FILES).sha256),))
-    (tmp_path / "bundle" / bundle.CONTENTS).write_text('{"models": [], "wheels": {}}')
-    refusals = bundle.refusals(tmp_path / "bundle", wanted, lambda _: None)
+    refusals = bundle.refusals(tmp_path / "bundle", wanted, UNSIGNED, lambda _: None)
     assert any("link" in str(refusal) or "leads to" in str(refusal) for refusal in refusals)
 
 
@@ -370,17 +372,17 @@ def test_a_link_that_appears_while_serving_is_not_sent(head: Path, worker: Path,
 
 def test_a_bundle_with_its_own_list_is_compared_with_the_lock_file(tmp_path: Path) -> None:
     write_model(tmp_path / "hub", EVIL)
-    (tmp_path / bundle.CONTENTS).write_text('{"models": [], "wheels": {}}')
+    bundle_check.seal(tmp_path, {"models": []}, None, lambda _: None)
     lines: list[str] = []
 
     def refused(sha256: str) -> str:
         wanted = bundle.BundleRequest((), (PulledModel(REPOSITORY, COMMIT, 1, sha256),))
-        return " ".join(map(str, bundle.refusals(tmp_path, wanted, lines.append)))
+        return " ".join(map(str, bundle.refusals(tmp_path, wanted, UNSIGNED, lines.append)))
 
     assert f"expected {manifest_of(FILES).sha256}" in refused(manifest_of(FILES).sha256)
     assert refused(manifest_of(EVIL).sha256) == ""
     assert refused("") == ""
-    assert "of which the lock file has no manifest" in lines[-1]
+    assert "the lock file has no manifest of owner/Model@c0ffee000000" in lines[-1]
 
 
 VICTIM = b"root:x:0:0:root:/root:/bin/bash\n" * 16

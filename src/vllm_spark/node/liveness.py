@@ -131,7 +131,9 @@ def main() -> int:
     if becomes_good and not pair:
         subprocess.run(["systemctl", "reset-failed", unit], check=False)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
+    new.replace(file)
     if why:
         # <4>: a warning, which the journal of the unit keeps.
         print(f"<4>{unit} hangs: {why}; ending its container. See docs/runbooks/engine-hangs.md", flush=True)

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 
-from vllm_spark.node.pull.files import sha256_of, write_json
+from vllm_spark.node.pull.files import rename_durably, replace_file, sha256_of, write_json
 from vllm_spark.node.pull.oci import (
     INDEX_TYPE,
     MANIFEST_TYPES,
@@ -56,24 +56,26 @@ class BlobCache:
         (self.folder / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
         layout = self.folder / "oci-layout"
         if not layout.exists():
-            layout.write_text(OCI_LAYOUT, encoding="utf-8")
+            replace_file(layout, OCI_LAYOUT)
 
     def manifest(self, repository: str, digest: str) -> bytes:
         """Return the bytes of an index or a manifest. Raises BlobError."""
         file = self.blob(digest)
-        if file.exists():
-            content = file.read_bytes()
-        elif self.upstream is None:
-            raise BlobError(f"{self.folder} has no {digest}")
-        else:
-            path = f"/v2/{repository}/manifests/{digest}"
-            with self.upstream.open(path, ", ".join(MANIFEST_TYPES)) as response:
-                content = response.read(MAX_MANIFEST_BYTES)
-        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+        content = file.read_bytes() if file.exists() else b""
+        if _digest_of(content) == digest:
+            return content
+        # A manifest that a loss of power has cut counts as absent.
+        if self.upstream is None:
+            has = f"{len(content)} bytes with another sha256 as" if content else "no"
+            raise BlobError(f"{self.folder} has {has} {digest}")
+        path = f"/v2/{repository}/manifests/{digest}"
+        with self.upstream.open(path, ", ".join(MANIFEST_TYPES)) as response:
+            content = response.read(MAX_MANIFEST_BYTES)
+        if _digest_of(content) != digest:
             raise BlobError(f"{digest} of {repository} is {len(content)} bytes with another sha256")
-        if self.keep and not file.exists():
+        if self.keep:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+            replace_file(file, content)
         return content
 
     def ensure_blob(self, repository: str, digest: str, size: int = 0) -> Path:
@@ -91,10 +93,20 @@ class BlobCache:
             blob_lock = self.blob_locks.setdefault(digest, Lock())
         # Concurrent readers of one blob wait for each other, so it is downloaded once.
         with blob_lock:
-            if self.blob(digest).exists():
+            if self.is_stored(digest, size):
                 yield from _blocks(self.blob(digest))
             else:
                 yield from self._read_upstream(repository, digest, size)
+
+    def is_stored(self, digest: str, size: int) -> bool:
+        """Return True if a blob is in the folder. One that a loss of power has cut is removed if it can be fetched."""
+        file = self.blob(digest)
+        if not file.exists():
+            return False
+        if self.upstream is None or not size or file.stat().st_size == size:
+            return True
+        file.unlink()
+        return False
 
     def _read_upstream(self, repository: str, digest: str, size: int) -> Iterator[bytes]:
         if self.upstream is None:
@@ -113,7 +125,7 @@ class BlobCache:
             part.unlink(missing_ok=True)
             raise BlobError(f"{digest} of {repository} arrived with sha256 {sha256.hexdigest()}")
         if self.keep:
-            part.replace(self.blob(digest))
+            rename_durably(part, self.blob(digest))
         yield last
 
     def _part_and_rest(
@@ -182,11 +194,16 @@ def _blocks(file: Path) -> Iterator[bytes]:
 
 
 def blobs_of(cache: BlobCache, repository: str, digest: str, platform: str) -> list[Descriptor]:
-    """Return config and layers of an image for a platform. Raises BlobError."""
+    """Return config and layers of an image for a platform. One that a loss of power has cut is removed from the cache.
+
+    Raises BlobError.
+    """
     images, blobs = members(cache.manifest(repository, digest))
     for image in images:
         if matches_platform(image, (platform,)):
             _, blobs = members(cache.manifest(repository, image["digest"]))
+    for blob in blobs:
+        cache.is_stored(blob["digest"], int(blob["size"]))
     return blobs
 
 
@@ -225,3 +242,7 @@ def missing_blobs(folder: Path, digest: str, platforms: tuple[str, ...], *, read
             yield f"image {digest}: {file} has {file.stat().st_size} bytes, not {blob['size']}"
         elif read and f"sha256:{sha256_of(file)}" != blob["digest"]:
             yield f"image {digest}: {file} has another sha256 than its name"
+
+
+def _digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -15,23 +15,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
-from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull import docker_leftovers as left
+from vllm_spark.node.pull.files import write_json
+from vllm_spark.node.pull.job import JobError
 
-CERTS = Path("/etc/docker/certs.d")
-HOSTS = Path("/etc/hosts")
-DAEMON = Path("/etc/docker/daemon.json")
-# While a mirror is configured: {"before": text of daemon.json, or null if there was none}.
-JOURNAL = Path("/var/lib/vllm-spark/pull/daemon.json.before")
-# While a hosts.toml is ours: {"path", "before": its text, or null if there was none, "folders": those made for it}.
-TOML_JOURNAL = JOURNAL.with_name("hosts.toml.before")
-MARK = "# vllm-spark: for one pull"
 DOCKER_HUB = "docker.io"
 HTTP_PORT = 80
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
@@ -67,7 +59,7 @@ class Redirection:
         try:
             yield
         finally:
-            restore()
+            undo()
 
 
 def reads_hosts_toml() -> bool:
@@ -80,84 +72,50 @@ def reads_hosts_toml() -> bool:
 
 def add_hosts_toml(host: str, port: int) -> None:
     """Name the loopback device as the only server of a registry. Without `server` Docker also asks the registry."""
-    file, url = CERTS / host / "hosts.toml", f"http://127.0.0.1:{port}"
+    file, url = left.CERTS / host / "hosts.toml", f"http://127.0.0.1:{port}"
     before = file.read_text(encoding="utf-8") if file.exists() else None
-    TOML_JOURNAL.parent.mkdir(parents=True, exist_ok=True)
-    folders = [str(folder) for folder in (file.parent, CERTS) if not folder.exists()]
-    TOML_JOURNAL.write_text(json.dumps({"path": str(file), "before": before, "folders": folders}), encoding="utf-8")
+    left.TOML_JOURNAL.parent.mkdir(parents=True, exist_ok=True)
+    folders = [str(folder) for folder in (file.parent, left.CERTS) if not folder.exists()]
+    write_json(left.TOML_JOURNAL, {"path": str(file), "before": before, "folders": folders})
     file.parent.mkdir(parents=True, exist_ok=True)
     server = f'server = "{url}"\n\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
-    file.write_text(f"{MARK}\n{server}", encoding="utf-8")
-
-
-def _restore_hosts_toml() -> None:
-    """Restore the hosts.toml that the journal names."""
-    if not TOML_JOURNAL.exists():
-        return
-    journal = json.loads(TOML_JOURNAL.read_text(encoding="utf-8"))
-    file = Path(journal["path"])
-    if journal["before"] is None:
-        file.unlink(missing_ok=True)
-        for folder in journal["folders"]:
-            with suppress(OSError):  # another program has written a file there in the meantime
-                Path(folder).rmdir()
-    else:
-        file.write_text(journal["before"], encoding="utf-8")
-    TOML_JOURNAL.unlink()
+    file.write_text(f"{left.MARK}\n{server}", encoding="utf-8")
 
 
 def add_hosts_entry(host: str) -> None:
     # In place: in a container /etc/hosts is a mount, which cannot be replaced.
-    HOSTS.write_text(f"127.0.0.1 {host} {MARK}\n{HOSTS.read_text(encoding='utf-8')}", encoding="utf-8")
+    left.HOSTS.write_text(f"127.0.0.1 {host} {left.MARK}\n{left.HOSTS.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 def add_mirror(port: int) -> None:
     """Add a mirror of docker.io and wait until Docker uses it. Raises JobError."""
-    before = DAEMON.read_text(encoding="utf-8") if DAEMON.exists() else None
+    before = left.DAEMON.read_text(encoding="utf-8") if left.DAEMON.exists() else None
     try:
         settings = json.loads(before or "{}")
     except ValueError as error:
-        raise JobError("docker-mirror", f"{DAEMON} is not valid JSON: {error}") from error
-    JOURNAL.parent.mkdir(parents=True, exist_ok=True)
-    JOURNAL.write_text(json.dumps({"before": before}), encoding="utf-8")
+        raise JobError("docker-mirror", f"{left.DAEMON} is not valid JSON: {error}") from error
+    left.JOURNAL.parent.mkdir(parents=True, exist_ok=True)
+    write_json(left.JOURNAL, {"before": before})
     url = f"http://127.0.0.1:{port}"
     _apply({**settings, "registry-mirrors": [url, *settings.get("registry-mirrors", [])]})
     deadline = time.monotonic() + RELOAD_TIMEOUT_S
     while not any(mirror.rstrip("/") == url for mirror in configured_mirrors()):
         if time.monotonic() > deadline:
-            restore()
+            undo()
             raise JobError("docker-mirror", f"Docker did not take {url} as a mirror within {RELOAD_TIMEOUT_S:.0f} s")
         time.sleep(POLL_INTERVAL_S)
 
 
-def restore() -> None:
+def undo() -> None:
     """Undo the redirection of this run, or of one that was killed. Raises JobError."""
-    _restore_hosts_toml()
-    if HOSTS.exists() and MARK in (text := HOSTS.read_text(encoding="utf-8")):
-        lines = [line for line in text.splitlines(keepends=True) if MARK not in line]
-        HOSTS.write_text("".join(lines), encoding="utf-8")
-    if JOURNAL.exists():
-        before = json.loads(JOURNAL.read_text(encoding="utf-8"))["before"]
-        settings = json.loads(before or "{}")
-        # Docker drops a mirror only if a reload names another list, so the list is named before the file is restored.
-        _apply({**settings, "registry-mirrors": settings.get("registry-mirrors", [])})
-        if before is None:
-            DAEMON.unlink()
-        else:
-            DAEMON.write_text(before, encoding="utf-8")
-        JOURNAL.unlink()
-
-
-def restore_docker_config(_request: Mapping[str, Any], _progress: JobProgress, _stop: Event) -> Mapping[str, object]:
-    """Restore the configuration without a pull. The result is empty."""
-    restore()
-    return {}
+    for line in left.restore():
+        print(line, flush=True)
 
 
 def _apply(settings: Mapping[str, Any]) -> None:
     """Write daemon.json in place, which keeps its owner and mode, and reload Docker."""
-    DAEMON.parent.mkdir(parents=True, exist_ok=True)
-    DAEMON.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    left.DAEMON.parent.mkdir(parents=True, exist_ok=True)
+    left.DAEMON.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     done = subprocess.run(["systemctl", "reload", "docker"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise JobError("docker-mirror", f"systemctl reload docker: {done.stderr.strip()[:300]}")

@@ -73,18 +73,54 @@ def open_plain(path: Path, flags: int, name: str) -> int:
     return descriptor
 
 
-def write_json(file: Path, document: object) -> None:
-    """Replace a JSON file atomically: a reader sees the old or the new content, never a part."""
+def write_json(file: Path, document: object, *, durable: bool = True) -> None:
+    """Replace a JSON file atomically (replace_file)."""
+    replace_file(file, json.dumps(document, indent=1, sort_keys=True) + "\n", durable=durable)
+
+
+def replace_file(file: Path, content: str | bytes, *, durable: bool = True, keep_owner: bool = False) -> None:
+    """Replace a file atomically: a reader sees the old or the new content, never a part.
+
+    `durable` makes that true after a loss of power too: content and name are on the disk when this returns. The file
+    has mode 0644 and belongs to this process; `keep_owner` keeps both of an earlier file.
+    """
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".vllm-spark-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+        with os.fdopen(handle, "wb") as opened:
             os.fchmod(handle, 0o644)
-            json.dump(document, opened, indent=1, sort_keys=True)
-            opened.write("\n")
+            if keep_owner and file.exists():
+                status = file.stat()
+                os.fchown(handle, status.st_uid, status.st_gid)
+                os.fchmod(handle, stat.S_IMODE(status.st_mode))
+            opened.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
+            if durable:
+                opened.flush()
+                os.fsync(handle)
         Path(temporary).replace(file)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    if durable:
+        _sync_folder(file.parent)
+
+
+def rename_durably(file: Path, target: Path) -> None:
+    """Rename a complete file in its folder, so that `target` is whole or absent after a loss of power."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    file.replace(target)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sha256_of(file: Path | int, on_read: Callable[[int], None] | None = None, stop: Event | None = None) -> str:

@@ -14,7 +14,8 @@ from typing import NotRequired, TypedDict
 
 from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
-from vllm_spark.node.pull.docker_config import Redirection, freeze_dns, registry_url, restore
+from vllm_spark.node.pull.docker_config import Redirection, freeze_dns, registry_url, undo
+from vllm_spark.node.pull.files import replace_file
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.peer_server import SentBytes, serve
@@ -77,7 +78,7 @@ class ImageResult(TypedDict):
 
 def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> ImageResult:
     """Pull an image unless Docker has it. Raises JobError."""
-    restore()
+    undo()
     digest = request["digest"]
     if digests := repo_digests(request["image"]):
         return {"pulled": False, "sent": 0, "fetched": 0, "digest": digest, "digests": digests}
@@ -117,7 +118,7 @@ def record_pulled(image: str) -> None:
     """Record an image in PULLED. Called before the pull, which may be killed once Docker has the image."""
     images = PULLED.read_text(encoding="utf-8").splitlines() if PULLED.exists() else []
     if image not in images:
-        PULLED.write_text("".join(f"{name}\n" for name in [*images, image]), encoding="utf-8")
+        replace_file(PULLED, "".join(f"{name}\n" for name in [*images, image]))
 
 
 def _mirror(cache: BlobCache, request: ImageRequest, progress: JobProgress) -> None:

@@ -129,7 +129,7 @@ def run(job: str, function: JobFunction) -> int:
 
 def _write_progress(file: Path, progress: JobProgress, ended: Event) -> None:
     while True:
-        write_json(file, progress.to_json())
+        write_json(file, progress.to_json(), durable=False)
         if ended.wait(WRITE_INTERVAL_S):
-            write_json(file, progress.to_json())
+            write_json(file, progress.to_json(), durable=False)
             return

@@ -93,7 +93,9 @@ class PartialFile:
         with self.lock:
             self.chunks.add(number)
             with self.model.pinned("blobs") as folder:
-                write_json(folder / self.chunk_list, {**self._key(), "chunks": sorted(self.chunks)})
+                # Not durable: a list that is lost costs a second transfer, and a file is hashed as a whole at its end.
+                chunks = {**self._key(), "chunks": sorted(self.chunks)}
+                write_json(folder / self.chunk_list, chunks, durable=False)
 
     def update_hash(self, stop: Event) -> bool:
         """Hash the complete chunks that follow the hashed ones. Return True if that completed the file.

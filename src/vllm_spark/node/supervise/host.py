@@ -62,6 +62,13 @@ def read(path: Path) -> Message:
     return document if isinstance(document, dict) else {}
 
 
+def write(path: Path, document: Message) -> None:
+    """Replace a JSON file of the run folder atomically. That folder is in memory, so a loss of power empties it."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(document), encoding="utf-8")
+    new.replace(path)
+
+
 def write_secret(path: Path, content: str) -> None:
     """Write a file that has mode 0600 from its first byte on."""
     path.unlink(missing_ok=True)
@@ -91,9 +98,7 @@ class State:
         self.write("ended", reason)
 
     def _replace(self, document: Message) -> None:
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(document), encoding="utf-8")
-        new.replace(self._path)
+        write(self._path, document)
 
 
 async def output_of(*argv: str) -> str:

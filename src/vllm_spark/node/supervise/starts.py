@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from vllm_spark.node.supervise import host
@@ -32,11 +31,11 @@ async def is_last_attempt(rank: Rank) -> bool:
     restarts = await host.output_of("systemctl", "show", "--property", "NRestarts", "--value", f"vllm@{rank.name}")
     file = rank.run_dir / "lives.json"
     starts = start_times(host.read(file), int(restarts or 0), time.time())
-    file.write_text(json.dumps(starts), encoding="utf-8")
+    host.write(file, starts)
     return len(starts["times"]) >= MAX_STARTS
 
 
 async def reset_starts(rank: Rank) -> None:
     """Forget the starts so far: in lives.json, and in systemd, which has the same limit."""
-    (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 0, "times": []}), encoding="utf-8")
+    host.write(rank.run_dir / "lives.json", {"restarts": 0, "times": []})
     await host.run_quietly("systemctl", "reset-failed", f"vllm@{rank.name}")
