@@ -1,13 +1,21 @@
-"""Files of a deployment on its host: kept, restored, and exchanged with those of the launch before."""
+"""Launches of a deployment on its host, as numbered generations. In the folder of the deployment:
+
+    launches/N               the files of one launch; `previous` in it is a link to the launch before, a lower number
+    current -> launches/N    what runs
+    launch -> current/launch, and so on for every file; previous -> current/previous
+    failed -> launches/M     the last launch that failed its gates
+    swapping -> launches/N   during a manual rollback, until the gates have judged the launch that was restored
+
+A change prepares whole generations, and then replaces the link `current` by one rename. A host that loses its power at
+any point has the old or the new launch, and no mixture.
+"""
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
-import re
 import shutil
-import tempfile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
@@ -18,177 +26,157 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 )
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
-# launch remain. deployed.json describes the others, so it is placed last.
+# launch remain.
 DEPLOYMENT_FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
-PREVIOUS, FAILED = "previous", "failed"
-# The folder in its future state, while an operator's rollback is in progress. A run that finds it continues with it.
-SWAPPING = "swapping"
-
-# A folder that is not complete yet, and (-old) a folder that was moved aside while another takes its place.
-UNFINISHED = re.compile(rf"\.(?P<of>{PREVIOUS}|{FAILED}|{SWAPPING})-\w+?(?P<aside>-old)?$")
+LAUNCHES, CURRENT, PREVIOUS, FAILED, SWAPPING = "launches", "current", "previous", "failed", "swapping"
+# Prefixes of what an interrupted run has left, the last three of an older toolkit.
+UNFINISHED = (TEMPORARY, f".{PREVIOUS}-", f".{FAILED}-", f".{SWAPPING}-")
 
 
-def keep_current(folder: str, name: str) -> None:
-    """Copy a deployment's current files to the folder `name` below it, which is moved into place as a whole. The files
-    of previous/ are kept inside it, one level deep: a launch that is restored has the one before it again. An
-    interrupted rollback is completed first; otherwise files of two launches would be kept as one."""
-    remove_unfinished(folder)
-    finish_swap(folder)
-    settle_swap(folder)
-    # The files of an interrupted run may be of two launches, and the complete launch is kept already.
-    if (name == PREVIOUS and replacement_started(folder)) or same_record(folder, os.path.join(folder, name)):
-        return
-    fresh = tempfile.mkdtemp(dir=folder, prefix=f".{name}-")
-    copy_files(folder, fresh)
-    if name == PREVIOUS and os.path.isdir(os.path.join(folder, PREVIOUS)):
-        os.mkdir(os.path.join(fresh, PREVIOUS), 0o700)
-        copy_files(os.path.join(folder, PREVIOUS), os.path.join(fresh, PREVIOUS))
-    move_into_place(fresh, os.path.join(folder, name))
-
-
-def replacement_started(folder: str) -> bool:
-    """Return True if an interrupted run has started to replace the current files.
-
-    The current files may then be of two launches, and the last complete launch is kept already: the record equals that
-    of previous/. If a launch was being restored, the record still equals that of failed/ while the launch, which is
-    placed first, equals that of previous/ already."""
-    previous, failed = os.path.join(folder, PREVIOUS), os.path.join(folder, FAILED)
-    current_launch, previous_launch, failed_launch = (
-        os.path.join(place, "launch") for place in (folder, previous, failed)
-    )
-    half_restored = (
-        same_record(folder, failed)
-        and same_file(current_launch, previous_launch)
-        and not same_file(current_launch, failed_launch)
-    )
-    return half_restored or same_record(folder, previous)
+def install(folder: str, files: Iterable[Mapping[str, str]], keep_as: str = "") -> None:
+    """Make a launch current that has these files (path, content, mode), and the others of the current launch. `keep_as`
+    is the name of the launch that it replaces: previous, failed, or empty if the launch stays the same."""
+    current = adopt(folder)
+    settle(folder)
+    if keep_as == FAILED and current:
+        point(folder, FAILED, current)
+    fresh = generation(folder, current)
+    for file in files:
+        write_file(os.path.join(fresh, os.path.basename(file["path"])), file["content"], file["mode"])
+    follow(fresh, current if keep_as == PREVIOUS else before(current))
+    activate(folder, fresh)
 
 
 def restore_previous(folder: str) -> None:
-    """Place the files of previous/ again and keep the files that they replace in failed/. After an interruption at any
-    point, the next restore or deploy continues from there: previous/ is removed last."""
-    previous = os.path.join(folder, PREVIOUS)
-    remove_unfinished(folder)
-    finish_swap(folder)
-    settle_swap(folder)
-    keep_current(folder, FAILED)
-    place_all(previous, folder)
-    promote_before(folder)
-
-
-def drop_repeated(folder: str) -> None:
-    """Remove previous/ if it holds the current launch: a bad launch between the two went to failed/."""
-    place = os.path.join(folder, PREVIOUS)
-    current, previous = (read_object(os.path.join(path, "deployed.json")) or {} for path in (folder, place))
-    if current.get("launch") and current["launch"] == previous.get("launch"):
-        promote_before(folder)
-
-
-def promote_before(folder: str) -> None:
-    """Replace previous/ by the launch before it, which is kept inside it; remove it if there is none."""
-    previous = os.path.join(folder, PREVIOUS)
-    before = os.path.join(previous, PREVIOUS)
-    if os.path.isdir(before):
-        fresh = tempfile.mkdtemp(dir=folder, prefix=f".{PREVIOUS}-")
-        copy_files(before, fresh)
-        move_into_place(fresh, previous)
-    else:
-        shutil.rmtree(previous)
-
-
-def remove_unfinished(folder: str) -> None:
-    """Repair what a loss of power has left. A folder that was moved aside returns to its place, unless its successor is
-    there. Incomplete files and folders are removed, and secrets of an env file with them."""
-    for name in sorted(os.listdir(folder)):
-        path, unfinished = os.path.join(folder, name), UNFINISHED.match(name)
-        if name.startswith(TEMPORARY):
-            os.unlink(path)
-        elif unfinished and unfinished["aside"] and not os.path.isdir(os.path.join(folder, unfinished["of"])):
-            os.rename(path, os.path.join(folder, unfinished["of"]))
-        elif unfinished:
-            shutil.rmtree(path)
-
-
-def place_all(source: str, target: str) -> None:
-    """Place the files of one folder in another. Files that are equal already are not written, because a new
-    modification time means a change."""
-    for name in DEPLOYMENT_FILES:
-        path, destination = os.path.join(source, name), os.path.join(target, name)
-        if os.path.exists(path) and not same_file(path, destination):
-            with open(path, encoding="utf-8") as file:
-                write_file(destination, file.read(), mode_of(path))
+    """Make the previous launch current and the current one failed. Does nothing without a previous launch."""
+    current = adopt(folder)
+    if previous := before(current):
+        point(folder, FAILED, current)
+        activate(folder, previous)
 
 
 def swap(folder: str) -> None:
-    """Exchange the current files with those of previous/. The future state of the folder is prepared first and gets its
-    name in one step. After an interruption from then on, finish_swap continues. The prepared folder remains until
-    settle_swap."""
-    previous = os.path.join(folder, PREVIOUS)
-    fresh = tempfile.mkdtemp(dir=folder, prefix=f".{SWAPPING}-")
-    copy_files(previous, fresh)
-    set_previous_record(fresh, read_object(os.path.join(folder, "deployed.json")) or {})
-    for source, name in ((folder, PREVIOUS), (os.path.join(previous, PREVIOUS), os.path.join(PREVIOUS, PREVIOUS))):
-        if os.path.isdir(source):
-            os.mkdir(os.path.join(fresh, name), 0o700)
-            copy_files(source, os.path.join(fresh, name))
-    move_into_place(fresh, os.path.join(folder, SWAPPING))
-    finish_swap(folder)
+    """Exchange the current and the previous launch. The link `swapping` remains until settle."""
+    current = adopt(folder)
+    replaced, restored = generation(folder, current), generation(folder, before(current))
+    follow(replaced, before(before(current)))
+    follow(restored, replaced)
+    deployed, path = record_in(restored), os.path.join(restored, "deployed.json")
+    deployed[PREVIOUS] = {name: value for name, value in record_in(current).items() if name != PREVIOUS}
+    write_file(path, json.dumps(deployed, indent=2, sort_keys=True) + "\n", mode_of(path))
+    point(folder, SWAPPING, restored)
+    activate(folder, restored)
 
 
-def finish_swap(folder: str) -> None:
-    """Place the files that swap has prepared. Does nothing if no swap is in progress."""
-    swapping = os.path.join(folder, SWAPPING)
-    if not os.path.isdir(swapping):
-        return
-    place_all(swapping, folder)
+def settle(folder: str) -> None:
+    """End a rollback, because the gates have judged the restored launch."""
+    remove(os.path.join(folder, SWAPPING))
+
+
+def adopt(folder: str) -> str:
+    """Return the current generation; empty if there is none. First completes what an interruption has left."""
+    for name in os.listdir(folder):
+        if name.startswith(UNFINISHED):
+            remove(os.path.join(folder, name))
+    if any(is_real(os.path.join(folder, name)) for name in DEPLOYMENT_FILES):
+        take_over(folder)
+    if not os.path.isdir(os.path.join(folder, CURRENT)):
+        return ""
+    tidy(folder)
+    return os.path.realpath(os.path.join(folder, CURRENT))
+
+
+def take_over(folder: str) -> None:
+    """Make generations of files that an older toolkit has placed, with previous/ as a folder, or that an editor has put
+    in the place of a link. What the names in the folder lead to is what runs."""
+    top = os.path.join(folder, SWAPPING) if is_real(os.path.join(folder, SWAPPING)) else folder
+    places = [os.path.join(top, PREVIOUS, PREVIOUS), os.path.join(top, PREVIOUS), top]
+    if record_in(top) and record_in(top) == record_in(os.path.join(top, PREVIOUS)):
+        places.pop()  # an older toolkit was interrupted while it replaced the files of this launch, one by one
+    fresh = ""
+    for place in places:
+        if os.path.exists(os.path.join(place, "launch")):
+            earlier, fresh = fresh, generation(folder, place)
+            follow(fresh, earlier)
+    if fresh:
+        activate(folder, fresh)
+
+
+def generation(folder: str, source: str) -> str:
+    """Return a new generation with the files of `source`; an empty one if `source` is empty."""
+    launches = os.path.join(folder, LAUNCHES)
+    os.makedirs(launches, exist_ok=True)
+    fresh = os.path.join(launches, str(1 + max(map(int, os.listdir(launches)), default=0)))
+    os.mkdir(fresh)
     for name in DEPLOYMENT_FILES:
-        # An older toolkit placed fewer files; a file that remained would describe the other launch.
-        if not os.path.exists(os.path.join(swapping, name)) and os.path.exists(os.path.join(folder, name)):
-            os.unlink(os.path.join(folder, name))
-    fresh = tempfile.mkdtemp(dir=folder, prefix=f".{PREVIOUS}-")
-    shutil.copytree(os.path.join(swapping, PREVIOUS), fresh, dirs_exist_ok=True)
-    move_into_place(fresh, os.path.join(folder, PREVIOUS))
+        if source and os.path.isfile(os.path.join(source, name)):
+            # With its modification time: a new one of the env file would restart the engine.
+            shutil.copy2(os.path.join(source, name), fresh)
+            with open(os.path.join(fresh, name), "rb") as file:
+                os.fsync(file.fileno())
+    return fresh
 
 
-def settle_swap(folder: str) -> None:
-    """Remove the prepared folder, because the gates have judged the restored launch."""
-    shutil.rmtree(os.path.join(folder, SWAPPING), ignore_errors=True)
+def follow(fresh: str, previous: str) -> None:
+    """Let a new generation follow a previous one. One with the same launch is left out: a launch between the two has
+    failed."""
+    if previous and record_in(fresh).get("launch", "") == record_in(previous).get("launch"):
+        previous = before(previous)
+    if previous:
+        os.symlink(os.path.join(os.pardir, os.path.basename(previous)), os.path.join(fresh, PREVIOUS))
 
 
-def set_previous_record(folder: str, record: dict[str, Any]) -> None:
-    """Write `record` into a folder's deployed.json as that of the launch before."""
-    path = os.path.join(folder, "deployed.json")
-    deployed = read_object(path)
-    if deployed and record:
-        deployed["previous"] = {name: value for name, value in record.items() if name != "previous"}
-        write_file(path, json.dumps(deployed, indent=2, sort_keys=True) + "\n", mode_of(path))
+def before(place: str) -> str:
+    """Return the generation before another one; empty if there is none."""
+    path = os.path.realpath(os.path.join(place, PREVIOUS))
+    return path if place and os.path.isdir(path) else ""
 
 
-def same_file(one: str, other: str) -> bool:
-    try:
-        return filecmp.cmp(one, other, shallow=False) and os.stat(one).st_mode == os.stat(other).st_mode
-    except FileNotFoundError:
-        return False
+def activate(folder: str, fresh: str) -> None:
+    """Make a complete generation current, in one step."""
+    if not os.path.lexists(os.path.join(folder, PREVIOUS)):
+        point(folder, PREVIOUS)
+    point(folder, CURRENT, fresh)
+    tidy(folder)
 
 
-def same_record(one: str, other: str) -> bool:
-    try:
-        return filecmp.cmp(os.path.join(one, "deployed.json"), os.path.join(other, "deployed.json"), shallow=False)
-    except FileNotFoundError:
-        return False
+def tidy(folder: str) -> None:
+    """Let the names in the folder lead to the current generation, and remove the generations that no name leads to."""
+    current = os.path.join(folder, CURRENT)
+    for name in (*DEPLOYMENT_FILES, PREVIOUS):
+        if not os.path.exists(os.path.join(current, name)):
+            remove(os.path.join(folder, name))
+        elif not os.path.islink(os.path.join(folder, name)):
+            point(folder, name)
+    used = (current, f"{current}/{PREVIOUS}", f"{current}/{PREVIOUS}/{PREVIOUS}", f"{folder}/{FAILED}")
+    kept = [os.path.basename(os.path.realpath(path)) for path in (*used, os.path.join(folder, SWAPPING))]
+    for number in os.listdir(os.path.join(folder, LAUNCHES)):
+        if number not in kept:
+            remove(os.path.join(folder, LAUNCHES, number))
 
 
-def copy_files(source: str, target: str) -> None:
-    for name in DEPLOYMENT_FILES:
-        if os.path.exists(os.path.join(source, name)):
-            shutil.copy2(os.path.join(source, name), target)
+def point(folder: str, name: str, target: str = "") -> None:
+    """Let a name in the folder be a link to a generation, or to the current file of that name, in one step."""
+    path, fresh = os.path.join(folder, name), os.path.join(folder, f"{TEMPORARY}{name}")
+    os.symlink(os.path.join(LAUNCHES, os.path.basename(target)) if target else os.path.join(CURRENT, name), fresh)
+    aside = os.path.join(folder, f"{TEMPORARY}{name}-folder")
+    if os.path.isdir(path) and is_real(path):
+        os.replace(path, aside)  # of an older toolkit
+    os.replace(fresh, path)
+    remove(aside)
 
 
-def move_into_place(fresh: str, place: str) -> None:
-    """Rename a folder to its place. The old folder is moved aside, not removed first: an interruption here must not
-    lose it."""
-    old = f"{fresh}-old"
-    if os.path.isdir(place):
-        os.rename(place, old)
-    os.rename(fresh, place)
-    shutil.rmtree(old, ignore_errors=True)
+def record_in(folder: str) -> dict[str, Any]:
+    return read_object(os.path.join(folder, "deployed.json")) or {}
+
+
+def is_real(path: str) -> bool:
+    """Return True if there is a file or folder, and not a link."""
+    return os.path.lexists(path) and not os.path.islink(path)
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and is_real(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)

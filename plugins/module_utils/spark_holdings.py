@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_leftovers import docker_leftovers
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
@@ -34,11 +35,8 @@ UNIT_PATTERNS = (
 )
 CHAIN = "VLLM-SPARK"
 FIREWALLS = ("iptables", "ip6tables")
-# The images that pulls have brought, and the traces of a pull while Docker finds a registry on the loopback device
-# (src/vllm_spark/node/pull/image_pull.py).
+# The images that pulls have brought (src/vllm_spark/node/pull/image_pull.py).
 PULLED = f"{STATE}/pulled"
-PULL_JOURNALS = (f"{STATE}/pull/daemon.json.before", f"{STATE}/pull/hosts.toml.before")
-PULL_LINE = "# vllm-spark: for one pull"
 
 
 def size(path: str) -> int:
@@ -130,12 +128,6 @@ def chains() -> list[str]:
     return [program for program in FIREWALLS if run(program, "--wait", "--list-rules", CHAIN).status == 0]
 
 
-def pull_was_cut_off(root: str) -> bool:
-    """Return True if an interrupted pull has left its settings of Docker or its line in /etc/hosts."""
-    hosts = read_text(os.path.join(root, "etc/hosts")) or ""
-    return PULL_LINE in hosts or any(os.path.exists(os.path.join(root, journal)) for journal in PULL_JOURNALS)
-
-
 def docker_holdings(count: bool) -> dict[str, Any]:
     holdings: dict[str, Any] = {"error": "", "images": [], "containers": [], "volumes": []}
     try:
@@ -207,5 +199,5 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         ),
         "caches": sized(inside(os.path.join(root, STATE, "cache")), count),
         "chains": chains(),
-        "pull_was_cut_off": pull_was_cut_off(root),
+        "pull_was_cut_off": bool(docker_leftovers(root)),
     }

@@ -88,6 +88,12 @@ def write_file(path: str, content: str, mode: str) -> None:
         if isinstance(error, OSError) and error.errno and error.filename is None:
             error.filename = path
         raise
+    # The new name is in the folder, which has to be written too.
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_text(path: str, limit: int = -1) -> str | None:

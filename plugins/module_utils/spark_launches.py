@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, TypedDict
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    CURRENT,
     DEPLOYMENT_FILES,
     FAILED,
     PREVIOUS,
@@ -18,8 +19,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 
-# Name of a launch -> its folder below that of the deployment. The current launch is in the deployment's own folder.
-CURRENT = "current"
+# Name of a launch -> its folder below that of the deployment, whose own names lead to the current launch.
 KEPT = {
     CURRENT: "",
     PREVIOUS: PREVIOUS,

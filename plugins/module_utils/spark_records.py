@@ -97,7 +97,7 @@ def record_fault(record: Mapping[str, Any]) -> str:
 
 def read_record(path: str) -> tuple[Record | None, str]:
     """Return (the record in a deployed.json, why it cannot be used). None if there is no file, or if it is broken."""
-    if not os.path.lexists(path):
+    if not os.path.exists(path):
         return None, ""
     text = read_text(path) if os.path.isfile(path) else None
     if text is None:

@@ -47,6 +47,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bundle im
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import host, memory
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import KEPT
 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
@@ -112,6 +113,13 @@ def folders(path: str) -> list[str]:
         return []
 
 
+def files(path: str) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(path) if not entry.is_dir())
+    except OSError:
+        return []
+
+
 def collect_deployment(bundle: Bundle, docker: DockerReader, name: str) -> dict[str, str]:
     """Store the texts of one deployment, the most important first. Returns the state of its unit."""
     unit, target = f"vllm@{name}.service", f"deployments/{name}"
@@ -142,16 +150,15 @@ def collect_config(bundle: Bundle, name: str, target: str) -> None:
     names are stored."""
     top = os.path.join(CONFIG_DIR, name)
     count = 0
-    for folder, inner, files in os.walk(top):
-        inner[:] = sorted(entry for entry in inner if entry[0] != "." and entry != "mounts")
+    for below in KEPT.values():
         # The key of a pair's link tells nothing about a fault.
-        for file in sorted(file for file in files if file[0] != "." and file != "link.key"):
+        for file in (file for file in files(os.path.join(top, below)) if file[0] != "." and file != "link.key"):
             count += 1
             if count > MAX_CONFIG_FILES:
                 bundle.note(f"{top}: more than {MAX_CONFIG_FILES} files, the rest is left out")
                 return
-            source = os.path.join(folder, file)
-            bundle.file(f"{target}/{os.path.relpath(source, top)}", source)
+            path = os.path.join(below, file)
+            bundle.file(f"{target}/{path}", os.path.join(top, path))
     mounts = os.path.join(top, "mounts")
     if os.path.isdir(mounts):
         bundle.commands(f"{target}/mounts.txt", [("ls", "-l", mounts)])

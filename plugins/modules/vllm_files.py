@@ -8,7 +8,7 @@ module: vllm_files
 short_description: Place the files of a deployment in one round trip
 description:
   - Creates folders, compares every file with the one on the host, checks the syntax of scripts with a shell, and
-    replaces the files that differ atomically. If a shell refuses a file, nothing is changed.
+    replaces the files that differ atomically, those of a launch as one. If a shell refuses a file, nothing is changed.
 author: vllm-spark
 options:
   folders:
@@ -42,11 +42,11 @@ options:
     type: str
     default: ""
   keep_previous:
-    description: Copy the current files of the deployment to O(keep_as) before the first of them is replaced.
+    description: The launch changes, so the current one stays as O(keep_as).
     type: bool
     default: false
   keep_as:
-    description: The folder for them. C(failed) is for a launch that never passed its gates.
+    description: The name of the launch that is replaced. C(failed) is for one that never passed its gates.
     type: str
     choices: [previous, failed]
     default: previous
@@ -80,11 +80,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+    DEPLOYMENT_FILES,
     FAILED,
     PREVIOUS,
-    drop_repeated,
-    keep_current,
-    remove_unfinished,
+    adopt,
+    install,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, run, write_file
 
@@ -169,14 +169,16 @@ def main() -> None:
     if changed and not module.check_mode:
         for folder in missing:
             os.makedirs(folder, mode=0o755, exist_ok=True)
-        if env_path:
-            remove_unfinished(os.path.dirname(env_path))
-        if params["keep_previous"] and env_path:
-            keep_current(os.path.dirname(env_path), params["keep_as"])
+        folder = os.path.dirname(env_path or "")
+        paths = [os.path.join(folder, name) for name in DEPLOYMENT_FILES] if env_path else []
         for file in stale:
-            write_file(file["path"], file["content"], file["mode"])
-        if env_path:
-            drop_repeated(os.path.dirname(env_path))
+            if file["path"] not in paths:
+                write_file(file["path"], file["content"], file["mode"])
+        # The files of the launch come last, and as one.
+        if launch := [file for file in stale if file["path"] in paths]:
+            install(folder, launch, params["keep_as"] if params["keep_previous"] else "")
+        elif env_path:
+            adopt(folder)
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)
 
 

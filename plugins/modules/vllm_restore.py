@@ -5,33 +5,26 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_restore
-short_description: Place the kept files of a deployment's launch before
+short_description: Make an earlier launch of a deployment current again
 description:
-  - Places the launch, env and records of C(previous/) again. Needs no network, starts nothing.
+  - Replaces the link C(current) of the deployment's folder. Needs no network, starts nothing.
 author: vllm-spark
 options:
   folder:
     description: The deployment's folder.
     type: path
     required: true
-  keep:
-    description:
-      - The folder for the files that are replaced. C(failed), after a deploy that failed its gates - they go to
-        C(failed/), and the launch before that of C(previous/) becomes C(previous/).
-      - C(previous), after an operator's rollback of a good launch - the two launches change places. The prepared
-        files stay in C(swapping/) until O(state=settled), and a run that finds them continues from there.
-    type: str
-    choices: [failed, previous]
-    default: failed
   launch:
-    description: With O(keep=previous), the fingerprint of the desired launch; nothing changes if it is current.
+    description:
+      - The fingerprint of the launch that an operator wants. It and the current one change places, and C(swapping)
+        remains until O(settled). Nothing changes if it is current.
+      - Empty after a deploy that failed its gates. The previous launch becomes current, the current one C(failed).
     type: str
     default: ""
-  state:
-    description: C(back) restores. C(settled) ends the exchange after the gates have judged the launch.
-    type: str
-    choices: [back, settled]
-    default: back
+  settled:
+    description: Only end an exchange, after the gates have judged the launch.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -63,15 +56,14 @@ gates:
 """
 
 import os
-from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
     PREVIOUS,
     SWAPPING,
-    finish_swap,
+    adopt,
     restore_previous,
-    settle_swap,
+    settle,
     swap,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
@@ -90,54 +82,44 @@ def diff_of(folder: str, source: str) -> dict[str, str]:
     }
 
 
-def source_of(module: AnsibleModule, folder: str, launch: str) -> str:
-    """Return the folder with the launch of this fingerprint: the prepared, the current or the previous one."""
-    sources = (os.path.join(folder, SWAPPING), folder, os.path.join(folder, PREVIOUS))
-    matches = [source for source in sources if launch and record_of(source).get("launch") == launch]
-    if not matches:
-        module.fail_json(msg=f"{folder} has no launch {launch}. Nothing was changed.")
-    return matches[0]
-
-
-def exchange(module: AnsibleModule, folder: str, launch: str) -> NoReturn:
-    source = source_of(module, folder, launch)
-    restored, gates, diff = record_of(source), gates_of(source), diff_of(folder, source)
-    by_hand = edited(source)
-    changed = source != folder or os.path.isdir(os.path.join(folder, SWAPPING))
-    if not module.check_mode:
-        # An exchange in progress is completed even if the other launch is desired now; otherwise two would be mixed.
-        finish_swap(folder)
-        if record_of(folder).get("launch") != launch:
-            swap(folder)
-        restored = record_of(folder)
-    module.exit_json(changed=changed, restored=restored, edited=by_hand, gates=gates, diff=diff if changed else {})
+def source_of(folder: str, launch: str) -> str:
+    """Return the folder with the launch to restore; empty if there is none."""
+    previous = os.path.join(folder, PREVIOUS)
+    if not launch:
+        return previous if os.path.exists(os.path.join(previous, "launch")) else ""
+    # An older toolkit may have been interrupted before it has placed the launch.
+    sources = (os.path.join(folder, SWAPPING), folder, previous)
+    return next((source for source in sources if record_of(source).get("launch") == launch), "")
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "folder": {"type": "path", "required": True},
-            "keep": {"type": "str", "choices": ["failed", "previous"], "default": "failed"},
             "launch": {"type": "str", "default": ""},
-            "state": {"type": "str", "choices": ["back", "settled"], "default": "back"},
+            "settled": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    folder = module.params["folder"]
-    previous = os.path.join(folder, PREVIOUS)
-    if module.params["state"] == "settled":
-        if not module.check_mode:
-            settle_swap(folder)
-        module.exit_json(changed=False, restored={}, edited=None, gates={})
-    if module.params["keep"] == "previous":
-        exchange(module, folder, module.params["launch"])
-    if not os.path.exists(os.path.join(previous, "launch")):
-        module.exit_json(changed=False, restored={}, edited=None, gates={})
-    by_hand = edited(previous)
-    restored, gates, diff = record_of(previous), gates_of(previous), diff_of(folder, previous)
+    folder, launch = module.params["folder"], module.params["launch"]
+    source = "" if module.params["settled"] else source_of(folder, launch)
+    if launch and not source:
+        module.fail_json(msg=f"{folder} has no launch {launch}. Nothing was changed.")
+    changed = bool(source) and source != folder
+    diff = diff_of(folder, source) if changed else {}
     if not module.check_mode:
-        restore_previous(folder)
-    module.exit_json(changed=True, restored=restored, edited=by_hand, gates=gates, diff=diff)
+        adopt(folder)
+        if module.params["settled"]:
+            settle(folder)
+        elif launch and record_of(folder).get("launch") != launch:
+            swap(folder)
+        elif source and not launch:
+            restore_previous(folder)
+        source = folder if source else ""
+    restored, gates = (record_of(source), gates_of(source)) if source else ({}, {})
+    module.exit_json(
+        changed=changed, restored=restored, edited=edited(source) if source else None, gates=gates, diff=diff
+    )
 
 
 if __name__ == "__main__":

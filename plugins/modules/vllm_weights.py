@@ -68,6 +68,11 @@ looks:
   returned: O(action=look)
   type: list
   elements: dict
+leftovers:
+  description: Files of Docker's configuration that an interrupted pull has left, or left changed.
+  returned: O(action=look)
+  type: list
+  elements: str
 progress:
   description: The progress of the job.
   returned: O(action=watch)
@@ -94,6 +99,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     run,
     write_file,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_leftovers import docker_leftovers
 
 JOBS = "/run/vllm-spark/pull"
 LOG_LINES = 20
@@ -213,7 +219,8 @@ def main() -> None:
         module.fail_json(msg=f"job {job!r} is not an id")
     if action == "look":
         try:
-            module.exit_json(changed=False, looks=inspect(params["programs"], params["request"]))
+            looks = inspect(params["programs"], params["request"])
+            module.exit_json(changed=False, looks=looks, leftovers=docker_leftovers())
         except ValueError as error:
             module.fail_json(msg=str(error))
     if action == "watch":

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_bundle, spark_docker
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_bundle, spark_docker, spark_files
 
 from project_files import load_module
 from vllm_spark.doctor import support_bundle
@@ -199,6 +199,18 @@ def test_the_files_of_a_collection(check: bool, full: ModuleType, gather: Gather
     assert "journalctl: Data from the specified boot (-1) is not available" in notes
 
 
+def test_launches_behind_links_have_the_names_of_an_older_toolkit(
+    full: ModuleType, gather: Gather, tmp_path: Path
+) -> None:
+    older = gather(full).files
+    spark_files.adopt(str(tmp_path / "etc" / "gemma"))
+    assert (tmp_path / "etc" / "gemma" / "previous").is_symlink()
+    links = gather(full).files
+    assert list(links) == list(older)
+    names = [name for name in older if name.startswith("deployments/gemma/previous/")]
+    assert {name: links[name] for name in names} == {name: older[name] for name in names} != {}
+
+
 def test_no_secret_leaves_the_host(full: ModuleType, gather: Gather) -> None:
     collected = gather(full)
     whole = json.dumps([collected.files, collected.manifest])
@@ -306,7 +318,7 @@ def test_a_full_bundle_leaves_the_rest_out(full: ModuleType, gather: Gather, mon
 
 def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc" / "gemma" / "pipe")
-    place(tmp_path / "etc" / "gemma", {f"many/{number}": "x" for number in range(99)})
+    place(tmp_path / "etc" / "gemma", {f"previous/{number}": "x" for number in range(99)})
     collected = gather(full)
     notes = "\n".join(collected.manifest["notes"])
     assert "pipe: not a regular file" in notes

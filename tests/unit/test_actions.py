@@ -384,10 +384,11 @@ def test_a_lock_without_recipes_is_refused(tmp_path: Path) -> None:
 
 def test_check_mode_names_the_parts_of_a_bundle(spec: Spec, tmp_path: Path) -> None:
     run = FakeRun(hostvars={"spark1": {"vllm_pull_wanted": {"specs": [spec.to_json()]}}}, check_mode=True)
-    args = {"hosts": ["spark1"], "registries": {}, "token": "", "environment": {}}
+    args = {"hosts": ["spark1"], "registries": {}, "token": "", "environment": {}, "signers": "x", "unsigned": True}
     result = run.act("vllm_pull_bundle", folder=str(tmp_path / "bundle"), **args)
     assert (result["changed"], result["written"]) == (True, True)
-    assert "owner/Model" in run.lines[0]
+    assert "bundle_unsigned" in run.lines[0]
+    assert "owner/Model" in run.lines[1]
     assert not (tmp_path / "bundle").exists()
 
 

@@ -59,6 +59,8 @@ def test_a_folder_in_place_of_a_record_is_broken_and_an_absent_record_is_not(tmp
     (tmp_path / "deployed.json").mkdir()
     assert spark_records.read_record(str(tmp_path / "deployed.json")) == (None, "it is not a file that can be read")
     assert spark_records.read_record(str(tmp_path / "none")) == (None, "")
+    (tmp_path / "link").symlink_to("current/deployed.json")  # the runbook broken-record has moved its target away
+    assert spark_records.read_record(str(tmp_path / "link")) == (None, "")
 
 
 def test_a_good_record_is_read_whole(tmp_path: Path) -> None:

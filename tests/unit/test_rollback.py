@@ -84,7 +84,9 @@ def test_the_previous_launch_is_restored_and_the_failed_one_is_kept(
     assert marks(tmp_path / "failed") == {"new"}
     assert marks(tmp_path / "previous") == {"older"}
     assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*FILES, "failed", "previous"])
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted([*FILES, "current", "failed", "launches", "previous"])
+    assert [path.is_symlink() for path in sorted(tmp_path.iterdir())] == [name != "launches" for name in names]
 
 
 def test_nothing_is_left_as_previous_where_nothing_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,31 +111,6 @@ def test_files_of_an_older_toolkit_come_back_without_gates(tmp_path: Path, capsy
     write(tmp_path / "previous", "old", ("launch", "env", "deployed.json"))
     result = restore(tmp_path, capsys)
     assert (result["restored"], result["gates"]) == ({"mark": "old"}, {})
-
-
-@pytest.mark.parametrize("placed", range(len(FILES)))
-def test_an_interrupted_rollback_is_completed_by_the_next_run(
-    placed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "new")
-    write(tmp_path / "previous", "old")
-    files = load_module("vllm_restore").restore_previous.__globals__
-    place, done = files["write_file"], []
-
-    def cut(path: str, content: str, mode: str) -> None:
-        if len(done) == placed:
-            raise KeyboardInterrupt
-        done.append(path)
-        place(path, content, mode)
-
-    with monkeypatch.context() as patched:
-        patched.setitem(files, "write_file", cut)
-        with pytest.raises(KeyboardInterrupt):
-            files["restore_previous"](str(tmp_path))
-    # The files identify the new launch until every file of the old one is in place.
-    assert json.loads((tmp_path / "deployed.json").read_text()) == {"mark": "new"}
-    restore(tmp_path, capsys)
-    assert (marks(tmp_path), marks(tmp_path / "failed")) == ({"old"}, {"new"})
 
 
 # A deploy that takes the place of no other deployment.

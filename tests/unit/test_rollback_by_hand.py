@@ -191,7 +191,7 @@ def stack(folder: Path) -> str:
 
 def restore(folder: Path, capsys: pytest.CaptureFixture[str], launch: str = "", **more: Any) -> dict[str, Any]:
     module = load_module("vllm_restore")
-    args = {"folder": str(folder), "keep": "previous", "launch": launch, **more}
+    args = {"folder": str(folder), "launch": launch, **more}
     with patch_module_args(args), pytest.raises(SystemExit):
         module.main()
     outcome: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -205,8 +205,9 @@ def test_the_two_change_places_and_a_second_rollback_returns(three: Path, capsys
     assert stack(three) == "bca"
     assert not (three / "failed").exists()
     assert [oct((three / name).stat().st_mode & 0o777) for name in ("env", "launch")] == ["0o600", "0o755"]
-    restore(three, capsys, state="settled")
-    assert sorted(path.name for path in three.iterdir()) == sorted([*FILES, "previous"])
+    assert marks(three / "swapping") == "b"
+    restore(three, capsys, settled=True)
+    assert sorted(path.name for path in three.iterdir()) == sorted([*FILES, "current", "launches", "previous"])
     restore(three, capsys, "c")
     assert stack(three) == "cba"
 
@@ -236,51 +237,3 @@ def test_a_file_that_the_previous_launch_did_not_have_is_removed(
     restore(tmp_path, capsys, "b")
     assert not (tmp_path / "gates.json").exists()
     assert marks(tmp_path / "previous") == "c"
-
-
-def cut_after(module: Any, monkeypatch: pytest.MonkeyPatch, steps: int, names: tuple[str, ...]) -> list[str]:
-    """Make these functions of spark_files interrupt the run before step number `steps`. Returns the steps that ran."""
-    functions, done = module.swap.__globals__, []
-
-    def counted(name: str) -> Any:
-        real = functions[name]
-
-        def step(*args: Any) -> Any:
-            if len(done) == steps:
-                raise KeyboardInterrupt
-            done.append(name)
-            return real(*args)
-
-        return step
-
-    for name in names:
-        monkeypatch.setitem(functions, name, counted(name))
-    return done
-
-
-@pytest.mark.parametrize("steps", range(11))
-def test_an_interrupted_rollback_is_completed_by_the_next_run(
-    steps: int, three: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        module = load_module("vllm_restore")
-        done = cut_after(module, patched, steps, ("write_file", "copy_files", "move_into_place"))
-        with pytest.raises(KeyboardInterrupt):
-            module.swap(str(three))
-        assert len(done) == steps
-    restore(three, capsys, "b")
-    assert stack(three) == "bca"
-
-
-@pytest.mark.parametrize("steps", range(11))
-def test_a_deploy_after_an_interrupted_rollback_keeps_complete_launches(
-    steps: int, three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        module = load_module("vllm_restore")
-        cut_after(module, patched, steps, ("write_file", "copy_files", "move_into_place"))
-        with pytest.raises(KeyboardInterrupt):
-            module.swap(str(three))
-    module.swap.__globals__["keep_current"](str(three), "previous")
-    assert (marks(three), marks(three / "previous")) in {("c", "c"), ("b", "b")}
-    assert not (three / "swapping").exists()

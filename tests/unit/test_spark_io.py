@@ -53,7 +53,7 @@ def test_a_file_is_synced_and_has_its_mode_before_it_is_renamed(
         real = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (steps.append(name), real(*args)))
     spark_io.write_file(str(tmp_path / "file"), "new", "0600")
-    assert steps == ["fsync", "chmod", "replace"]
+    assert steps == ["fsync", "chmod", "replace", "fsync"], "the last one is the folder's"
 
 
 # content of a JSON file -> the object

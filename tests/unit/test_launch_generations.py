@@ -1,0 +1,217 @@
+"""The launches of a deployment on its host: a loss of power before any step leaves the old or the new launch complete,
+and the next run ends right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_files, spark_launches
+
+FILES = spark_files.DEPLOYMENT_FILES
+CALLS = (
+    *((os, name) for name in ("replace", "symlink", "unlink", "rmdir", "mkdir")),
+    (shutil, "copy2"),
+)
+
+
+class PowerCut(BaseException):
+    """The process ends. Nothing that it does afterwards has an effect."""
+
+
+@contextmanager
+def power_until(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Cut the power before call number `step` of the file system. Yields the calls that were made."""
+    done: list[str] = []
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if len(done) >= step:
+                raise PowerCut
+            done.append(real.__name__)
+            return real(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        for module, name in CALLS:
+            patched.setattr(module, name, counted(getattr(module, name)))
+        yield done
+
+
+def write(folder: Path, mark: str, names: tuple[str, ...] = FILES) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(json.dumps({"launch": mark}))
+        (folder / name).chmod(0o600 if name == "env" else 0o644)
+
+
+def place(folder: Path, mark: str, keep_as: str = "previous", names: tuple[str, ...] = FILES) -> None:
+    """Install a launch as vllm_files does: nothing if it is there already."""
+    files = [{"path": str(folder / name), "content": json.dumps({"launch": mark}), "mode": "0644"} for name in names]
+    stale = [file for file in files if text(Path(file["path"])) != file["content"]]
+    if stale:
+        spark_files.install(str(folder), stale, keep_as)
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def older(folder: Path) -> None:
+    """A folder of an older toolkit: c runs, b and a before it, x has failed."""
+    for below, mark in (("", "c"), ("previous", "b"), ("previous/previous", "a"), ("failed", "x")):
+        write(folder / below, mark)
+    (folder / ".previous-half").mkdir()
+
+
+def older_partly_replaced(folder: Path) -> None:
+    """An older toolkit was interrupted while it replaced c by d: c is in previous/ already."""
+    older(folder)
+    for below, mark in (("previous", "c"), ("previous/previous", "b")):
+        write(folder / below, mark)
+    write(folder, "d", ("launch", "env"))
+
+
+def older_in_a_rollback(folder: Path) -> None:
+    """An older toolkit was interrupted in a rollback from x to c."""
+    for below, mark in (("", "x"), ("previous", "c"), ("swapping", "c"), ("swapping/previous", "b")):
+        write(folder / below, mark)
+    write(folder / "swapping/previous/previous", "a")
+    write(folder, "c", ("launch",))
+
+
+def generations(folder: Path) -> None:
+    """The same launches as in `older`, deployed one after the other."""
+    folder.mkdir()
+    for mark, keep_as in (("a", ""), ("b", "previous"), ("x", "previous"), ("b", "failed"), ("c", "previous")):
+        place(folder, mark, keep_as)
+
+
+def by_hand(folder: Path) -> None:
+    """An editor has replaced the links of b by files of c."""
+    folder.mkdir()
+    for mark in ("a", "b", "y"):
+        place(folder, mark)
+    write(folder, "c")
+
+
+def roll_back(folder: Path) -> None:
+    if json.loads(text(folder / "deployed.json"))["launch"] == "c":
+        spark_files.swap(str(folder))
+
+
+def take_back(folder: Path) -> None:
+    if json.loads(text(folder / "deployed.json"))["launch"] == "c":
+        spark_files.restore_previous(str(folder))
+
+
+def stack(folder: Path) -> str:
+    """Return the marks of the current launch and of the two before it. All files of a launch have one mark."""
+    marks = []
+    for below in ("", "previous", "previous/previous"):
+        if (folder / below / "launch").exists():
+            [mark] = {json.loads((folder / below / name).read_text())["launch"] for name in FILES}
+            marks.append(mark)
+    return "".join(marks)
+
+
+Run = Callable[[Path], object]
+# name -> (state of the folder, run, mark of the launch before it, marks of the launches after it, of the failed one)
+CASES: dict[str, tuple[Callable[[Path], None], Run, str, str, str]] = {
+    f"{name}, {prepare.__name__}": (prepare, run, "c", after, failed)
+    for prepare in (older, generations)
+    for name, run, after, failed in (
+        ("deploy", lambda folder: place(folder, "d"), "dcb", "x"),
+        ("deploy over a launch that never served", lambda folder: place(folder, "d", "failed"), "dba", "c"),
+        ("b returns over a launch that never served", lambda folder: place(folder, "b", "failed"), "ba", "c"),
+        ("a launch fails its gates", take_back, "ba", "c"),
+        ("manual rollback", roll_back, "bca", "x"),
+    )
+}
+CASES |= {
+    "a change beside the launch": (older, lambda folder: spark_files.adopt(str(folder)), "c", "cba", "x"),
+    "partly replaced": (older_partly_replaced, lambda folder: place(folder, "e"), "", "ecb", "x"),
+    "in a rollback": (older_in_a_rollback, lambda folder: place(folder, "e"), "", "ecb", ""),
+    "edited": (by_hand, lambda folder: place(folder, "e"), "c", "ecb", ""),
+}
+
+
+def check_tidy(folder: Path) -> None:
+    """Check that every name is a link, and that no launch is left that no name leads to."""
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    assert [name for name in FILES if not (folder / name).is_symlink()] == []
+    reachable = {
+        (folder / below).resolve().name
+        for below in ("current", "previous", "previous/previous", "failed", "swapping")
+        if (folder / below).exists()
+    }
+    assert {path.name for path in (folder / "launches").iterdir()} <= reachable
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_before_any_step(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, run, before, after, failed = CASES[case]
+    prepare(tmp_path / "start")
+    steps, cut = 0, True
+    while cut:
+        folder = tmp_path / str(steps)
+        shutil.copytree(tmp_path / "start", folder, symlinks=True)
+        with power_until(steps, monkeypatch) as done:
+            try:
+                run(folder)
+                cut = False
+            except PowerCut:
+                steps += 1
+        if before:  # an older toolkit leaves files of two launches
+            assert stack(folder)[0] in {before, after[0]}, done
+        run(folder)
+        assert stack(folder) == after, done
+        assert {json.loads(text(folder / "failed" / name))["launch"] for name in FILES if failed} == set(failed), done
+        spark_files.adopt(str(folder))
+        check_tidy(folder)
+    # A restored launch is complete already: only two links change.
+    assert steps >= 4
+
+
+def test_a_changed_secret_keeps_the_launches_and_the_time_of_the_other_files(tmp_path: Path) -> None:
+    generations(tmp_path / "demo")
+    folder = tmp_path / "demo"
+    os.utime(folder / "launch", (1, 1))
+    spark_files.install(str(folder), [{"path": "env", "content": '{"launch": "c", "key": 1}', "mode": "0600"}])
+    assert stack(folder) == "cba"
+    assert json.loads(text(folder / "env"))["key"] == 1
+    assert (folder / "launch").stat().st_mtime == 1
+    assert (folder / "env").stat().st_mtime > 1
+    assert (folder / "env").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_interrupted_rollback_is_shown_until_it_is_settled(tmp_path: Path) -> None:
+    generations(tmp_path / "demo")
+    spark_files.swap(str(tmp_path / "demo"))
+    launches = spark_launches.launches(str(tmp_path / "demo"))
+    assert {name: launch["record"]["launch"] for name, launch in launches.items()} == {
+        **{"current": "b", "previous": "c", "previous/previous": "a", "failed": "x", "swapping": "b"}
+    }
+    assert launches["current"]["record"]["previous"] == {"launch": "c"}
+    spark_files.settle(str(tmp_path / "demo"))
+    assert "swapping" not in spark_launches.launches(str(tmp_path / "demo"))
+
+
+def test_a_link_that_an_operator_has_turned(tmp_path: Path) -> None:
+    """docs/operations/roll-back.md: without the operator's machine."""
+    folder = tmp_path / "demo"
+    generations(folder)
+    previous = (folder / "previous").resolve()
+    (folder / "current").unlink()
+    (folder / "current").symlink_to(previous)
+    assert stack(folder) == "ba"
+    place(folder, "d")
+    assert stack(folder) == "dba"
