@@ -1,4 +1,4 @@
-"""Wait for an async job that pulls or builds an image, and print its progress."""
+"""Wait for an async job that builds an image, and print its progress."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FAILURE_LINES = 80
 
 
 class ActionModule(SparkAction):
-    """Arguments: job and results_file of an async task, image, timeout_s; log of a build, absent for a pull."""
+    """Arguments: job and results_file of an async task, image, timeout_s, log."""
 
     def act(self) -> dict[str, Any]:
-        started, printed_at, before = time.monotonic(), float("-inf"), self._disk_used()
+        started, printed_at = time.monotonic(), float("-inf")
         # The job has its own time limit. A job whose status cannot be read has ended.
         while not (job := self._status()).get("finished") and not job.get("failed"):
             elapsed_s = time.monotonic() - started
             if elapsed_s - printed_at >= LOG_INTERVAL_S:
-                self.say(self._headline(before, elapsed_s))
+                self.say(messages.build_headline(self._log(1), elapsed_s, self.args["timeout_s"]))
                 printed_at = elapsed_s
             time.sleep(POLL_INTERVAL_S)
         if job.get("failed"):
@@ -36,21 +36,10 @@ class ActionModule(SparkAction):
         folder = os.path.dirname(self.args["results_file"])
         return self.execute("ansible.builtin.async_status", {"jid": self.args["job"], "_async_dir": folder})
 
-    def _headline(self, before: int, elapsed_s: float) -> str:
-        if "log" in self.args:
-            return messages.build_headline(self._log(1), elapsed_s, self.args["timeout_s"])
-        return messages.image_headline(self._disk_used() - before, elapsed_s, self.args["timeout_s"])
-
     def _failure(self, detail: str) -> str:
-        image, log = self.args["image"], self.args.get("log")
-        if log is None:
-            return messages.image_failure(image, detail)
-        return messages.build_failure(image, self._log(FAILURE_LINES).splitlines() or [detail], log)
+        lines = self._log(FAILURE_LINES).splitlines() or [detail]
+        return messages.build_failure(self.args["image"], lines, self.args["log"])
 
     def _log(self, lines: int) -> str:
         """Return the end of the build's log."""
         return self.shell(f"tail -n {lines} {shlex.quote(self.args['log'])}")
-
-    def _disk_used(self) -> int:
-        """Return the bytes in use on the disk of Docker's layers."""
-        return int((self.shell("df --block-size=1 --output=used /var/lib/docker").split() or ["0"])[-1])

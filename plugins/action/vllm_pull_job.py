@@ -21,7 +21,8 @@ LOG_INTERVAL_S = 5.0
 class ActionModule(SparkAction):
     """Arguments: job, request; words of a job that is not a program of the toolkit; token; environment_variables; wait
     (default true; false for a job that serves until it is stopped: the task waits until its port is open); manifests
-    of the sender, FOLDER/COMMIT -> sha256, for a request that receives models; stop (only end the job)."""
+    of the sender, FOLDER/COMMIT -> sha256, for a request that receives models; pushed, results of the head's tasks, for
+    a request that receives a built image; stop (only end the job)."""
 
     quiet = True
 
@@ -58,6 +59,8 @@ class ActionModule(SparkAction):
 
     def _request(self) -> dict[str, Any]:
         request = dict(self.args["request"])
+        if "pushed" in self.args:
+            request = jobs.with_digest(request, self.args["pushed"])
         return jobs.with_manifests(request, self.args["manifests"]) if "manifests" in self.args else request
 
     def _watch(self, serves: bool) -> dict[str, Any]:

@@ -34,5 +34,4 @@ class FilterModule:
             "vllm_rollback_result": rollback.ended,
             "vllm_rollback_failure": rollback.failure_report,
             "vllm_switch_failure": switch_report.failure_report,
-            "vllm_transfer_failure": messages.transfer_failure,
         }

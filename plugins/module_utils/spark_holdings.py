@@ -14,7 +14,6 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_leftovers import docker_leftovers
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
@@ -24,12 +23,11 @@ HISTORY = f"{STATE}/history"
 WRITTEN, MARK = b"Written by vllm-spark", b"vllm-spark"
 HEAD_BYTES = 1024
 LABEL, DERIVED_LABEL = "vllm-spark.deployment", "vllm-spark.inputs"
-# Containers and volumes of a transfer, and its relay.
+# Containers of a transfer.
 OWN = "vllm-spark-"
 UNIT_PATTERNS = (
     "vllm@*.service",
     "vllm-liveness@*",
-    "vllm-spark-relay.*",
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
 )
@@ -129,19 +127,13 @@ def chains() -> list[str]:
 
 
 def docker_holdings(count: bool) -> dict[str, Any]:
-    holdings: dict[str, Any] = {"error": "", "images": [], "containers": [], "volumes": []}
+    holdings: dict[str, Any] = {"error": "", "images": [], "containers": []}
     try:
         docker = Docker()
         holdings["images"] = [image(entry, docker) for entry in docker.get("/images/json?shared-size=1")]
         holdings["containers"] = [container(entry) for entry in docker.get("/containers/json?all=1")]
-        volumes = docker.get("/volumes")["Volumes"] or []
     except DockerError as error:
         return {**holdings, "error": str(error)}
-    holdings["volumes"] = [
-        {"name": entry["Name"], "bytes": size(entry["Mountpoint"]) if count else 0}
-        for entry in volumes
-        if entry["Name"].startswith(OWN)
-    ]
     return holdings
 
 
@@ -199,5 +191,4 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         ),
         "caches": sized(inside(os.path.join(root, STATE, "cache")), count),
         "chains": chains(),
-        "pull_was_cut_off": bool(docker_leftovers(root)),
     }

@@ -23,7 +23,7 @@ options:
             systemd.
         type: str
         required: true
-        choices: [container, empty, image, path, reload, rules, unit, volume]
+        choices: [container, empty, image, path, reload, rules, unit]
       name: {type: str, required: true, description: 'Its name, path or ID; for C(rules) the program.'}
       names: {type: list, elements: str, default: [], description: The names of an image.}
       why: {type: str, default: "", description: The reason, for the operator.}
@@ -62,7 +62,7 @@ TIMEOUT_S = 600.0
 CHAIN = "VLLM-SPARK"
 # The launch adds one jump; an operator has added few by hand.
 MAX_JUMPS = 20
-GONE = re.compile(r"No such (image|container|volume)|removal of .* is already in progress", re.IGNORECASE)
+GONE = re.compile(r"No such (image|container)|removal of .* is already in progress", re.IGNORECASE)
 NOT_LOADED = 5  # exit status of systemctl
 QUIET = ("empty", "reload")
 # A path of fewer parts is never removed as a whole.
@@ -99,10 +99,6 @@ def image(item: Item) -> None:
     for name in item["names"]:
         execute("docker", "image", "rm", name)
     execute("docker", "image", "rm", item["name"])
-
-
-def volume(item: Item) -> None:
-    execute("docker", "volume", "rm", item["name"])
 
 
 def path(item: Item) -> None:
@@ -153,7 +149,6 @@ REMOVERS: dict[str, Callable[[Item], None]] = {
     "unit": unit,
     "container": container,
     "image": image,
-    "volume": volume,
     "path": path,
     "rules": rules,
     "empty": empty,

@@ -68,11 +68,6 @@ looks:
   returned: O(action=look)
   type: list
   elements: dict
-leftovers:
-  description: Files of Docker's configuration that an interrupted pull has left, or left changed.
-  returned: O(action=look)
-  type: list
-  elements: str
 progress:
   description: The progress of the job.
   returned: O(action=watch)
@@ -99,7 +94,6 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     run,
     write_file,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_leftovers import docker_leftovers
 
 JOBS = "/run/vllm-spark/pull"
 LOG_LINES = 20
@@ -220,7 +214,7 @@ def main() -> None:
     if action == "look":
         try:
             looks = inspect(params["programs"], params["request"])
-            module.exit_json(changed=False, looks=looks, leftovers=docker_leftovers())
+            module.exit_json(changed=False, looks=looks)
         except ValueError as error:
             module.fail_json(msg=str(error))
     if action == "watch":

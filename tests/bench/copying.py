@@ -206,14 +206,14 @@ def layers(size: int) -> tuple[float, int, float, int]:
             content = os.urandom(size // LAYERS)
             names.append(f"sha256:{hashlib.sha256(content).hexdigest()}")
             head.blob(names[-1]).write_bytes(content)
-        with BlobServer(("127.0.0.1", 0), head, "bench") as server:
+        with BlobServer(("127.0.0.1", 0), {"": head}, "bench") as server:
             Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             url = f"http://127.0.0.1:{server.server_port}"
             results: list[float] = []
             for digests in (names[:LAYERS], names[LAYERS:]):
-                worker = BlobCache(Path(folder) / "worker", Upstream(url, "head", "bench"), keep=False)
+                worker = BlobCache(Path(folder) / "worker", Upstream(url, "bench/image", "head", "bench"), keep=False)
                 started_at = time.monotonic()
-                moved = sum(len(block) for name in digests for block in worker.read("bench/image", name))
+                moved = sum(len(block) for name in digests for block in worker.read(name))
                 results += [time.monotonic() - started_at, moved]
             server.shutdown()
     return float(results[0]), int(results[1]), float(results[2]), int(results[3])

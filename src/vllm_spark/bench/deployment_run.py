@@ -212,7 +212,7 @@ class DeploymentRun:
             "model": model["repository"],
             "commit": model.get("revision", ""),
             "layout": key.layout(model),
-            "image": self.spec.image,
+            "image": self.spec.image if self.spec.derived else self.spec.source,
             "launch": self.gates.launch,
             "topology": key.topology(self.spec.recipe),
             "hosts": ",".join(self.spec.deployment.hosts),

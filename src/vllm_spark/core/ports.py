@@ -36,13 +36,10 @@ ENGINE_PORT = 25060
 RAY_CLIENT_PORT = 10001
 # The ports that only the peer may reach, in the syntax of iptables. The launch adds the kernel's ephemeral ports.
 CLOSED_PORTS = (f"{PORTS.start}:{PORTS.stop - 1}", str(RAY_CLIENT_PORT))
-# The head's registry while a worker pulls an image from it. Docker accepts plain HTTP from the loopback device without
-# configuration, so the worker has a relay there with the same port number.
-REGISTRY_PORT = 25090
 # Servers of a pull. They are in the range, so the launch's firewall rules let only the peer in.
 WEIGHTS_PORT = 25091
 IMAGES_PORT = 25092
-# On the loopback device of each Spark: the mirror that its own Docker pulls from.
+# On the loopback device of each Spark: the registry that its own Docker pulls from. Image names contain this port.
 MIRROR_PORT = 25093
 # On the loopback device of the first Spark: ssh forwards them to the bundle on the controller.
 BUNDLE_WEIGHTS_PORT = 25094

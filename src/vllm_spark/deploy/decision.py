@@ -50,7 +50,7 @@ def decide(plan: Mapping[str, Any], changed_paths: Collection[str], *, check_mod
 def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
     """Return True if the gates can be judged now. In check mode nothing is started or pulled, so only a server that
     already runs as planned has gates to judge."""
-    return not check_mode or (plan["settled"] and not plan["pull"])
+    return not check_mode or (plan["settled"] and not plan["images"]["pulls"])
 
 
 def is_occupied(facts: Facts) -> bool:

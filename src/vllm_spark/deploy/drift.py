@@ -70,7 +70,7 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     container = facts["docker"]["containers"].get(planned.container)
     if container and container["image"] != planned.image:
         yield f"image {short_digest(container['image'])} becomes {short_digest(planned.image)}"
-    if planned.pull or planned.build or planned.transfer:
+    if planned.images:
         yield f"image {short_digest(planned.image)} would be fetched or built"
     changed = [file for file in planned.files if file.differs(facts)]
     yield from _files(planned, changed)

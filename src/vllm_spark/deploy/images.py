@@ -1,4 +1,4 @@
-"""The steps by which a host gets its image: pull, build, or transfer from the head. Pure."""
+"""The steps by which a host gets its image: pull, build, or copy from another Spark. Pure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,52 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.core.ports import LOOPBACK, REGISTRY_PORT
+from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
+from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.ports import IMAGES_PORT
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.recipe import derived_image
+from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest, PushRequest, UpstreamRequest
+from vllm_spark.recipe import derived_image, image_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ImageSteps:
-    """Steps in this order. `build` is a build context with its command, `transfer` the two ends; empty if not used."""
+    """Steps in this order: requests of the jobs in transfer/jobs.py, and build contexts with their commands.
 
-    pull: bool
-    build: Mapping[str, Any] = field(default_factory=dict)
-    transfer: Mapping[str, Any] = field(default_factory=dict)
+    `pushes` take built images out of Docker into the blob cache, `server` serves that cache, and `takes` pull from the
+    server of another Spark. A step that is not needed is empty.
+    """
+
+    pulls: list[ImageRequest] = field(default_factory=list)
+    builds: list[Mapping[str, Any]] = field(default_factory=list)
+    pushes: list[PushRequest] = field(default_factory=list)
+    server: ImageServerRequest | dict[str, Any] = field(default_factory=dict)
+    takes: list[ImageRequest] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.pulls or self.builds or self.pushes or self.server or self.takes)
 
     def lines(self, spec: Spec, *, acts: bool = False) -> list[str]:
         """Return the lines that an operator reads about them, conditional for a verb that does not act."""
-        if self.build:
-            return [f"image {spec.image} {'is' if acts else 'would be'} built here from {spec.base}"]
-        if self.transfer and spec.rank:
+        if self.builds:
+            return [f"image {spec.image} {'is' if acts else 'would be'} built here from {spec.source}"]
+        if self.takes:
             comes = "comes" if acts else "would come"
             return [f"image {spec.image} {comes} from {spec.deployment.hosts[0]}, over the fabric"]
-        return [f"image {spec.image} is not here yet"] if self.pull else []
+        return [f"image {spec.source} is not here yet"] if self.pulls else []
+
+    def serve(self, address: str, repository: str, upstream: UpstreamRequest | None) -> None:
+        """Add a repository of the local registry to those that this host serves to other Sparks."""
+        repositories = {**self.server.get("repositories", {}), repository: upstream}
+        self.server = ImageServerRequest(
+            address=address, port=IMAGES_PORT, folder=IMAGE_CACHE_DIR, repositories=repositories
+        )
 
 
 def any_step(plan: Mapping[str, Any]) -> bool:
-    """Return True if a plan as JSON, which has the fields of ImageSteps, pulls, builds or transfers an image."""
-    return bool(plan["pull"] or plan["build"] or plan["transfer"])
+    """Return True if ImageSteps as JSON contain a step."""
+    return bool(ImageSteps(**plan))
 
 
 def questions(spec: Spec) -> list[str]:
@@ -40,40 +59,74 @@ def questions(spec: Spec) -> list[str]:
     return list(dict.fromkeys([spec.image, spec.base]))
 
 
-def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str) -> ImageSteps:
+def platform_of(spec: Spec, machine: str) -> str:
+    """Return the platform of an image for the machine of a host (`uname -m`)."""
+    return next((name for name in spec.platforms if MACHINES.get(name) == machine), spec.platforms[0])
+
+
+def registry_of(spec: Spec) -> UpstreamRequest:
+    """Return the repository of a spec's image in its registry."""
+    host, repository = image_name.split(spec.recipe["image"]["repository"])
+    return {"host": host, "repository": repository}
+
+
+def server_of(host: str, address: str, image: str) -> UpstreamRequest:
+    """Return the image server of another Spark as the source of an image."""
+    return {"host": host, "repository": image_name.path_of(image), "url": f"http://{address}:{IMAGES_PORT}"}
+
+
+def pull_request(spec: Spec, facts: Facts, upstream: UpstreamRequest, *, keep: bool) -> ImageRequest:
+    """Return the request to pull the base image of a spec. `keep` stores its layers for another Spark."""
+    return {
+        "image": spec.base,
+        "digest": spec.digest,
+        "platform": platform_of(spec, facts["machine"]),
+        "folder": IMAGE_CACHE_DIR,
+        "keep": keep,
+        "upstream": upstream,
+    }
+
+
+def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str, *, online: bool = True) -> ImageSteps:
     """Return the steps of one rank. The head builds, and a worker receives the image of the head: builds are not
-    reproducible to the byte, and all ranks must run one image."""
-    derived, own = spec.derived, facts["images"].get(spec.image)
+    reproducible to the byte, and all ranks must run one image. `online`: the registry can be asked."""
+    todo, derived, own = ImageSteps(), spec.derived, facts["images"].get(spec.image)
+    registry = registry_of(spec)
     if derived is None:
-        return ImageSteps(pull=own is None)
+        if own is None:
+            todo.pulls.append(pull_request(spec, facts, registry, keep=False))
+        return todo
     heads = own if spec.rank == 0 else peers[0]["images"].get(spec.image)
     workers = (own if spec.rank else peers[0]["images"].get(spec.image)) if peers else heads
-    building = spec.rank == 0 and own is None
-    return ImageSteps(
-        pull=building and facts["images"].get(spec.base) is None,
-        build=_build(derived, toolkit, spec.site.pip_index) if building else {},
-        transfer=_transfer(spec) if peers and (heads is None or workers != heads) else {},
-    )
+    if spec.rank == 0 and own is None:
+        if facts["images"].get(spec.base) is None:
+            todo.pulls.append(pull_request(spec, facts, registry, keep=bool(peers)))
+        todo.builds.append(_build(spec, derived, toolkit))
+    if peers and (heads is None or workers != heads):
+        _copy(todo, spec, facts, registry if online else None)
+    return todo
 
 
-def _build(derived: derived_image.DerivedImage, toolkit: str, pip_index: str) -> dict[str, Any]:
+def _build(spec: Spec, derived: derived_image.DerivedImage, toolkit: str) -> dict[str, Any]:
     folder = derived.folder
     return {
+        "image": derived.image,
+        "base": spec.source,
         "folders": sorted({folder, *(f"{folder}/{path.rpartition('/')[0]}".rstrip("/") for path in derived.files)}),
         "files": [{"path": f"{folder}/{path}", "content": text} for path, text in sorted(derived.files.items())],
         "overlay": {**derived.overlay, "path": f"{folder}/overlay.tar.gz"} if derived.overlay else {},
-        "command": derived_image.command(derived, toolkit, pip_index),
+        "command": derived_image.command(derived, toolkit, spec.site.pip_index),
         "log": f"{folder}/build.log",
     }
 
 
-def _transfer(spec: Spec) -> dict[str, Any]:
+def _copy(todo: ImageSteps, spec: Spec, facts: Facts, registry: UpstreamRequest | None) -> None:
+    """Add the head's or the worker's part of a copy. The digest is that of the head's push."""
     assert spec.pair is not None  # noqa: S101  a worker has one; this tells the type checker
-    return {
-        "rank": spec.rank,
-        "head": spec.pair.head,
-        "head_host": spec.deployment.hosts[0],
-        "port": REGISTRY_PORT,
-        "image": spec.image,
-        "through": f"{LOOPBACK}:{REGISTRY_PORT}/{spec.image}",
-    }
+    if spec.rank == 0:
+        todo.pushes.append({"image": spec.image, "folder": IMAGE_CACHE_DIR, "upstream": registry})
+        todo.serve(spec.pair.head, image_name.path_of(spec.image), registry)
+    else:
+        head = server_of(spec.deployment.hosts[0], spec.pair.head, spec.image)
+        take = pull_request(spec, facts, head, keep=False)
+        todo.takes.append({**take, "image": spec.image, "digest": ""})

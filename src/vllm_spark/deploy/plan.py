@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.core.host_layout import PROGRAM_DIR, SWITCH_PROGRAM
-from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import exclusion, files, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.files import File
+from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
@@ -34,11 +34,7 @@ class Plan:
     timer: str = ""  # empty on a worker, which has no API to probe
     container: str = ""
     image: str = ""
-    base: str = ""  # what is pulled if `pull` is true; the image itself unless it is derived
-    platform: str = ""
-    pull: bool = False
-    build: Mapping[str, Any] = field(default_factory=dict)
-    transfer: Mapping[str, Any] = field(default_factory=dict)
+    images: ImageSteps = field(default_factory=ImageSteps)
     folders: Sequence[str] = ()
     files: Sequence[File] = ()
     env_path: str = ""
@@ -160,9 +156,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         timer="" if spec.rank else spec.deployment.timer,
         container=spec.deployment.container,
         image=spec.image,
-        base=spec.base,
-        platform=next(p for p in spec.platforms if MACHINES[p] == facts["machine"]),
-        **asdict(images.steps(spec, facts, peers, toolkit)),
+        images=images.steps(spec, facts, peers, toolkit),
         folders=folders,
         files=installs,
         env_path=f"{spec.config_dir}/env",
@@ -211,7 +205,7 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     action = "stays" if plan.settled else f"{_future(acts)} {plan.state}"
     where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {plan.reason}"]
-    lines += images.ImageSteps(plan.pull, plan.build, plan.transfer).lines(spec, acts=acts)
+    lines += plan.images.lines(spec, acts=acts)
     lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
     lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if plan.settled and acts:

@@ -18,7 +18,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.network.pair import Pair
-from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, known_issues, loader, lockfile
+from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, image_name, known_issues, loader, lockfile
 from vllm_spark.recipe.derived_image import DerivedImage
 
 
@@ -64,9 +64,14 @@ class Spec:
     pair: Pair | None = None
 
     @property
-    def base(self) -> str:
-        """The image in its registry, by digest and never by tag."""
+    def source(self) -> str:
+        """The image in its registry, by digest and never by tag. Messages and evidence name it."""
         return f"{self.recipe['image']['repository']}@{self.digest}"
+
+    @property
+    def base(self) -> str:
+        """The image in Docker, by the same digest."""
+        return image_name.local_name(self.recipe["image"]["repository"], self.digest)
 
     @property
     def derived(self) -> DerivedImage | None:

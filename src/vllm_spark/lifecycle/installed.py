@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from vllm_spark.core.ports import LOOPBACK, REGISTRY_PORT
 from vllm_spark.core.units import GIB, MIB, gib
+from vllm_spark.recipe import image_name
 
 InstalledState = Mapping[str, Any]
 Launch = Mapping[str, Any]
@@ -33,9 +33,6 @@ class InstalledImage(TypedDict):
 KEPT = ("current", "previous", "swapping")
 
 DERIVED_LABEL, BASE_LABEL = "vllm-spark.inputs", "vllm-spark.base"
-# Prefixes of the names that the toolkit sets: a derived image, and an image in transfer to the other Spark.
-DERIVED_NAME = "vllm-spark/"
-TRANSFER_NAME = f"{LOOPBACK}:{REGISTRY_PORT}/"
 
 
 # Kinds that only tidy up after the others. Reports leave them out.
@@ -79,7 +76,7 @@ def references(record: Mapping[str, Any]) -> set[str]:
     """Return the images that a record or a history entry names: the pulled one by digest, and the derived one."""
     names = set()
     if record.get("image") and record.get("digest"):
-        names.add(f"{record['image'].rpartition(':')[0]}@{record['digest']}")
+        names.add(image_name.local_name(record["image"].rpartition(":")[0], record["digest"]))
     if record.get("derived"):
         names.add(record["derived"]["image"])
     return names
@@ -134,13 +131,8 @@ def ours(image: InstalledImage, known: Iterable[str]) -> bool:
 
 def names_of_others(image: InstalledImage, known: Iterable[str]) -> list[str]:
     """Return the names of an image that the toolkit did not set."""
-    derived = DERIVED_LABEL in image["labels"]
     own = {*known}
-    return [
-        name
-        for name in image["tags"]
-        if name not in own and not name.startswith(TRANSFER_NAME) and not (derived and name.startswith(DERIVED_NAME))
-    ]
+    return [name for name in _names(image) if name not in own and not image_name.is_local(name)]
 
 
 def image_items(

@@ -19,8 +19,6 @@ from vllm_spark.lifecycle.installed import (
 PRUNE_WITHOUT_DOCKER = register("prune-without-docker", runbook="remove-refused")
 PRUNE_UNREADABLE = register("prune-unreadable", runbook="remove-refused")
 
-REGISTRY = "vllm-spark-registry"
-
 
 def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
     """Yield the reasons why nothing is removed. An unreadable record may reference what would be removed."""
@@ -48,7 +46,7 @@ def plan(state: InstalledState) -> tuple[list[Item], list[str]]:
     kept = list(launches(state, KEPT))
     referenced = referenced_images(state, kept) | waiting_images(state)
     images, left = image_items(state, known_images(state), referenced, set())
-    return [*images, *_builds(state), *_mounts(state), *_caches(state), *_volumes(state)], left
+    return [*images, *_builds(state), *_mounts(state), *_caches(state)], left
 
 
 def _builds(state: InstalledState) -> Iterator[Item]:
@@ -74,11 +72,3 @@ def _caches(state: InstalledState) -> Iterator[Item]:
         name = cache["path"].rpartition("/")[2]
         if name not in state["deployments"]:
             yield Item("path", cache["path"], f"there is no deployment {name} here", cache["bytes"])
-
-
-def _volumes(state: InstalledState) -> Iterator[Item]:
-    """Yield the volume of the head's registry unless the registry runs. It only speeds up the next push."""
-    running = {container["name"] for container in state["docker"]["containers"]}
-    for volume in state["docker"]["volumes"]:
-        if volume["name"] == REGISTRY and REGISTRY not in running:
-            yield Item("volume", volume["name"], "copies of images for the other Spark", volume["bytes"])

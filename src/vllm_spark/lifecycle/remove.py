@@ -13,7 +13,6 @@ from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.lifecycle.installed import (
     InstalledState,
     Item,
-    find,
     image_items,
     known_images,
     launches,
@@ -47,7 +46,6 @@ class RemoveRequest:
     limited: bool = False
     everything: bool = False
     preview: bool = False
-    registry_image: str = ""
 
 
 def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
@@ -93,9 +91,7 @@ def plan(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
 
 def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], list[str]]:
     containers = [container["name"] for container in state["docker"]["containers"] if container["ours"]]
-    registry = find(state, request.registry_image) if request.registry_image else None
-    known = known_images(state) | ({request.registry_image} if registry else set())
-    images, left = image_items(state, known, set(), set(containers))
+    images, left = image_items(state, known_images(state), set(), set(containers))
     weights, stay = _weights(state, request, None)
     caches, also = _caches(state, request, None)
     items = [
@@ -103,7 +99,6 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(Item("container", name) for name in containers),
         *(Item("rules", program, "chain VLLM-SPARK") for program in state["chains"]),
         *images,
-        *(Item("volume", volume["name"], "", volume["bytes"]) for volume in state["docker"]["volumes"]),
         *weights,
         *caches,
         *(Item("path", path) for path in (*state["unit_files"], *state["programs"])),

@@ -17,6 +17,7 @@ from vllm_spark.core.host_layout import BUILD_DIR
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import image_name
 
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
@@ -40,7 +41,7 @@ class DerivedImage:
 
     @property
     def image(self) -> str:
-        return f"vllm-spark/{self.recipe}:{self.inputs[:NAME_DIGITS]}"
+        return image_name.derived_name(self.recipe, self.inputs[:NAME_DIGITS])
 
     @property
     def folder(self) -> str:
@@ -56,7 +57,7 @@ def derived_image(document: Document, files: Mapping[str, str]) -> DerivedImage 
     derive, patches = document["image"].get("derive", {}), document.get("patches", [])
     if not derive and not patches:
         return None
-    base = f"{document['image']['repository']}@{document['image']['digest']}"
+    base = image_name.local_name(document["image"]["repository"], document["image"]["digest"])
     overlay = {key: derive["overlay"][key] for key in ("url", "sha256", "folder")} if "overlay" in derive else {}
     # Numbered, because the order matters and files of two folders may have the same name.
     numbered = {f"{number:02}-{patch['path'].rpartition('/')[2]}": patch for number, patch in enumerate(patches, 1)}

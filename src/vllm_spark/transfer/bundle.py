@@ -33,8 +33,8 @@ from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 from vllm_spark.pinning.registry import ADDRESSES
+from vllm_spark.recipe import image_name
 from vllm_spark.transfer import bundle_check, jobs
-from vllm_spark.transfer import images as transfer_images
 from vllm_spark.transfer.bundle_check import Trust
 from vllm_spark.transfer.bundle_files import CONTENTS, FileList, Log
 from vllm_spark.transfer.site import PulledModel, models
@@ -68,10 +68,9 @@ class BundleRequest:
 
     @classmethod
     def of(cls, specs: Sequence[Spec]) -> BundleRequest:
-        images = (transfer_images.image_of(spec, "") for spec in specs)
         bundled = (
-            BundledImage(image.name, image.host, image.repository, image.digest, tuple(spec.platforms))
-            for image, spec in zip(images, specs, strict=True)
+            BundledImage(spec.source, *image_name.split(spec.recipe["image"]["repository"]), spec.digest, platforms)
+            for spec, platforms in ((spec, tuple(spec.platforms)) for spec in specs)
         )
         return cls(tuple(dict.fromkeys(bundled)), tuple(models(specs)))
 
@@ -159,13 +158,13 @@ def _incomplete(folder: Path, fault: str) -> Refusal:
 
 
 def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log: Log) -> None:
-    cache = BlobCache(layout, Upstream(sources.registry(image.host), image.host))
+    cache = BlobCache(layout, Upstream(sources.registry(image.host), image.repository, image.host))
     progress = JobProgress()
     progress.enter(image.name.partition("@")[0], 0)
     before = 0
     try:
         with _logged(progress, log):
-            for _, size in blob_cache.mirror_image(cache, image.repository, image.digest, image.platforms):
+            for _, size in blob_cache.mirror_image(cache, image.digest, image.platforms):
                 progress.done += before
                 progress.total, before = progress.total + size, size
     except (BlobError, ValueError, KeyError, OSError) as error:
@@ -177,7 +176,7 @@ def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log:
 
 def _index(layout: Path, images: Iterable[BundledImage]) -> None:
     cache = BlobCache(layout)
-    cache.write_index({image.name: cache.manifest(image.repository, image.digest) for image in images})
+    cache.write_index({image.name: cache.manifest(image.digest) for image in images})
 
 
 def _write_model(hub: Path, model: PulledModel, log: Log) -> None:

@@ -82,7 +82,7 @@ def main() -> int:
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
     models = bundled_models(folder)
     files = RangeServer((LOOPBACK, 0), token, models)
-    images = BlobServer((LOOPBACK, 0), BlobCache(folder / "images"), token)
+    images = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
     for server in (files, images):
         Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
     manifests = {path: manifest.sha256 for path, (_, manifest) in models.items()}

@@ -3,70 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 
-from docker import auth as docker_auth  # type: ignore[import-untyped]
-
-from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
-from vllm_spark.core.platforms import MACHINES
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, IMAGES_PORT, LOOPBACK, MIRROR_PORT
+from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest, UpstreamRequest
+from vllm_spark.node.pull.image_pull import UpstreamRequest
+from vllm_spark.recipe import image_name
 from vllm_spark.transfer.site import PullSite, PullSteps
 
 BUNDLE_DERIVED = register("bundle-derived", runbook="bundle-lacks")
 IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image by digest in its registry. `name` is the argument of `docker run`."""
-
-    name: str
-    host: str
-    repository: str
-    digest: str
-    platform: str
-
-    def pull_request(self, upstream: UpstreamRequest | None, *, keep: bool) -> ImageRequest:
-        """Return the request of a job that pulls the image."""
-        return {
-            "image": self.name,
-            "host": self.host,
-            "repository": self.repository,
-            "digest": self.digest,
-            "platform": self.platform,
-            "port": MIRROR_PORT,
-            "folder": IMAGE_CACHE_DIR,
-            "keep": keep,
-            "upstream": upstream,
-        }
-
-    def server_request(self, upstream: UpstreamRequest | None, address: str) -> ImageServerRequest:
-        """Return the request of a job that serves the image on `address`."""
-        return {
-            "image": self.name,
-            "host": self.host,
-            "repository": self.repository,
-            "digest": self.digest,
-            "platform": self.platform,
-            "port": IMAGES_PORT,
-            "folder": IMAGE_CACHE_DIR,
-            "keep": True,
-            "upstream": upstream,
-            "address": address,
-        }
-
-
-def image_of(spec: Spec, machine: str) -> Image:
-    """Return the base image of a spec, for the machine of a host (`uname -m`)."""
-    host, repository = docker_auth.resolve_repository_name(spec.recipe["image"]["repository"])
-    # Docker's own names have one word; its registry keeps them in a folder.
-    repository = f"library/{repository}" if host == "docker.io" and "/" not in repository else repository
-    platform = next((name for name in spec.platforms if MACHINES.get(name) == machine), spec.platforms[0])
-    return Image(spec.base, host, repository, spec.digest, platform)
 
 
 def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> dict[str, list[Refusal]]:
@@ -74,7 +21,6 @@ def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> dict[str, list[Refus
     refusals: dict[str, list[Refusal]] = {host: [] for host in site.specs}
     for host, specs in site.specs.items():
         for spec in specs:
-            steps[host].platform = image_of(spec, site.facts[host]["machine"]).platform
             try:
                 refusals[host] += _plan_derived(site, steps[host], spec) if spec.derived else []
             except RefusedError as error:
@@ -93,40 +39,44 @@ def _plan_derived(site: PullSite, own: PullSteps, spec: Spec) -> list[Refusal]:
     specs = {host: next(s for s in site.specs[host] if s.deployment.name == spec.deployment.name) for host in hosts}
     joined = ranks.join(specs, {host: site.facts[host] for host in hosts})[spec.host]
     peers = [site.facts[host] for host in hosts if host != spec.host]
-    todo = images.steps(joined, site.facts[spec.host], peers, site.toolkit)
-    if todo.pull or todo.build or todo.transfer:
-        own.derived_image = {"image": spec.image, "base": spec.base, "platform": own.platform, **asdict(todo)}
-        own.lines += todo.lines(joined)
+    todo, planned = (
+        images.steps(joined, site.facts[spec.host], peers, site.toolkit, online=not site.bundled),
+        own.images,
+    )
+    own.lines += todo.lines(joined)
+    planned.pulls += [pull for pull in todo.pulls if pull["image"] not in own.pulled_images()]
+    planned.builds += todo.builds
+    planned.pushes += todo.pushes
+    planned.takes += todo.takes
+    for repository, upstream in todo.server.get("repositories", {}).items():
+        planned.serve(todo.server["address"], repository, upstream)
     return []
 
 
 def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: Spec) -> None:
-    image, own = image_of(spec, site.facts[host]["machine"]), steps[host]
-    planned = [*(entry["image"] for entry in [*own.cached_pulls, *own.peer_pulls]), *own.registry_pulls]
-    if spec.base in planned:
+    own, facts, registry = steps[host], site.facts[host], images.registry_of(spec)
+    if spec.base in own.pulled_images():
         return
-    outside: UpstreamRequest | None = None if site.bundled else {"host": image.host}
     others = [h for h, specs in site.specs.items() if h != host and any(_runs_base(s, spec) for s in specs)]
     joined = [other for other in others if site.address(other, host)]
     order = list(site.specs)
     # A host that has the image serves it, else the first in the order of the inventory.
     sender = next((h for h in joined if site.has_image(h, spec.base) or order.index(h) < order.index(host)), "")
     if sender:
-        address = site.address(sender, host)
-        steps[sender].image_server = image.server_request(outside, address)
-        url = f"http://{address}:{IMAGES_PORT}"
-        own.peer_pulls.append(image.pull_request({"url": url, "host": sender}, keep=False))
-        own.lines.append(f"image {spec.base} comes from {sender}, over the fabric: the layers that are not here")
-        return
-    own.lines.append(f"image {spec.base} comes from {'the bundle' if site.bundled else 'its registry'}")
-    if site.bundled:
+        address, repository = site.address(sender, host), image_name.path_of(spec.base)
+        steps[sender].images.serve(address, repository, None if site.bundled else registry)
+        server = images.server_of(sender, address, spec.base)
+        own.images.takes.append(images.pull_request(spec, facts, server, keep=False))
+        own.lines.append(f"image {spec.source} comes from {sender}, over the fabric: the layers that are not here")
+    elif site.bundled:
         # All layers: only this Spark has a connection to the bundle, and another Spark may need more layers.
-        bundle: UpstreamRequest = {"url": f"http://{LOOPBACK}:{BUNDLE_IMAGES_PORT}", "host": "the bundle"}
-        own.cached_pulls.append({**image.pull_request(bundle, keep=True), "all_layers": True})
-    elif joined:
-        own.cached_pulls.append(image.pull_request(outside, keep=True))
+        url = f"http://{LOOPBACK}:{BUNDLE_IMAGES_PORT}"
+        bundle = UpstreamRequest(host="the bundle", repository=image_name.path_of(spec.base), url=url)
+        own.bundle_pulls.append({**images.pull_request(spec, facts, bundle, keep=True), "all_layers": True})
+        own.lines.append(f"image {spec.source} comes from the bundle")
     else:
-        own.registry_pulls.append(spec.base)
+        own.images.pulls.append(images.pull_request(spec, facts, registry, keep=bool(joined)))
+        own.lines.append(f"image {spec.source} comes from its registry")
 
 
 def _runs_base(other: Spec, spec: Spec) -> bool:

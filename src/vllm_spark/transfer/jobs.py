@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,10 +96,6 @@ def _deleted(result: Result) -> str:
     return "; ".join(f"{folder}: damaged and deleted: {', '.join(bad)}" for folder, bad in result["bad"].items())
 
 
-def _undone(result: Result) -> str:
-    return "; ".join(result["undone"])
-
-
 JOBS = {
     job.id: job
     for job in (
@@ -109,14 +105,7 @@ JOBS = {
         Job("serve-files", "range_server", "serve_files", "serving files to the other Spark"),
         Job("image", "image_pull", "pull_image", "pulling the image", "pulled", _pulled),
         Job("serve-images", "image_pull", "serve_images", "serving images to the other Spark"),
-        Job(
-            "restore-docker-config",
-            "docker_leftovers",
-            "remove_leftovers",
-            "restoring Docker's settings",
-            "undone",
-            _undone,
-        ),
+        Job("push-image", "image_pull", "push_image", "taking the built image out of Docker"),
     )
 }
 
@@ -192,28 +181,15 @@ REASONS = {
         ),
         Reason(
             "image",
-            "the image by its digest",
-            "ansible-playbook pull.yml again; layers that arrived are kept.",
-            "image-transfer",
+            "a registry, a bundle or a Spark that serves this digest, and a Docker that takes it",
+            "correct the cause, or the digest in the recipe or the lock file; then run the same command again.",
+            "image-pull",
         ),
         Reason(
             "image-port",
             "a free port on the loopback device while an image is pulled",
-            "stop the process that listens there (ss -ltnp), then pull.yml again.",
-            "image-transfer",
-        ),
-        Reason(
-            "docker-config",
-            "a whole /etc/docker/daemon.json, which Docker applies on a reload",
-            "restore /etc/docker/daemon.json from a backup, or write an empty object and sudo nvidia-ctk runtime "
-            "configure --runtime=docker; then sudo systemctl restart docker and ansible-playbook pull.yml again.",
-            "pull-leftovers",
-        ),
-        Reason(
-            "docker-mirror",
-            "a Docker that applies a mirror on a reload",
-            "correct /etc/docker/daemon.json, and move a --registry-mirror of Docker's own command line into it.",
-            "image-transfer",
+            "stop the process that listens there (sudo ss -ltnp 'sport = :25093'), then run the same command again.",
+            "image-pull",
         ),
     )
 }
@@ -239,6 +215,16 @@ def with_manifests(request: Mapping[str, Any], manifests: Mapping[str, str]) -> 
     """
     sources = [{"manifest": manifests.get(f"{ref['folder']}/{ref['commit']}", ""), **ref} for ref in request["sources"]]
     return {**request, "sources": sources}
+
+
+def with_digest(request: Mapping[str, Any], pushed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the request to pull an image that another Spark has built, with the digest of its push.
+
+    `pushed` are the results of that Spark's tasks. A digest of the recipe stays.
+    """
+    results = (entry.get("result") or {} for entry in pushed)
+    digests = {result["image"]: result["digest"] for result in results if "image" in result}
+    return {**request, "digest": request["digest"] or digests.get(request["image"], "")}
 
 
 def has_changed_host(job: str, result: Result) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document, Facts
+from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.node.pull.hub_cache import HubRequest, ModelState
-from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest
+from vllm_spark.node.pull.image_pull import ImageRequest
 from vllm_spark.node.pull.model_files import ModelRef, Source, is_taken, source_of
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.node.pull.range_server import FileServerRequest
@@ -81,18 +82,18 @@ class PullSteps:
     `lines` describe the steps to an operator.
     """
 
-    registry_pulls: list[str] = field(default_factory=list)  # images that Docker pulls from their registry
-    cached_pulls: list[ImageRequest] = field(default_factory=list)  # through the own blob cache, from outside
-    image_server: ImageServerRequest | dict[str, Any] = field(default_factory=dict)  # serves that cache to others
-    peer_pulls: list[ImageRequest] = field(default_factory=list)  # from the image server of another Spark
-    derived_image: dict[str, Any] = field(default_factory=dict)  # argument of roles/vllm_image
-    platform: str = ""
+    images: ImageSteps = field(default_factory=ImageSteps)  # argument of roles/vllm_image
+    bundle_pulls: list[ImageRequest] = field(default_factory=list)  # from the bundle into the own blob cache
     hub_fetch: HubRequest = field(default_factory=HubRequest)
     hub_fetch_argv: list[str] = field(default_factory=list)
     bundle_fetch: PeerRequest = field(default_factory=PeerRequest)
     file_server: FileServerRequest = field(default_factory=FileServerRequest)
     peer_fetches: list[PeerRequest] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    def pulled_images(self) -> set[str]:
+        """Return the images that these steps pull."""
+        return {pull["image"] for pull in [*self.bundle_pulls, *self.images.pulls, *self.images.takes]}
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

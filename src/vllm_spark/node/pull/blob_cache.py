@@ -1,15 +1,14 @@
-"""Images by digest in an OCI image layout (blobs/sha256/…), filled from an upstream registry. Runs on the host.
+"""Images by digest in an OCI image layout (blobs/sha256/…), filled from an upstream. Runs on the host.
 
-A digest belongs to the bytes of a registry: `docker save` loses them, and `docker push` makes others. The head
-therefore keeps the bytes that it downloads, and serves them to its own Docker and to the worker. The upstream of a
-worker is the blob server of the head. Every blob is verified against its digest.
+The upstream of the first Spark is a registry or a bundle, and that of the other Sparks is the first one. Every blob is
+verified against its digest before its last block is passed on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -19,8 +18,10 @@ from vllm_spark.node.pull.files import rename_durably, replace_file, sha256_of, 
 from vllm_spark.node.pull.oci import (
     INDEX_TYPE,
     MANIFEST_TYPES,
+    OCI_LAYOUT,
     BlobError,
     Descriptor,
+    digest_of,
     matches_platform,
     media_type,
     members,
@@ -31,14 +32,13 @@ MAX_MANIFEST_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 20
 # A layer has gigabytes. A connection that ends early is reopened at the byte where it ended.
 MAX_RESUMES = 5
-OCI_LAYOUT = '{"imageLayoutVersion": "1.0.0"}\n'
 
 
 @dataclass(slots=True)
 class BlobCache:
-    """A folder of blobs and its upstream registry. `keep` stores what is read from upstream.
+    """A folder of blobs, and the repository that fills it. `keep` stores what is read from upstream.
 
-    `fetched` counts the bytes read from upstream.
+    `fetched` counts the bytes read from upstream. Caches of one folder share their locks (`sibling`).
     """
 
     folder: Path
@@ -47,6 +47,10 @@ class BlobCache:
     fetched: int = 0
     blob_locks: dict[str, Lock] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
+
+    def sibling(self, upstream: Upstream | None) -> BlobCache:
+        """Return a cache of the same folder with another upstream."""
+        return BlobCache(self.folder, upstream, self.keep, blob_locks=self.blob_locks, lock=self.lock)
 
     def blob(self, digest: str) -> Path:
         return self.folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
@@ -58,33 +62,50 @@ class BlobCache:
         if not layout.exists():
             replace_file(layout, OCI_LAYOUT)
 
-    def manifest(self, repository: str, digest: str) -> bytes:
+    def manifest(self, digest: str) -> bytes:
         """Return the bytes of an index or a manifest. Raises BlobError."""
         file = self.blob(digest)
         content = file.read_bytes() if file.exists() else b""
-        if _digest_of(content) == digest:
+        if digest_of(content) == digest:
             return content
         # A manifest that a loss of power has cut counts as absent.
         if self.upstream is None:
             has = f"{len(content)} bytes with another sha256 as" if content else "no"
             raise BlobError(f"{self.folder} has {has} {digest}")
-        path = f"/v2/{repository}/manifests/{digest}"
-        with self.upstream.open(path, ", ".join(MANIFEST_TYPES)) as response:
+        with self.upstream.open("manifests", digest, ", ".join(MANIFEST_TYPES)) as response:
             content = response.read(MAX_MANIFEST_BYTES)
-        if _digest_of(content) != digest:
-            raise BlobError(f"{digest} of {repository} is {len(content)} bytes with another sha256")
+        if digest_of(content) != digest:
+            raise BlobError(f"{digest} of {self.upstream.repository} is {len(content)} bytes with another sha256")
         if self.keep:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(file, content)
+            self.store(content)
         return content
 
-    def ensure_blob(self, repository: str, digest: str, size: int = 0) -> Path:
+    def store(self, content: bytes) -> str:
+        """Store a manifest and return its digest."""
+        file = self.blob(digest_of(content))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, content)
+        return digest_of(content)
+
+    def size_of(self, digest: str) -> int | None:
+        """Return the bytes of a blob that is in the folder or upstream, else None."""
+        if self.blob(digest).exists():
+            return self.blob(digest).stat().st_size
+        try:
+            if self.upstream:
+                with self.upstream.open("blobs", digest) as response:
+                    return int(response.headers["Content-Length"])
+        except (BlobError, ValueError, TypeError):
+            pass
+        return None
+
+    def ensure_blob(self, digest: str, size: int = 0) -> Path:
         """Fetch a blob unless it is in the folder, and return its path. Raises BlobError."""
-        for _ in self.read(repository, digest, size):
+        for _ in self.read(digest, size):
             pass
         return self.blob(digest)
 
-    def read(self, repository: str, digest: str, size: int = 0) -> Iterator[bytes]:
+    def read(self, digest: str, size: int = 0) -> Iterator[bytes]:
         """Yield the bytes of a blob, from the folder or from upstream. `size` is 0 if it is unknown.
 
         The last block follows only if the digest matches. Raises BlobError.
@@ -95,8 +116,10 @@ class BlobCache:
         with blob_lock:
             if self.is_stored(digest, size):
                 yield from _blocks(self.blob(digest))
+            elif self.upstream is None:
+                raise BlobError(f"{self.folder} has no {digest}")
             else:
-                yield from self._read_upstream(repository, digest, size)
+                yield from self._read_upstream(self.upstream, digest, size)
 
     def is_stored(self, digest: str, size: int) -> bool:
         """Return True if a blob is in the folder. One that a loss of power has cut is removed if it can be fetched."""
@@ -108,29 +131,25 @@ class BlobCache:
         file.unlink()
         return False
 
-    def _read_upstream(self, repository: str, digest: str, size: int) -> Iterator[bytes]:
-        if self.upstream is None:
-            raise BlobError(f"{self.folder} has no {digest}")
+    def _read_upstream(self, upstream: Upstream, digest: str, size: int) -> Iterator[bytes]:
         part = self.blob(digest).with_suffix(".part")
         part.parent.mkdir(parents=True, exist_ok=True)
         if not self.keep:
             part.unlink(missing_ok=True)
         sha256, last = hashlib.sha256(), b""
-        for block in self._part_and_rest(self.upstream, repository, digest, part, size):
+        for block in self._part_and_rest(upstream, digest, part, size):
             sha256.update(block)
             if last:
                 yield last
             last = block
         if f"sha256:{sha256.hexdigest()}" != digest:
             part.unlink(missing_ok=True)
-            raise BlobError(f"{digest} of {repository} arrived with sha256 {sha256.hexdigest()}")
+            raise BlobError(f"{digest} of {upstream.repository} arrived with sha256 {sha256.hexdigest()}")
         if self.keep:
             rename_durably(part, self.blob(digest))
         yield last
 
-    def _part_and_rest(
-        self, upstream: Upstream, repository: str, digest: str, part: Path, size: int
-    ) -> Iterator[bytes]:
+    def _part_and_rest(self, upstream: Upstream, digest: str, part: Path, size: int) -> Iterator[bytes]:
         """Yield the part that an earlier run has left, then the rest, which is appended to the part."""
         if part.exists():
             yield from _blocks(part)
@@ -138,19 +157,19 @@ class BlobCache:
                 return
         at = part.stat().st_size if part.exists() else 0
         if not self.keep:
-            yield from self._rest(upstream, repository, digest, at, size)
+            yield from self._rest(upstream, digest, at, size)
             return
         with part.open("ab") as file:
-            for block in self._rest(upstream, repository, digest, at, size):
+            for block in self._rest(upstream, digest, at, size):
                 file.write(block)
                 yield block
 
-    def _rest(self, upstream: Upstream, repository: str, digest: str, at: int, size: int) -> Iterator[bytes]:
+    def _rest(self, upstream: Upstream, digest: str, at: int, size: int) -> Iterator[bytes]:
         """Yield a blob from byte `at`, over several connections if one ends early."""
         lost = 0
         while not size or at < size:
             try:
-                with upstream.open(f"/v2/{repository}/blobs/{digest}", "*/*", at) as response:
+                with upstream.open("blobs", digest, at=at) as response:
                     if at and response.status != HTTPStatus.PARTIAL_CONTENT:
                         _skip(response, at)
                     expected = at + int(response.headers.get("Content-Length") or 0)
@@ -160,20 +179,21 @@ class BlobCache:
                         yield block
                 if at >= (size or expected):
                     return
-                raise BlobError(f"{digest} of {repository} ended after {at} bytes")
+                raise BlobError(f"{digest} of {upstream.repository} ended after {at} bytes")
             except (OSError, http.client.HTTPException, BlobError) as error:
                 lost += 1
                 if lost > MAX_RESUMES:
-                    raise BlobError(f"{digest} of {repository}: {lost} connections were lost: {error}") from error
+                    what = f"{digest} of {upstream.repository}"
+                    raise BlobError(f"{what}: {lost} connections were lost: {error}") from error
                 if isinstance(error, RefusedByRegistryError):
                     raise
 
-    def write_index(self, images: Mapping[str, bytes]) -> None:
+    def write_index(self, images: dict[str, bytes]) -> None:
         """Write index.json of the layout, so that other tools can read it. `images`: full name -> manifest."""
         entries = [
             {
                 "mediaType": media_type(content),
-                "digest": f"sha256:{hashlib.sha256(content).hexdigest()}",
+                "digest": digest_of(content),
                 "size": len(content),
                 "annotations": {"org.opencontainers.image.ref.name": name},
             }
@@ -193,39 +213,37 @@ def _blocks(file: Path) -> Iterator[bytes]:
             yield block
 
 
-def blobs_of(cache: BlobCache, repository: str, digest: str, platform: str) -> list[Descriptor]:
+def blobs_of(cache: BlobCache, digest: str, platform: str) -> list[Descriptor]:
     """Return config and layers of an image for a platform. One that a loss of power has cut is removed from the cache.
 
-    Raises BlobError.
+    Raises BlobError, ValueError or KeyError.
     """
-    images, blobs = members(cache.manifest(repository, digest))
+    images, blobs = members(cache.manifest(digest))
     for image in images:
         if matches_platform(image, (platform,)):
-            _, blobs = members(cache.manifest(repository, image["digest"]))
+            _, blobs = members(cache.manifest(image["digest"]))
     for blob in blobs:
         cache.is_stored(blob["digest"], int(blob["size"]))
     return blobs
 
 
-def mirror_image(
-    cache: BlobCache, repository: str, digest: str, platforms: tuple[str, ...]
-) -> Iterator[tuple[str, int]]:
+def mirror_image(cache: BlobCache, digest: str, platforms: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Fetch an image for these platforms. Yields (digest, size) of each blob before it is fetched. Raises BlobError."""
     cache.create()
-    images, blobs = members(cache.manifest(repository, digest))
+    images, blobs = members(cache.manifest(digest))
     for image in images:
         if matches_platform(image, platforms):
-            yield from mirror_image(cache, repository, image["digest"], platforms)
+            yield from mirror_image(cache, image["digest"], platforms)
     for blob in blobs:
         yield blob["digest"], int(blob["size"])
-        cache.ensure_blob(repository, blob["digest"], int(blob["size"]))
+        cache.ensure_blob(blob["digest"], int(blob["size"]))
 
 
 def missing_blobs(folder: Path, digest: str, platforms: tuple[str, ...], *, read: bool = True) -> Iterator[str]:
     """Yield a description of every missing or damaged blob of an image. `read` verifies each blob by its digest."""
     cache = BlobCache(folder)
     try:
-        images, blobs = members(cache.manifest("", digest))
+        images, blobs = members(cache.manifest(digest))
     except (BlobError, ValueError, KeyError) as error:
         yield f"image {digest}: {error}"
         return
@@ -242,7 +260,3 @@ def missing_blobs(folder: Path, digest: str, platforms: tuple[str, ...], *, read
             yield f"image {digest}: {file} has {file.stat().st_size} bytes, not {blob['size']}"
         elif read and f"sha256:{sha256_of(file)}" != blob["digest"]:
             yield f"image {digest}: {file} has another sha256 than its name"
-
-
-def _digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -1,117 +1,236 @@
-"""Pull an image by digest into this host's Docker, or serve images to another Spark. Runs on the host.
+"""Bring an image into this host's Docker, take a built one out of it, or serve images to a Spark. Runs on the host.
 
-Docker knows a digest only of an image that it pulled under that name. During a pull this host's Docker therefore
-connects to a blob server on its loopback device under the name of the registry (docker_config.py).
+Docker speaks plain HTTP to the loopback device without configuration. During a job a blob server listens there
+(ports.MIRROR_PORT). Docker pulls 127.0.0.1:25093/REGISTRY/REPOSITORY@DIGEST from it, or pushes a built image to it.
+Nothing of Docker's configuration changes, so an interrupted job leaves nothing to restore.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import NotRequired, TypedDict
 
+from vllm_spark.node.pull import docker_engine
 from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
-from vllm_spark.node.pull.docker_config import Redirection, freeze_dns, registry_url, undo
+from vllm_spark.node.pull.blob_upload import Uploads
+from vllm_spark.node.pull.docker_engine import EngineError
 from vllm_spark.node.pull.files import replace_file
 from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.layer_progress import LayerProgress, layer_id
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.peer_server import SentBytes, serve
-from vllm_spark.node.pull.upstream import Upstream
+from vllm_spark.node.pull.upstream import Upstream, registry_url
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
 PULLED = Path("/var/lib/vllm-spark/pulled")
-POLL_INTERVAL_S = 0.5
 # A server without a request for this long was left behind by a run that was killed. Docker may unpack for an hour.
 IDLE_TIMEOUT_S = 7200.0
 
 
 class UpstreamRequest(TypedDict):
-    """Source of images: a registry by `host`, or the blob server at `url`."""
+    """Source of an image: a repository of a registry by `host`, or of the blob server at `url`."""
 
     host: str
+    repository: str
     url: NotRequired[str]
 
 
-class ImageSource(TypedDict):
-    """An image and the blob cache for it. `folder` is the cache, `keep` stores blobs of `upstream` there.
+class ImageRequest(TypedDict):
+    """An image to pull as `image`: NAME@DIGEST, or NAME:TAG for `digest`. NAME begins with the loopback address.
 
-    `port` is that of the loopback device for a pull, or that of a server on the fabric.
+    `folder` is the blob cache, `keep` stores blobs of `upstream` there. `all_layers` also fetches the layers that
+    Docker has.
     """
 
     image: str
-    host: str
-    repository: str
     digest: str
     platform: str
-    port: int
     folder: str
     keep: bool
     upstream: UpstreamRequest | None
+    all_layers: NotRequired[bool]
     token: NotRequired[str]
 
 
-class ImageRequest(ImageSource):
-    """An image to pull. `all_layers` also fetches the layers that this host's Docker has."""
+class PushRequest(TypedDict):
+    """An image NAME:TAG that was built here. `upstream` has the layers of its base, which are not copied."""
 
-    all_layers: NotRequired[bool]
+    image: str
+    folder: str
+    upstream: UpstreamRequest | None
 
 
-class ImageServerRequest(ImageSource):
-    """Images to serve on one address of the fabric."""
+class ImageServerRequest(TypedDict):
+    """Images to serve on one address of the fabric: repository -> the upstream of blobs that the cache lacks."""
 
     address: str
+    port: int
+    folder: str
+    repositories: dict[str, UpstreamRequest | None]
+    token: NotRequired[str]
 
 
 class ImageResult(TypedDict):
-    """Result of a pull: the digest, the names by digest under which Docker has it, bytes sent to Docker, and bytes
-    fetched from upstream."""
+    """Result of a pull: bytes sent to Docker and bytes fetched from upstream. `pulled` is False if Docker had it."""
 
     digest: str
-    digests: list[str]
     pulled: bool
     sent: int
     fetched: int
 
 
+class PushResult(TypedDict):
+    """Result of a push."""
+
+    image: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalName:
+    """The parts of 127.0.0.1:PORT/REPOSITORY@DIGEST or 127.0.0.1:PORT/REPOSITORY:TAG."""
+
+    port: int
+    repository: str
+    tag: str
+
+    @classmethod
+    def of(cls, image: str) -> LocalName:
+        address, _, rest = image.partition("@")[0].partition("/")
+        repository, _, tag = rest.partition(":")
+        return cls(int(address.rpartition(":")[2]), repository, tag)
+
+    def __str__(self) -> str:
+        return f"127.0.0.1:{self.port}/{self.repository}"
+
+
 def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> ImageResult:
-    """Pull an image unless Docker has it. Raises JobError."""
-    undo()
-    digest = request["digest"]
-    if digests := repo_digests(request["image"]):
-        return {"pulled": False, "sent": 0, "fetched": 0, "digest": digest, "digests": digests}
-    cache = blob_cache_of(request)
-    cache.create()
+    """Pull an image unless Docker has it by this digest. Raises JobError."""
+    image, digest = request["image"], request["digest"]
+    with _job_errors(image, stop):
+        if is_complete(image, digest):
+            return {"digest": digest, "pulled": False, "sent": 0, "fetched": 0}
+        upstream = upstream_of(request["upstream"], request.get("token", ""))
+        cache = BlobCache(Path(request["folder"]), upstream, keep=bool(request["keep"]))
+        cache.create()
+        layers = _layers(cache, request, progress)
+        record_pulled(image)
+        name = LocalName.of(image)
+        with _loopback(name, cache, {name.tag: digest} if name.tag else {}) as server:
+            for event in docker_engine.pull(str(name), name.tag or digest, request["platform"], stop):
+                layers.add(event)
+                _show(layers, progress)
+            if not is_complete(image, digest):
+                _fetch_omitted(image, request["platform"])
+        if not is_complete(image, digest):
+            raise EngineError(f"Docker's answer ended, and Docker does not have all of {digest}. {server.fault}")
+        return {"digest": digest, "pulled": True, "sent": server.sent, "fetched": cache.fetched}
+
+
+def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> PushResult:
+    """Push a built image into the cache, without the layers of its base. Raises JobError."""
+    image, name = request["image"], LocalName.of(request["image"])
+    with _job_errors(image, stop):
+        cache = BlobCache(Path(request["folder"]), upstream_of(request["upstream"]))
+        cache.create()
+        progress.enter("taking the built layers from Docker", 0)
+        with _loopback(name, cache, {}, Uploads(cache)) as server:
+            for _ in docker_engine.push(str(name), name.tag, stop):
+                pass
+        if not (digest := server.tags.get(name.tag)):
+            raise EngineError(f"Docker's answer ended without a manifest. {server.fault}")
+        return {"image": image, "digest": digest}
+
+
+def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> SentBytes:
+    """Serve the blob cache to the other Sparks until stopped. Raises JobError."""
+    first = BlobCache(Path(request["folder"]))
+    first.create()
+    with _job_errors("the image server", stop):
+        caches = {name: first.sibling(upstream_of(source)) for name, source in request["repositories"].items()}
+    address = (request["address"], request["port"])
+    return serve(lambda: BlobServer(address, caches, request["token"]), progress, stop, IDLE_TIMEOUT_S)
+
+
+@contextmanager
+def _job_errors(image: str, stop: Event) -> Iterator[None]:
+    """Raise JobError for the errors of Docker, of a registry and of an image's documents."""
     try:
-        if request.get("all_layers"):
-            _mirror(cache, request, progress)
-        total = _compressed_bytes(cache, request)
-    except (BlobError, ValueError, KeyError) as error:
-        raise JobError("image", f"{request['image']}: {error}") from error
-    redirection = Redirection.of(request["host"], request["port"])
-    local_port = redirection.port
+        yield
+    except (BlobError, EngineError, ValueError, KeyError) as error:
+        if stop.is_set():
+            raise JobError("stopped", "stopped on request; the layers in the cache are kept") from error
+        raise JobError("image", f"{image}: {error}".strip()) from error
+
+
+@contextmanager
+def _loopback(
+    name: LocalName, cache: BlobCache, tags: Mapping[str, str], uploads: Uploads | None = None
+) -> Iterator[BlobServer]:
+    """Serve a cache to this host's Docker. Raises JobError if the port is taken."""
     try:
-        server = BlobServer(("127.0.0.1", local_port), cache)
+        server = BlobServer(("127.0.0.1", name.port), {name.repository: cache}, tags=tags, uploads=uploads)
     except OSError as error:
-        raise JobError("image-port", f"127.0.0.1:{local_port}: {error}") from error
-    record_pulled(request["image"])
-    with server, redirection.active():
+        raise JobError("image-port", f"127.0.0.1:{name.port}: {error}") from error
+    with server:
         Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-        progress.enter("pulling", total)
-        output = _docker_pull(request, progress, server, stop)
-        server.shutdown()
-    digests = repo_digests(request["image"])
-    if not digests:
-        raise JobError("image", f"docker pull {request['image']}: {output}")
-    return {
-        "pulled": True,
-        "sent": server.sent,
-        "fetched": cache.fetched,
-        "digest": digest,
-        "digests": digests,
-    }
+        try:
+            yield server
+        except EngineError as error:
+            # Docker knows only that a reply ended early.
+            raise EngineError(f"{error}. {server.fault}" if server.fault else str(error)) from error
+        finally:
+            server.shutdown()
+
+
+def upstream_of(source: UpstreamRequest | None, token: str = "") -> Upstream | None:
+    """Return the upstream of a request. Raises EngineError."""
+    if source is None:
+        return None
+    if url := source.get("url", ""):
+        return Upstream(url, source["repository"], source["host"], token)
+    engine = docker_engine.info()
+    for variable, key in (("http_proxy", "HttpProxy"), ("https_proxy", "HttpsProxy"), ("no_proxy", "NoProxy")):
+        if engine.get(key):
+            os.environ.setdefault(variable, str(engine[key]))
+    # The token is for the blob server of this run. A registry must not see it.
+    return Upstream(registry_url(source["host"], engine), source["repository"], source["host"])
+
+
+def _layers(cache: BlobCache, request: ImageRequest, progress: JobProgress) -> LayerProgress:
+    """Return the layers of an image by their packed sizes, and fetch all of them if asked to. Raises BlobError."""
+    blobs = blobs_of(cache, request["digest"], request["platform"])
+    if not blobs:
+        raise BlobError(f"no image for {request['platform']}")
+    if request.get("all_layers"):
+        progress.enter("fetching the layers", sum(int(blob["size"]) for blob in blobs))
+        for _, size in mirror_image(cache, request["digest"], (request["platform"],)):
+            progress.add(size)
+    return LayerProgress({layer_id(blob["digest"]): int(blob["size"]) for blob in blobs[1:]})
+
+
+def _show(layers: LayerProgress, progress: JobProgress) -> None:
+    if progress.phase != layers.phase:
+        progress.enter(layers.phase, layers.total)
+    progress.total, progress.done = layers.total, layers.done
+
+
+def _fetch_omitted(image: str, platform: str) -> None:
+    """Fetch the packed layers that a pull has omitted, because the containerd store has unpacked them already."""
+    address = (docker_engine.info().get("Containerd") or {}).get("Address")
+    if not address:
+        return
+    argv = ["ctr", "--address", address, "--namespace", "moby", "content", "fetch", "--plain-http"]
+    done = subprocess.run([*argv, "--platform", platform, image], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EngineError(f"ctr content fetch: {' '.join(done.stderr.split())[-300:]}")
 
 
 def record_pulled(image: str) -> None:
@@ -121,58 +240,11 @@ def record_pulled(image: str) -> None:
         replace_file(PULLED, "".join(f"{name}\n" for name in [*images, image]))
 
 
-def _mirror(cache: BlobCache, request: ImageRequest, progress: JobProgress) -> None:
-    """Fetch all layers into the cache. Raises BlobError."""
-    progress.enter("fetching the layers", _compressed_bytes(cache, request))
-    for _, size in mirror_image(cache, request["repository"], request["digest"], (request["platform"],)):
-        progress.add(size)
+def is_complete(image: str, digest: str) -> bool:
+    """Return True if Docker has an image under this name, by this digest, with all its layers. Raises EngineError.
 
-
-def blob_cache_of(request: ImageSource) -> BlobCache:
-    upstream = None
-    if source := request["upstream"]:
-        # The token is for the blob server of this run. A registry must not see it.
-        token = request.get("token", "") if source.get("url") else ""
-        upstream = Upstream(source.get("url") or registry_url(source["host"]), source["host"], token)
-        freeze_dns(upstream.url)
-    return BlobCache(Path(request["folder"]), upstream, keep=bool(request["keep"]))
-
-
-def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> SentBytes:
-    """Serve the blob cache to the other Spark until stopped."""
-    cache = blob_cache_of(request)
-    cache.create()
-    address = (request["address"], request["port"])
-    return serve(lambda: BlobServer(address, cache, request["token"]), progress, stop, IDLE_TIMEOUT_S)
-
-
-def _compressed_bytes(cache: BlobCache, request: ImageRequest) -> int:
-    """Return the transfer size of all layers. Raises BlobError."""
-    blobs = blobs_of(cache, request["repository"], request["digest"], request["platform"])
-    if not blobs:
-        raise BlobError(f"no image for {request['platform']}")
-    return sum(int(blob["size"]) for blob in blobs)
-
-
-def _docker_pull(request: ImageRequest, progress: JobProgress, server: BlobServer, stop: Event) -> str:
-    """Run docker pull and return the end of its output. Raises JobError if the job is stopped."""
-    argv = ["docker", "pull", "--platform", request["platform"], request["image"]]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
-        while running.poll() is None:
-            if progress.total and server.sent >= progress.total:
-                # Docker has every layer and takes longer to unpack them than the transfer took.
-                progress.enter("unpacking", 0)
-            elif progress.total:
-                progress.done = server.sent
-            if stop.wait(POLL_INTERVAL_S):
-                running.terminate()
-        output = running.stdout.read() if running.stdout else ""
-    if stop.is_set():
-        raise JobError("stopped", "stopped on request; the layers that have arrived are kept")
-    return " ".join(output.split())[-400:]
-
-
-def repo_digests(image: str) -> list[str]:
-    """Return the names by digest of an image. Empty if Docker does not have it under this name."""
-    done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
-    return [] if done.returncode else list(json.loads(done.stdout)[0].get("RepoDigests") or [])
+    The containerd store reports no layers of an image while one of its packed layers is absent.
+    """
+    found = docker_engine.image(image) or {}
+    own = f"{LocalName.of(image)}@{digest}" in (found.get("RepoDigests") or [])
+    return own and bool((found.get("RootFS") or {}).get("Layers"))

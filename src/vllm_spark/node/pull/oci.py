@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import NotRequired, TypedDict
 
@@ -13,6 +14,7 @@ MANIFEST_TYPES = (
     MANIFEST_TYPE,
     "application/vnd.docker.distribution.manifest.v2+json",
 )
+OCI_LAYOUT = '{"imageLayoutVersion": "1.0.0"}\n'
 
 
 class BlobError(Exception):
@@ -32,6 +34,10 @@ class Descriptor(TypedDict):
     digest: str
     size: int
     platform: NotRequired[Platform]
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def members(content: bytes) -> tuple[list[Descriptor], list[Descriptor]]:

@@ -41,7 +41,7 @@ def no_model(context: HostContext) -> Iterator[Observation]:
                     "hosts": ",".join(spec.deployment.hosts),
                     "source": f"{source['repository']} --revision {source['revision']}",
                     "hub_dir": spec.site.hub_dir,
-                    "image": spec.base,
+                    "image": spec.source,
                 }
             )
 
