@@ -17,6 +17,7 @@ from fakes.model_copies import FaultyRelay
 from vllm_spark.node.pull import blob_cache
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.blob_server import BlobServer
+from vllm_spark.node.pull.blob_upload import Uploads
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
 
@@ -31,7 +32,7 @@ def image() -> Image:
 
 @contextmanager
 def served(cache: BlobCache, token: str = "") -> Iterator[str]:
-    with BlobServer(("127.0.0.1", 0), cache, token) as server:
+    with BlobServer(("127.0.0.1", 0), {"": cache}, token) as server:
         Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -45,8 +46,8 @@ def get(url: str, token: str = "") -> bytes:
 
 
 def mirror(folder: Path, url: str, image: Image) -> BlobCache:
-    cache = BlobCache(folder, Upstream(url, "here"))
-    for _ in blob_cache.mirror_image(cache, REPOSITORY, image.digest, ARM):
+    cache = BlobCache(folder, Upstream(url, REPOSITORY, "here"))
+    for _ in blob_cache.mirror_image(cache, image.digest, ARM):
         pass
     return cache
 
@@ -66,9 +67,9 @@ def test_an_image_is_mirrored_for_one_platform(tmp_path: Path, image: Image) -> 
 def test_a_worker_gets_its_layers_from_the_head(tmp_path: Path, image: Image) -> None:
     layer = digest_of(image.layers[0])
     with registry(image) as (url, requests):
-        head = BlobCache(tmp_path / "head", Upstream(url, "here"))
+        head = BlobCache(tmp_path / "head", Upstream(url, REPOSITORY, "here"))
         with served(head, TOKEN) as at_head:
-            worker = BlobCache(tmp_path / "worker", Upstream(at_head, "head", TOKEN), keep=False)
+            worker = BlobCache(tmp_path / "worker", Upstream(at_head, REPOSITORY, "head", TOKEN), keep=False)
             with served(worker) as at_worker:
                 blob = f"/v2/{REPOSITORY}/blobs/{layer}"
                 assert get(f"{at_worker}/v2/") == b"{}"
@@ -99,9 +100,9 @@ def test_a_lost_connection_continues_at_the_same_byte(tmp_path: Path, image: Ima
         mirror(tmp_path / "head", url, image)
     with served(BlobCache(tmp_path / "head")) as at_head:
         relay = FaultyRelay(int(at_head.rpartition(":")[2]), after=150_000, losses=2)
-        worker = BlobCache(tmp_path / "worker", Upstream(f"http://127.0.0.1:{relay.port}", "head"))
+        worker = BlobCache(tmp_path / "worker", Upstream(f"http://127.0.0.1:{relay.port}", REPOSITORY, "head"))
         worker.create()
-        content = b"".join(worker.read(REPOSITORY, digest_of(image.layers[0])))
+        content = b"".join(worker.read(digest_of(image.layers[0])))
         relay.close()
     assert content == image.layers[0]
 
@@ -112,8 +113,8 @@ def test_the_part_of_a_killed_run_is_continued(tmp_path: Path, image: Image) -> 
     cache.create()
     cache.blob(layer).with_suffix(".part").write_bytes(image.layers[0][:100_000])
     with registry(image) as (url, requests):
-        cache.upstream = Upstream(url, "here")
-        cache.ensure_blob(REPOSITORY, layer)
+        cache.upstream = Upstream(url, REPOSITORY, "here")
+        cache.ensure_blob(layer)
         ranges = [headers.get("Range") for path, headers in requests if path.startswith("/store/")]
     assert cache.blob(layer).read_bytes() == image.layers[0]
     assert ranges == ["bytes=100000-"]
@@ -126,10 +127,10 @@ def test_a_damaged_part_is_deleted(tmp_path: Path, image: Image) -> None:
     cache.create()
     cache.blob(layer).with_suffix(".part").write_bytes(os.urandom(100_000))
     with registry(image) as (url, _):
-        cache.upstream = Upstream(url, "here")
+        cache.upstream = Upstream(url, REPOSITORY, "here")
         with pytest.raises(BlobError, match="arrived with sha256"):
-            cache.ensure_blob(REPOSITORY, layer)
-        cache.ensure_blob(REPOSITORY, layer)
+            cache.ensure_blob(layer)
+        cache.ensure_blob(layer)
     assert cache.blob(layer).read_bytes() == image.layers[0]
 
 
@@ -178,3 +179,73 @@ def test_a_registry_that_sends_another_manifest_is_refused(tmp_path: Path, image
 def test_nothing_but_digests_is_served(tmp_path: Path, path: str) -> None:
     with served(BlobCache(tmp_path)) as url, pytest.raises(urllib.error.HTTPError, match="404"):
         get(url + path.replace(" ", "%20"))
+
+
+def test_a_server_has_only_the_repositories_of_its_run(tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, requests):
+        cache = BlobCache(tmp_path, Upstream(url, REPOSITORY, "here"))
+        with BlobServer(("127.0.0.1", 0), {REPOSITORY: cache}) as server:
+            Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            at = f"http://127.0.0.1:{server.server_port}/v2"
+            assert get(f"{at}/{REPOSITORY}/manifests/{image.digest}") == image.blobs[image.digest]
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                get(f"{at}/library/other/manifests/{image.manifest}")
+            server.shutdown()
+    assert len(requests) == 3, "a challenge, a token and the index"
+
+
+def call(url: str, method: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(url, body, method=method)  # noqa: S310  a test's own loopback address
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+            return response.status, dict(response.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers)
+
+
+@contextmanager
+def accepting(cache: BlobCache, secret: str = "") -> Iterator[str]:
+    cache.create()
+    with BlobServer(("127.0.0.1", 0), {"derived/x": cache}, secret, uploads=Uploads(cache)) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_upload_with_another_content_is_refused(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path)
+    with accepting(cache) as url:
+        location = call(f"{url}/v2/derived/x/blobs/uploads/", "POST")[1]["Location"]
+        assert call(f"{url}{location}", "PATCH", b"abc")[0] == 202
+        assert call(f"{url}{location}?digest={digest_of(b'other')}", "PUT")[0] == 400
+        assert call(f"{url}{location}?digest={digest_of(b'abc')}", "PUT")[0] == 400
+        assert call(f"{url}/v2/derived/x/manifests/{digest_of(b'{}')}", "PUT", b"[]")[0] == 400
+        assert call(f"{url}/v2/derived/x/blobs/uploads/{'0' * 32}", "PATCH", b"abc")[0] == 400
+    assert [*(tmp_path / "blobs" / "sha256").iterdir()] == []
+
+
+def test_uploads_of_an_interrupted_push_are_removed(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path)
+    cache.create()
+    left = cache.blob("0" * 32).with_suffix(".upload")
+    left.write_bytes(b"half")
+    Uploads(cache)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("secret", ["", TOKEN])
+def test_only_the_job_of_a_push_accepts_one(tmp_path: Path, secret: str) -> None:
+    cache = BlobCache(tmp_path)
+    cache.create()
+    with accepting(cache, secret) if secret else served(cache) as url:
+        assert call(f"{url}/v2/derived/x/blobs/uploads/", "POST")[0] == 405
+        assert call(f"{url}/v2/derived/x/manifests/a", "PUT", b"{}")[0] == 405
+
+
+def test_a_layer_of_the_base_is_mounted(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path)
+    cache.create()
+    digest = cache.store(b"base")
+    with accepting(cache) as url:
+        status, headers = call(f"{url}/v2/derived/x/blobs/uploads/?mount={digest}&from=docker.io/a/b", "POST")
+    assert (status, headers["Docker-Content-Digest"]) == (201, digest)

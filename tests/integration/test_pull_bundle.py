@@ -224,14 +224,11 @@ def test_a_client_with_the_token_can_read_a_finished_bundle(tmp_path: Path, fini
     process, ports = bundle_server.start(folder, TOKEN)
     try:
         assert fetch(tmp_path / "spark", ports["weights"])["moved"] == sum(map(len, FILES.values()))
-        upstream = Upstream(f"http://127.0.0.1:{ports['images']}", "the bundle", TOKEN)
+        upstream = Upstream(f"http://127.0.0.1:{ports['images']}", f"docker.io/{IMAGE_REPOSITORY}", "the bundle", TOKEN)
         cache = BlobCache(tmp_path / "images", upstream)
-        assert (
-            len(list(blob_cache.mirror_image(cache, IMAGE_REPOSITORY, image.digest, ("linux/arm64",))))
-            == len(image.layers) + 1
-        )
+        assert len(list(blob_cache.mirror_image(cache, image.digest, ("linux/arm64",)))) == len(image.layers) + 1
         with pytest.raises(JobError, match="does not prove that it belongs to this run"):
-            BlobCache(tmp_path / "x", Upstream(upstream.url, "x", "guessed")).manifest(IMAGE_REPOSITORY, image.digest)
+            BlobCache(tmp_path / "x", Upstream(upstream.url, "x", "x", "guessed")).manifest(image.digest)
     finally:
         bundle_server.stop(process)
     assert snapshot_files(tmp_path / "spark") == FILES

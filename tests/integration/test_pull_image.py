@@ -1,29 +1,30 @@
-"""Pulls of an image into a fake Docker under its own name. The configuration of the host is restored."""
+"""Pulls and pushes of images through the loopback registry, with a fake Docker engine on a UNIX socket."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import random
+import signal
 import socket
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
-import fakes
 import loopback
+from fakes import fake_docker
+from fakes.fake_docker import Engine
 from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
-from vllm_spark.node.pull import docker_config, docker_leftovers, image_pull
+from vllm_spark.node.pull import docker_engine, image_pull
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageResult
-from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
 
-HOSTS = "127.0.0.1 localhost\n10.0.0.7 nas\n"
-# The formatting of the owner must survive.
-DAEMON = (
-    '{ "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}},\n  "registry-mirrors": ["http://mirror.home"] }'
-)
-FAKE_DOCKER = Path(fakes.__file__).with_name("fake_docker.py")
+SECRET = "one-time"
 
 
 @pytest.fixture
@@ -31,197 +32,277 @@ def image() -> Image:
     return Image()
 
 
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host whose Docker is the fake."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("docker", "systemctl"):
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE_DOCKER} "$@"\n')
-        program.chmod(0o755)
-    (tmp_path / "state").mkdir()
-    (tmp_path / "hosts").write_text(HOSTS)
-    (tmp_path / "daemon.json").write_text(DAEMON)
-    (tmp_path / "state" / "mirrors").write_text('["http://mirror.home"]')
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setenv("DOCKER_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("DOCKER_HOSTS", str(tmp_path / "hosts"))
-    monkeypatch.setenv("DOCKER_DAEMON", str(tmp_path / "daemon.json"))
-    monkeypatch.setenv("DOCKER_CERTS", str(tmp_path / "certs.d"))
-    monkeypatch.setattr(docker_leftovers, "CERTS", tmp_path / "certs.d")
-    monkeypatch.setattr(docker_leftovers, "TOML_JOURNAL", tmp_path / "pull" / "hosts.toml.before")
-    monkeypatch.setattr(docker_leftovers, "HOSTS", tmp_path / "hosts")
-    monkeypatch.setattr(docker_leftovers, "DAEMON", tmp_path / "daemon.json")
-    monkeypatch.setattr(docker_leftovers, "JOURNAL", tmp_path / "pull" / "daemon.json.before")
+@pytest.fixture(params=["overlay2", "containerd"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A Docker with one of the two image stores."""
+    path = tmp_path / "docker.sock"
+    monkeypatch.setattr(docker_engine, "SOCKET", str(path))
     monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
-    monkeypatch.setattr(image_pull, "POLL_INTERVAL_S", 0.02)
-    monkeypatch.setattr(docker_config, "POLL_INTERVAL_S", 0.02)
-    monkeypatch.setattr(docker_config, "RELOAD_TIMEOUT_S", 0.3)
-    # The pull replaces this function in its process, which is the one of the test.
-    monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
-    return tmp_path
+    with fake_docker.running(Engine(containerd=request.param == "containerd"), path) as running:
+        yield running
 
 
-def request(node: Path, image: Image, url: str, host: str = "docker.io") -> ImageRequest:
-    name = image.name if host == "docker.io" else f"{host}/{image.name}"
+def request(folder: Path, image: Image, url: str, host: str = "docker.io") -> ImageRequest:
+    repository = f"{host.replace(':', '_')}/{REPOSITORY}"
     return {
-        "image": name,
-        "host": host,
-        "repository": REPOSITORY,
+        "image": f"127.0.0.1:{loopback.free_port()}/{repository}@{image.digest}",
         "digest": image.digest,
         "platform": "linux/arm64",
-        "port": loopback.free_port(),
-        "folder": str(node / "cache"),
+        "folder": str(folder / "cache"),
         "keep": True,
-        "upstream": {"url": url, "host": host} if url else None,
+        "upstream": {"url": url, "host": host, "repository": REPOSITORY} if url else None,
     }
 
 
-def pull(image_request: ImageRequest) -> ImageResult:
-    return image_pull.pull_image(image_request, JobProgress(), Event())
-
-
-def assert_restored(node: Path) -> None:
-    assert (node / "hosts").read_text() == HOSTS
-    assert (node / "daemon.json").read_text() == DAEMON
-    assert json.loads((node / "state" / "mirrors").read_text()) == ["http://mirror.home"]
-    assert not (node / "pull" / "daemon.json.before").exists()
-    assert not (node / "pull" / "hosts.toml.before").exists()
-
-
-def use_containerd_store(node: Path, version: str = "29.2.1") -> None:
-    status = [["driver-type", "io.containerd.snapshotter.v1"]]
-    (node / "state" / "info").write_text(json.dumps({"ServerVersion": version, "DriverStatus": status}))
-
-
-@pytest.mark.parametrize("host", ["docker.io", "registry"])
-def test_docker_has_the_image_under_its_own_name(node: Path, image: Image, host: str) -> None:
-    host = host if host == "docker.io" else f"registry:{loopback.free_port()}"
-    with registry(image) as (url, requests):
-        image_request = request(node, image, url, host)
-        first, second = pull(image_request), pull(image_request)
-        layers = sent(requests)
-    assert first["digests"] == [image_request["image"]]
-    assert first["digest"] == second["digest"] == image.digest
-    assert (first["pulled"], second["pulled"]) == (True, False)
-    assert len(layers) == len(set(layers)) == 3
-    assert_restored(node)
+def pull(image_request: ImageRequest, progress: JobProgress | None = None) -> ImageResult:
+    return image_pull.pull_image(image_request, progress or JobProgress(), Event())
 
 
 @pytest.mark.parametrize("host", ["docker.io", "nvcr.io", "registry.home:5000"])
-def test_the_containerd_store_pulls_from_any_registry(node: Path, image: Image, host: str) -> None:
-    use_containerd_store(node)
-    with registry(image) as (url, _):
-        image_request = request(node, image, url, host)
-        result = pull(image_request)
-    assert result["pulled"]
-    assert result["digests"] == [image_request["image"]]
-    assert not (node / "certs.d").exists()
-    assert_restored(node)
+def test_docker_has_the_image_by_its_digest(engine: Engine, tmp_path: Path, image: Image, host: str) -> None:
+    progress = JobProgress()
+    with registry(image) as (url, requests):
+        image_request = request(tmp_path, image, url, host)
+        first, second = pull(image_request, progress), pull(image_request)
+        layers = sent(requests)
+    assert [*engine.images] == [image_request["image"]]
+    assert (first["pulled"], second["pulled"]) == (True, False)
+    assert len(layers) == len(set(layers)) == 3
+    assert (tmp_path / "pulled").read_text().splitlines() == [image_request["image"]]
+    assert progress.phase == "unpacking"
+    assert len(engine.requests) == 1
 
 
-def test_the_hosts_toml_of_the_owner_is_restored(node: Path, image: Image) -> None:
-    use_containerd_store(node)
-    owners = node / "certs.d" / "nvcr.io" / "hosts.toml"
-    owners.parent.mkdir(parents=True)
-    owners.write_text('server = "https://mirror.home"\n')
-    with registry(image) as (url, _):
-        pull(request(node, image, url, "nvcr.io"))
-    assert owners.read_text() == 'server = "https://mirror.home"\n'
-    docker_config.add_hosts_toml("nvcr.io", 25093)
-    docker_config.undo()
-    assert owners.read_text() == 'server = "https://mirror.home"\n'
-
-
-@pytest.mark.parametrize(("version", "reads"), [("29.2.1", True), ("28.0.0", True), ("27.5.1", False), ("", False)])
-def test_docker_reads_hosts_toml_from_28_on(node: Path, version: str, reads: bool) -> None:
-    use_containerd_store(node, version)
-    assert docker_config.reads_hosts_toml() is reads
-
-
-def test_overlay2_does_not_read_hosts_toml(node: Path) -> None:
-    (node / "state" / "info").write_text(json.dumps({"ServerVersion": "29.2.1", "DriverStatus": [["Backing", "x"]]}))
-    assert docker_config.reads_hosts_toml() is False
-
-
-def test_only_missing_layers_are_fetched(node: Path, image: Image) -> None:
+def test_only_missing_layers_are_fetched(engine: Engine, tmp_path: Path, image: Image) -> None:
     newer = Image(layers=[image.layers[0], b"the one layer that changed"])
     with registry(image) as (url, _):
-        pull(request(node, image, url))
+        pull(request(tmp_path, image, url))
     with registry(newer) as (url, requests):
-        pull(request(node, newer, url))
+        pull(request(tmp_path, newer, url))
     assert digest_of(image.layers[0]) not in sent(requests)
     assert digest_of(newer.layers[1]) in sent(requests)
 
 
-def test_a_filled_cache_needs_no_registry(node: Path, image: Image) -> None:
+def test_an_image_under_the_owners_name_moves_no_layer(engine: Engine, tmp_path: Path, image: Image) -> None:
+    engine.blobs |= {digest_of(layer): layer for layer in image.layers}
+    engine.images[image.name] = {"id": "sha256:1", "digests": [image.name], "layers": [*map(digest_of, image.layers)]}
+    with registry(image) as (url, requests):
+        assert pull(request(tmp_path, image, url))["pulled"]
+    assert not {*map(digest_of, image.layers)} & {*sent(requests)}
+    assert image.name in engine.images
+
+
+def test_a_filled_cache_needs_no_registry(engine: Engine, tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, _):
-        pull(request(node, image, url))
-    (node / "state" / "images").unlink()
-    again = pull(request(node, image, ""))
-    assert again["pulled"]
-    assert (node / "pulled").read_text().splitlines() == [request(node, image, "")["image"]]
-    assert_restored(node)
+        pull({**request(tmp_path, image, url), "all_layers": True})
+    engine.images.clear()
+    engine.blobs.clear()
+    assert pull(request(tmp_path, image, ""))["fetched"] == 0
 
 
-def test_a_missing_layer_fails_and_the_host_is_restored(node: Path, image: Image) -> None:
+def test_a_missing_layer_is_named(engine: Engine, tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, _):
         del image.blobs[digest_of(image.layers[0])]
-        with pytest.raises(JobError) as refused:
-            pull(request(node, image, url))
+        with pytest.raises(JobError, match=digest_of(image.layers[0])) as refused:
+            pull(request(tmp_path, image, url))
     assert refused.value.reason == "image"
-    assert_restored(node)
 
 
-def test_a_port_in_use_is_reported_before_a_change(node: Path, image: Image) -> None:
+def test_a_blob_with_another_content_does_not_reach_docker(engine: Engine, tmp_path: Path, image: Image) -> None:
+    image.blobs[digest_of(image.layers[0])] = os.urandom(300_000)
+    with registry(image) as (url, _), pytest.raises(JobError, match="arrived with sha256"):
+        pull(request(tmp_path, image, url))
+    assert not engine.images
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("no space left on device", "no space left on device"), ("cut", "Docker's answer ended")],
+)
+def test_an_error_in_the_stream_fails_the_job(
+    engine: Engine, tmp_path: Path, image: Image, fault: str, says: str
+) -> None:
+    engine.fault = fault
+    with registry(image) as (url, _):
+        image_request = request(tmp_path, image, url)
+        with pytest.raises(JobError, match=says) as refused:
+            pull(image_request)
+        engine.fault = ""
+        assert pull(image_request)["pulled"]
+    assert refused.value.reason == "image"
+
+
+def test_an_engine_that_is_down_is_named(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_engine, "SOCKET", str(tmp_path / "none.sock"))
+    with pytest.raises(JobError, match="No such file or directory") as refused:
+        pull(request(tmp_path, image, ""))
+    assert refused.value.reason == "image"
+
+
+def test_a_port_in_use_is_reported(engine: Engine, tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, _), socket.create_server(("127.0.0.1", 0)) as listener:
-        image_request = request(node, image, url)
-        image_request["port"] = listener.getsockname()[1]
+        image_request = request(tmp_path, image, url)
+        image_request["image"] = f"127.0.0.1:{listener.getsockname()[1]}/docker.io/{image.name}"
         with pytest.raises(JobError) as refused:
             pull(image_request)
     assert refused.value.reason == "image-port"
-    assert_restored(node)
+    assert not engine.requests
 
 
-def test_a_docker_without_the_mirror_is_reported(node: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_config, "configured_mirrors", lambda: [])
+def test_a_stopped_pull_ends(engine: Engine, tmp_path: Path, image: Image) -> None:
+    engine.fault, stop = "silent", Event()
+    stop.set()
     with registry(image) as (url, _), pytest.raises(JobError) as refused:
-        pull(request(node, image, url))
-    assert refused.value.reason == "docker-mirror"
-    assert_restored(node)
+        image_pull.pull_image(request(tmp_path, image, url), JobProgress(), stop)
+    assert refused.value.reason == "stopped"
 
 
-def test_the_next_run_restores_what_a_killed_one_left(node: Path) -> None:
-    docker_config.add_mirror(25093)
-    docker_config.add_hosts_entry("nvcr.io")
-    docker_config.add_hosts_toml("ghcr.io", 25093)
-    assert "25093" in (node / "daemon.json").read_text()
-    assert "nvcr.io" in (node / "hosts").read_text()
-    assert "25093" in (node / "certs.d" / "ghcr.io" / "hosts.toml").read_text()
-    docker_config.undo()
-    assert_restored(node)
-    assert not (node / "certs.d").exists()
+@pytest.mark.parametrize(
+    ("host", "insecure", "url"),
+    [
+        ("docker.io", (), "https://registry-1.docker.io"),
+        ("nvcr.io", ("registry:5000",), "https://nvcr.io"),
+        ("registry:5000", ("registry:5000",), "http://registry:5000"),
+    ],
+)
+def test_plain_http_follows_dockers_own_setting(engine: Engine, host: str, insecure: tuple[str, ...], url: str) -> None:
+    engine.insecure = insecure
+    upstream = image_pull.upstream_of({"host": host, "repository": "x"}, SECRET)
+    assert upstream
+    assert (upstream.url, upstream.token) == (url, "")
 
 
-def test_a_created_daemon_file_is_deleted(node: Path) -> None:
-    (node / "daemon.json").unlink()
-    (node / "state" / "mirrors").unlink()
-    docker_config.add_mirror(25093)
-    docker_config.undo()
-    assert not (node / "daemon.json").exists()
-    assert json.loads((node / "state" / "mirrors").read_text()) == []
+def test_omitted_packed_layers_are_fetched(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The containerd store skips a layer that it has unpacked, and then reports the image as incomplete."""
+    monkeypatch.setattr(docker_engine, "SOCKET", str(tmp_path / "docker.sock"))
+    monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
+    program = tmp_path / "ctr"
+    program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/fetched\n')
+    program.chmod(0o755)
+    engine = Engine(containerd=True, unpacked={digest_of(image.layers[0])}, packed_file=tmp_path / "fetched")
+    with fake_docker.running(engine, tmp_path / "docker.sock"), registry(image) as (url, _):
+        image_request = request(tmp_path, image, url)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        assert pull(image_request)["pulled"]
+        assert (tmp_path / "fetched").read_text().split()[-1] == image_request["image"]
+        program.write_text("#!/bin/sh\necho no such image >&2\nexit 1\n")
+        (tmp_path / "fetched").unlink()
+        with pytest.raises(JobError, match="ctr content fetch: no such image"):
+            pull(image_request)
 
 
-def test_blobs_that_a_cut_has_truncated_are_fetched_again(node: Path, image: Image) -> None:
-    """An older toolkit renamed a blob before its content was on the disk."""
+def push_request(folder: Path, url: str) -> image_pull.PushRequest:
+    return {
+        "image": f"127.0.0.1:{loopback.free_port()}/derived/demo:abc",
+        "folder": str(folder),
+        "upstream": {"url": url, "host": "docker.io", "repository": REPOSITORY} if url else None,
+    }
+
+
+def push(engine: Engine, image: Image, folder: Path, url: str) -> image_pull.PushResult:
+    request = push_request(folder, url)
+    engine.build(request["image"], [*image.layers, b"the built layer"])
+    return image_pull.push_image(request, JobProgress(), Event())
+
+
+def test_a_push_uploads_the_built_layers_alone(engine: Engine, tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, _):
-        pull(request(node, image, url))
-        blobs = sorted((node / "cache" / "blobs" / "sha256").iterdir())
-        whole = {blob: blob.read_bytes() for blob in blobs}
-        for number, blob in enumerate(blobs):
-            blob.write_bytes(whole[blob][: 0 if number % 2 else len(whole[blob]) // 2])
-        (node / "state" / "images").unlink()
-        shutil.rmtree(node / "state" / "layers")
-        assert pull(request(node, image, url))["pulled"]
-    assert {blob: blob.read_bytes() for blob in blobs} == whole
+        result = push(engine, image, tmp_path / "cache", url)
+    blobs = tmp_path / "cache" / "blobs" / "sha256"
+    names = {f"sha256:{file.name}" for file in blobs.iterdir()}
+    assert not names & {*map(digest_of, image.layers)}
+    assert {result["digest"], digest_of(b"the built layer")} < names
+    manifest = json.loads((blobs / result["digest"][7:]).read_text())
+    assert [layer["size"] for layer in manifest["layers"]] == [300_000, 50, 15]
+
+
+def test_a_push_without_a_registry_uploads_everything(engine: Engine, tmp_path: Path, image: Image) -> None:
+    push(engine, image, tmp_path / "cache", "")
+    names = {f"sha256:{file.name}" for file in (tmp_path / "cache" / "blobs" / "sha256").iterdir()}
+    assert {*map(digest_of, image.layers)} < names
+
+
+def test_a_push_that_is_cut_fails(engine: Engine, tmp_path: Path, image: Image) -> None:
+    engine.fault = "cut"
+    with pytest.raises(JobError, match="ended without a manifest"):
+        push(engine, image, tmp_path / "cache", "")
+
+
+def test_a_derived_image_has_one_digest_on_both_sparks(engine: Engine, tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, requests):
+        pushed = push(engine, image, tmp_path / "head", url)
+        port, stop, progress = loopback.free_port(), Event(), JobProgress()
+        serve: image_pull.ImageServerRequest = {
+            "address": "127.0.0.1",
+            "port": port,
+            "folder": str(tmp_path / "head"),
+            "repositories": {"derived/demo": {"url": url, "host": "docker.io", "repository": REPOSITORY}},
+            "token": SECRET,
+        }
+        server = Thread(target=image_pull.serve_images, args=(serve, progress, stop))
+        server.start()
+        while progress.phase != SERVING:
+            time.sleep(0.01)
+        head = engine.images.copy()
+        engine.images.clear()
+        engine.blobs.clear()
+        name = f"127.0.0.1:{loopback.free_port()}/derived/demo:abc"
+        result = pull(
+            {
+                "image": name,
+                "digest": pushed["digest"],
+                "platform": "linux/arm64",
+                "folder": str(tmp_path / "worker"),
+                "keep": False,
+                "upstream": {"host": "spark1", "repository": "derived/demo", "url": f"http://127.0.0.1:{port}"},
+                "token": SECRET,
+            }
+        )
+        stop.set()
+        server.join()
+        assert {*sent(requests)} >= {*map(digest_of, image.layers)}
+    assert result["pulled"]
+    assert engine.images[name]["layers"] == next(iter(head.values()))["layers"]
+    assert not list((tmp_path / "worker" / "blobs" / "sha256").iterdir())
+
+
+JOB = """
+import sys
+from pathlib import Path
+from vllm_spark.node.pull import image_pull, run
+image_pull.PULLED = Path(sys.argv.pop(1))
+sys.exit(run.main())
+"""
+
+
+def test_a_job_that_is_killed_at_any_point_is_repeated_by_the_next(
+    engine: Engine, tmp_path: Path, image: Image
+) -> None:
+    """Ten kills at random points; what is pulled afterwards is right, and no server and no upload is left."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    chance = random.Random(seed)  # noqa: S311  a failure names the seed
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    environment = {
+        **os.environ,
+        "VLLM_SPARK_JOBS": str(jobs),
+        "VLLM_SPARK_DOCKER_SOCKET": docker_engine.SOCKET,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    argv = [sys.executable, "-c", JOB, str(tmp_path / "pulled"), "image", "image_pull", "pull_image"]
+    with registry(image) as (url, _):
+        image_request = request(tmp_path, image, url)
+        for kill in [True] * 10 + [False]:
+            (jobs / "image.request").write_text(json.dumps(image_request))
+            job = subprocess.Popen(argv, env=environment)
+            if kill:
+                time.sleep(chance.uniform(0.05, 0.6))
+                job.send_signal(signal.SIGKILL)
+            assert job.wait(30) in ({0, -signal.SIGKILL} if kill else {0}), f"seed {seed}"
+            if kill and chance.random() < 0.5:
+                engine.images.clear()
+    result = json.loads((jobs / "image.result").read_text())
+    assert result["ok"], f"seed {seed}"
+    assert image_request["image"] in engine.images, f"seed {seed}"
+    blobs = list((tmp_path / "cache" / "blobs" / "sha256").iterdir())
+    assert all(digest_of(file.read_bytes()) == f"sha256:{file.name}" for file in blobs if file.suffix != ".part")

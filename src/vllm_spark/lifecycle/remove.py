@@ -37,8 +37,7 @@ CACHE_DIR = f"{STATE_DIR}/{CACHE}"
 @dataclass(frozen=True, slots=True)
 class RemoveRequest:
     """The request of the operator: remove everything, or one deployment. `weights` and `caches` include models and
-    compile caches. `preview`: nothing is removed (--check). `registry_image` is the image of the head's registry. No
-    record names it."""
+    compile caches. `preview`: nothing is removed (--check)."""
 
     deployment: str = ""
     weights: bool = False

@@ -39,10 +39,8 @@ def _plan_derived(site: PullSite, own: PullSteps, spec: Spec) -> list[Refusal]:
     specs = {host: next(s for s in site.specs[host] if s.deployment.name == spec.deployment.name) for host in hosts}
     joined = ranks.join(specs, {host: site.facts[host] for host in hosts})[spec.host]
     peers = [site.facts[host] for host in hosts if host != spec.host]
-    todo, planned = (
-        images.steps(joined, site.facts[spec.host], peers, site.toolkit, online=not site.bundled),
-        own.images,
-    )
+    todo = images.steps(joined, site.facts[spec.host], peers, site.toolkit, online=not site.bundled)
+    planned = own.images
     own.lines += todo.lines(joined)
     planned.pulls += [pull for pull in todo.pulls if pull["image"] not in own.pulled_images()]
     planned.builds += todo.builds

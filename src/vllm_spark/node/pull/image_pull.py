@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from vllm_spark.node.pull import docker_engine
 from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
@@ -127,7 +127,7 @@ def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> Ima
             for event in docker_engine.pull(str(name), name.tag or digest, request["platform"], stop):
                 layers.add(event)
                 _show(layers, progress)
-            if not is_complete(image, digest):
+            if known_image(image, digest) and not is_complete(image, digest):
                 _fetch_omitted(image, request["platform"])
         if not is_complete(image, digest):
             raise EngineError(f"Docker's answer ended, and Docker does not have all of {digest}. {server.fault}")
@@ -240,11 +240,15 @@ def record_pulled(image: str) -> None:
         replace_file(PULLED, "".join(f"{name}\n" for name in [*images, image]))
 
 
+def known_image(image: str, digest: str) -> Mapping[str, Any]:
+    """Return the image that Docker has under this name and digest, or nothing. Raises EngineError."""
+    found = docker_engine.image(image) or {}
+    return found if f"{LocalName.of(image)}@{digest}" in (found.get("RepoDigests") or []) else {}
+
+
 def is_complete(image: str, digest: str) -> bool:
-    """Return True if Docker has an image under this name, by this digest, with all its layers. Raises EngineError.
+    """Return True if Docker has an image under this name and digest, with all its layers. Raises EngineError.
 
     The containerd store reports no layers of an image while one of its packed layers is absent.
     """
-    found = docker_engine.image(image) or {}
-    own = f"{LocalName.of(image)}@{digest}" in (found.get("RepoDigests") or [])
-    return own and bool((found.get("RootFS") or {}).get("Layers"))
+    return bool((known_image(image, digest).get("RootFS") or {}).get("Layers"))
