@@ -126,7 +126,7 @@ def chains() -> list[str]:
     return [program for program in FIREWALLS if run(program, "--wait", "--list-rules", CHAIN).status == 0]
 
 
-def docker_holdings(count: bool) -> dict[str, Any]:
+def docker_holdings() -> dict[str, Any]:
     holdings: dict[str, Any] = {"error": "", "images": [], "containers": []}
     try:
         docker = Docker()
@@ -174,7 +174,7 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         "deployments": deployments(root, count),
         "history": history(root),
         "pulled": pulled(root),
-        "docker": docker_holdings(count),
+        "docker": docker_holdings(),
         "units": units(),
         "unit_files": own,
         "unit_files_of_others": others,

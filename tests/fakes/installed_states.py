@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 ENGINE = "vllm/vllm-openai"
-BASE = f"{ENGINE}@sha256:{'b' * 64}"
+LOCAL = "127.0.0.1:25093"
+BASE = f"{LOCAL}/docker.io/{ENGINE}@sha256:{'b' * 64}"
 
 
 def record(mark: str, derived: bool = False) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def record(mark: str, derived: bool = False) -> dict[str, Any]:
         "toolkit": "0.1 (abc)",
     }
     if derived:
-        fields |= {"derived": {"image": f"vllm-spark/recipe-{mark}:{mark * 12}", "inputs": mark * 64}}
+        fields |= {"derived": {"image": f"{LOCAL}/derived/recipe-{mark}:{mark * 12}", "inputs": mark * 64}}
     return fields
 
 
@@ -54,7 +55,7 @@ def pulled(mark: str, *tags: str, size: int = 10) -> dict[str, Any]:
         "id": f"sha256:id-{mark}",
         "identity": "",
         "tags": list(tags),
-        "digests": [f"{ENGINE}@sha256:{mark * 64}"],
+        "digests": [f"{LOCAL}/docker.io/{ENGINE}@sha256:{mark * 64}"],
         "labels": {},
         "bytes": size,
         "own": size,
@@ -65,7 +66,7 @@ def derived(mark: str, *tags: str, base: str = BASE) -> dict[str, Any]:
     return {
         "id": f"sha256:id-derived-{mark}",
         "identity": f"content sha256:{mark * 64}",
-        "tags": [f"vllm-spark/recipe-{mark}:{mark * 12}", *tags],
+        "tags": [f"{LOCAL}/derived/recipe-{mark}:{mark * 12}", *tags],
         "digests": [],
         "labels": {"vllm-spark.inputs": mark * 64, "vllm-spark.base": base},
         "bytes": 5,
@@ -93,7 +94,6 @@ def holdings(
             "error": "",
             "images": list(images),
             "containers": list(containers),
-            "volumes": more.pop("volumes", []),
         },
         "units": {},
         "unit_files": [],
@@ -106,7 +106,6 @@ def holdings(
         "models": [],
         "caches": [],
         "chains": [],
-        "pull_was_cut_off": False,
         "paths": {},
     }
     return {**held, **more}

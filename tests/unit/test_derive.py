@@ -70,7 +70,7 @@ def test_a_recipe_without_additions_has_no_derived_image() -> None:
 
 def test_the_name_contains_the_recipe_and_the_hash_of_the_inputs() -> None:
     image = derived()
-    assert image.image == f"vllm-spark/demo:{image.inputs[:12]}"
+    assert image.image == f"127.0.0.1:25093/derived/demo:{image.inputs[:12]}"
     assert len(image.inputs) == 64
     assert derived(copy.deepcopy(DOCUMENT)).inputs == image.inputs
 
@@ -133,7 +133,7 @@ def instructions(image: derived_image.DerivedImage) -> list[str]:
 def test_the_dockerfile_starts_from_the_digest_and_patches_last() -> None:
     steps = "/usr/local/lib/vllm-spark"
     assert instructions(derived()) == [
-        f"FROM ghcr.io/owner/engine@{DIGEST}",
+        f"FROM 127.0.0.1:25093/ghcr.io/owner/engine@{DIGEST}",
         f"COPY image_steps.py {steps}/",
         "ARG PIP_INDEX_URL",
         "ARG PIP_TRUSTED_HOST",
@@ -165,7 +165,7 @@ def test_the_command_labels_the_image_and_names_the_index(index: str) -> None:
     argv = derived_image.command(image, "0.1.0 (abc)", index)
     labels = [value for name, value in itertools.pairwise(argv) if name == "--label"]
     assert labels == [
-        f"vllm-spark.base=ghcr.io/owner/engine@{DIGEST}",
+        f"vllm-spark.base=127.0.0.1:25093/ghcr.io/owner/engine@{DIGEST}",
         f"vllm-spark.inputs={image.inputs}",
         "vllm-spark.recipe=demo",
         "vllm-spark.toolkit=0.1.0 (abc)",
@@ -220,15 +220,6 @@ def test_the_headline_and_the_overlay_failure_of_a_build() -> None:
         "the overlay https://example.org/o.tar.gz was not downloaded: The checksum for x did not match"
     )
     assert f"expected: an archive with sha256 {'3' * 64}" in message
-
-
-def test_a_failed_transfer_names_both_hosts() -> None:
-    ends = {"image": "vllm-spark/demo:abc", "head": "10.0.0.1", "head_host": "spark1", "port": 25090}
-    message = messages.transfer_failure(ends, "Connection\n refused")
-    assert message.startswith(
-        "vllm-spark/demo:abc was not copied from spark1 to its worker: Connection refused — expected"
-    )
-    assert "10.0.0.1 port 25090" in message
 
 
 # --- recipes with patches
@@ -305,20 +296,21 @@ def test_the_launch_runs_the_derived_image_and_the_record_names_both(tmp_path: P
         DIGEST,
         {"image": one.image, "inputs": one.derived.inputs},
     )
-    assert f"image {one.image} would be built here from {one.base}" in summary
-    assert planned.pull
+    assert f"image {one.image} would be built here from {one.source}" in summary
+    (build,) = planned.images.builds
+    assert planned.images.pulls
     assert planned.gates["image"] == one.image
-    assert "https://example.org/simple" in shlex.join(planned.build["command"])
-    assert {file["path"].rpartition("/")[0] for file in planned.build["files"]} == set(planned.build["folders"])
+    assert "https://example.org/simple" in shlex.join(build["command"])
+    assert {file["path"].rpartition("/")[0] for file in build["files"]} == set(build["folders"])
 
 
 # (image id on the head, image id on the worker, True if the head has the base) -> host -> its steps
 STEPS = {
-    (None, None, False): {"spark1": "pull build transfer", "spark2": "transfer"},
-    (None, None, True): {"spark1": "build transfer", "spark2": "transfer"},
-    (None, "sha256:old", True): {"spark1": "build transfer", "spark2": "transfer"},
-    ("sha256:a", None, False): {"spark1": "transfer", "spark2": "transfer"},
-    ("sha256:a", "sha256:b", False): {"spark1": "transfer", "spark2": "transfer"},
+    (None, None, False): {"spark1": "pull build push serve", "spark2": "take"},
+    (None, None, True): {"spark1": "build push serve", "spark2": "take"},
+    (None, "sha256:old", True): {"spark1": "build push serve", "spark2": "take"},
+    ("sha256:a", None, False): {"spark1": "push serve", "spark2": "take"},
+    ("sha256:a", "sha256:b", False): {"spark1": "push serve", "spark2": "take"},
     ("sha256:a", "sha256:a", False): {"spark1": "", "spark2": ""},
 }
 
@@ -337,12 +329,18 @@ def test_the_head_builds_and_the_worker_receives(
     for host, one in ranked.items():
         peers = [other for name, other in hosts.items() if name != host]
         steps = images.steps(one, hosts[host], peers, "test")
-        needed = {"pull": steps.pull, "build": steps.build, "transfer": steps.transfer}
+        needed = {"pull": steps.pulls, "build": steps.builds, "push": steps.pushes}
+        needed |= {"serve": steps.server, "take": steps.takes}
         assert " ".join(name for name, step in needed.items() if step) == STEPS[present][host]
-        if steps.transfer:
-            assert steps.transfer["head"] == ranked["spark1"].pair.address  # type: ignore[union-attr]
-            assert steps.transfer["through"] == f"127.0.0.1:{ports.REGISTRY_PORT}/{one.image}"
-
-
-def test_the_registry_port_is_in_the_range_of_a_pair() -> None:
-    assert ports.REGISTRY_PORT in ports.PORTS
+        assert bool(steps) == bool(STEPS[present][host])
+        head = ranked["spark1"].pair.address  # type: ignore[union-attr]
+        registry = {"host": "ghcr.io", "repository": "owner/engine"}
+        if steps.server:
+            assert (steps.server["address"], steps.server["port"]) == (head, ports.IMAGES_PORT)
+            assert steps.server["repositories"] == {"derived/derived": registry}
+        for take in steps.takes:
+            assert take["upstream"] == {
+                "host": "spark1",
+                "repository": "derived/derived",
+                "url": f"http://{head}:{ports.IMAGES_PORT}",
+            }

@@ -115,17 +115,6 @@ def test_holdings_of_a_host(root: Path) -> None:
     assert held["pulled"] == ["a@sha256:1", "b@sha256:2"]
     assert held["units"] == {"vllm@demo.service": "active"}
     assert held["chains"] == ["iptables"]
-    assert not held["pull_was_cut_off"]
-
-
-JOURNALS = [f"var/lib/vllm-spark/pull/{name}.before" for name in ("daemon.json", "hosts.toml")]
-
-
-@pytest.mark.parametrize("path", ["etc/hosts", *JOURNALS])
-def test_a_pull_that_was_cut_off_is_seen(root: Path, path: str) -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text("127.0.0.1 nvcr.io # vllm-spark: for one pull\n")
-    assert HOLDINGS.holdings(str(root))["pull_was_cut_off"]
 
 
 def test_our_objects_are_marked(root: Path) -> None:
@@ -171,7 +160,7 @@ def test_a_docker_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPat
             raise HOLDINGS.DockerError(f"{path}: gone")
 
     monkeypatch.setattr(HOLDINGS, "Docker", Gone)
-    assert HOLDINGS.docker_holdings(True)["error"] == "/images/json?shared-size=1: gone"
+    assert HOLDINGS.docker_holdings()["error"] == "/images/json?shared-size=1: gone"
 
 
 def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +171,6 @@ def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
             {"Id": "1", "Names": [f"/{name}"], "ImageID": "i", "Image": "a", "State": "running", "Labels": labels}
             for name, labels in labelled.items()
         ],
-        "/volumes": {"Volumes": [{"Name": "vllm-spark-registry", "Mountpoint": "/nowhere"}, {"Name": "theirs"}]},
     }
 
     class Engine:
@@ -190,10 +178,9 @@ def test_docker_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
             return message[path]
 
     monkeypatch.setattr(HOLDINGS, "Docker", Engine)
-    result = HOLDINGS.docker_holdings(True)
+    result = HOLDINGS.docker_holdings()
     assert {entry["name"]: entry["ours"] for entry in result["containers"]} == {
         "vllm-demo": True,
         "vllm-x": False,
         "vllm-spark-r": True,
     }
-    assert result["volumes"] == [{"name": "vllm-spark-registry", "bytes": 0}]

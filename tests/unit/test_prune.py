@@ -12,13 +12,16 @@ from vllm_spark.lifecycle import installed, prune
 CURRENT_AND_PREVIOUS = {"current": launch("c"), "previous": launch("a")}
 HISTORY = {"demo": [{"image": "vllm/vllm-openai:d", "digest": f"sha256:{'d' * 64}"}]}
 
+DIGESTS = [*pulled("d")["digests"], f"vllm/vllm-openai@sha256:{'d' * 64}"]
+
 IMAGES = [
     ("current and previous stay", [pulled("c"), pulled("a")], [], {}, []),
     ("one of the history goes", [pulled("c"), pulled("d")], [], {}, ["sha256:id-d"]),
     ("one that nobody has recorded is not ours", [pulled("e")], [], {}, []),
     ("one that a container is made of stays", [pulled("d")], [container("theirs", "sha256:id-d", False)], {}, []),
     ("one that somebody has named stays", [pulled("d", "mine:1")], [], {}, []),
-    ("a name of a transfer is no name of somebody's", [pulled("d", "127.0.0.1:25090/x:1")], [], {}, ["sha256:id-d"]),
+    ("a local name is no name of somebody's", [pulled("d", "127.0.0.1:25093/x:1")], [], {}, ["sha256:id-d"]),
+    ("one that somebody has pulled by its digest stays", [pulled("d") | {"digests": DIGESTS}], [], {}, []),
     ("a derived one that nobody runs goes", [derived("d")], [], {}, ["sha256:id-derived-d"]),
     (
         "a base goes after what was derived from it",
@@ -81,23 +84,14 @@ def test_folders_files_and_caches() -> None:
         {"demo": kept},
         builds=[{"path": f"/var/lib/vllm-spark/build/recipe-{mark}-{mark * 12}", "bytes": 3} for mark in ("c", "o")],
         caches=[{"path": f"/var/lib/vllm-spark/cache/{name}", "bytes": 7} for name in ("demo", "gone")],
-        volumes=[{"name": "vllm-spark-registry", "bytes": 9}],
     )
     items, left = prune.plan(held)
     assert [(item.kind, item.name.rpartition("/")[2], item.bytes) for item in items] == [
         ("path", f"recipe-o-{'o' * 12}", 3),
         ("path", "x-file", 1),
         ("path", "gone", 7),
-        ("volume", "vllm-spark-registry", 9),
     ]
     assert left == []
-
-
-def test_the_volume_of_a_registry_that_runs_stays() -> None:
-    held = holdings(
-        containers=[container("vllm-spark-registry", "x")], volumes=[{"name": "vllm-spark-registry", "bytes": 9}]
-    )
-    assert prune.plan(held) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,10 @@ def summary_of(mine: PullSteps) -> dict[str, Any]:
         "peer_fetches": [
             (entry["sender"], source["repository"]) for entry in mine.peer_fetches for source in entry["sources"]
         ],
-        "registry_pulls": len(mine.registry_pulls),
-        "cached_pulls": len(mine.cached_pulls),
-        "image_server": bool(mine.image_server),
-        "peer_pulls": len(mine.peer_pulls),
+        "pulls": [pull["keep"] for pull in mine.images.pulls],
+        "bundle_pulls": len(mine.bundle_pulls),
+        "server": len(mine.images.server.get("repositories", {})),
+        "takes": len(mine.images.takes),
     }
     return {name: value for name, value in summary.items() if value}
 
@@ -118,8 +118,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {},
         {},
         {
-            "spark1": {"hub_fetch": [M], "file_server": [M], "cached_pulls": 1, "image_server": True},
-            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
+            "spark1": {"hub_fetch": [M], "file_server": [M], "pulls": [True], "server": 1},
+            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
         },
     ),
     "everything is present": (PAIR, {"spark1": ALL, "spark2": ALL}, {}, {"spark1": {}, "spark2": {}}),
@@ -128,8 +128,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {"spark1": ALL},
         {},
         {
-            "spark1": {"file_server": [M], "image_server": True},
-            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
+            "spark1": {"file_server": [M], "server": 1},
+            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
         },
     ),
     "a new head copies from the worker": (
@@ -137,8 +137,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {"spark2": ALL},
         {},
         {
-            "spark1": {"peer_fetches": [("spark2", M)], "peer_pulls": 1},
-            "spark2": {"file_server": [M], "image_server": True},
+            "spark1": {"peer_fetches": [("spark2", M)], "takes": 1},
+            "spark2": {"file_server": [M], "server": 1},
         },
     ),
     "a head with a damaged copy copies from the worker": (
@@ -159,32 +159,32 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {},
         {"spark1": {"hub_fetch": [M], "file_server": [M]}, "spark2": {"peer_fetches": [("spark1", M)]}},
     ),
-    "one Spark, with a drafter": (ALONE, {}, {}, {"spark1": {"hub_fetch": [G, D], "registry_pulls": 1}}),
+    "one Spark, with a drafter": (ALONE, {}, {}, {"spark1": {"hub_fetch": [G, D], "pulls": [False]}}),
     "two servers of one model share a download": (
         SOLOS,
         {},
         {},
         {
-            "spark1": {"hub_fetch": [G, D], "file_server": [G, D], "cached_pulls": 1, "image_server": True},
-            "spark2": {"peer_fetches": [("spark1", G), ("spark1", D)], "peer_pulls": 1},
+            "spark1": {"hub_fetch": [G, D], "file_server": [G, D], "pulls": [True], "server": 1},
+            "spark2": {"peer_fetches": [("spark1", G), ("spark1", D)], "takes": 1},
         },
     ),
     "two servers without a cable": (
         SOLOS,
         {},
         {"cable": "no-cable"},
-        {"spark1": {"hub_fetch": [G, D], "registry_pulls": 1}, "spark2": {"hub_fetch": [G, D], "registry_pulls": 1}},
+        {"spark1": {"hub_fetch": [G, D], "pulls": [False]}, "spark2": {"hub_fetch": [G, D], "pulls": [False]}},
     ),
     "a bundle replaces hub and registry": (
         PAIR,
         {},
         {"bundled": True},
         {
-            "spark1": {"bundle_fetch": [M], "file_server": [M], "cached_pulls": 1, "image_server": True},
-            "spark2": {"peer_fetches": [("spark1", M)], "peer_pulls": 1},
+            "spark1": {"bundle_fetch": [M], "file_server": [M], "bundle_pulls": 1, "server": 1},
+            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
         },
     ),
-    "a bundle for one Spark": (ALONE, {}, {"bundled": True}, {"spark1": {"bundle_fetch": [G, D], "cached_pulls": 1}}),
+    "a bundle for one Spark": (ALONE, {}, {"bundled": True}, {"spark1": {"bundle_fetch": [G, D], "bundle_pulls": 1}}),
 }
 
 
@@ -199,7 +199,7 @@ def test_addresses_and_ports_are_those_of_the_fabric(site: Make) -> None:
     by_host = steps(site(PAIR))
     server, request = by_host["spark1"].file_server, by_host["spark2"].peer_fetches[0]
     assert (server["address"], server["port"]) == (request["address"], request["port"])
-    upstream = by_host["spark2"].peer_pulls[0]["upstream"]
+    upstream = by_host["spark2"].images.takes[0]["upstream"]
     assert upstream is not None
     assert upstream["url"] == f"http://{server['address']}:{ports.IMAGES_PORT}"
     assert server["address"].startswith(("192.168.", "10.")) or "169.254" in server["address"]
@@ -208,16 +208,17 @@ def test_addresses_and_ports_are_those_of_the_fabric(site: Make) -> None:
 
 def test_a_bundled_pull_has_no_request_to_the_outside(site: Make) -> None:
     for mine in steps(site(PAIR, bundled=True)).values():
-        requests = [*mine.cached_pulls, *mine.peer_pulls, mine.image_server]
-        upstreams = [entry["upstream"] for entry in requests if entry]
-        assert all(entry is None or entry["url"].startswith("http://") for entry in upstreams)
+        upstreams = [entry["upstream"] for entry in [*mine.bundle_pulls, *mine.images.takes]]
+        assert all(entry and entry["url"].startswith("http://") for entry in upstreams)
+        assert not mine.images.pulls
+        assert not any(mine.images.server.get("repositories", {}).values())
         assert not mine.hub_fetch
 
 
 def test_the_engines_image_fetches_and_its_argv_has_no_token(site: Make) -> None:
     mine = steps(site(ALONE))["spark1"]
     argv = " ".join(mine.hub_fetch_argv)
-    assert "vllm/vllm-openai@sha256:" in argv
+    assert "127.0.0.1:25093/docker.io/vllm/vllm-openai@sha256:" in argv
     assert "--env-file" in argv
     assert "HF_TOKEN" not in argv
 
@@ -285,9 +286,9 @@ def test_a_bundle_contains_no_derived_image(site: Make) -> None:
     with pytest.raises(RefusedError) as refused:
         steps(bundled := site(patched, bundled=True))
     assert [refusal.id for refusal in refused.value.refusals] == ["bundle-derived"]
-    derived = steps(replace(bundled, bundled=False))["spark1"].derived_image
-    assert derived["pull"]
-    assert derived["build"]
+    derived = steps(replace(bundled, bundled=False))["spark1"].images
+    assert derived.pulls
+    assert derived.builds
 
 
 # name -> (names that the operator gives, deployments of the pull)
@@ -381,3 +382,15 @@ def test_the_roles_run_only_known_jobs() -> None:
 def test_the_line_says_what_the_hub_is_needed_for(has: set[str], part: str, site: Make) -> None:
     mine = steps(site(ALONE, {"spark1": {"image", *has}}))["spark1"]
     assert any(part in line for line in mine.lines), mine.lines
+
+
+def test_a_built_image_is_pulled_by_the_digest_of_its_push() -> None:
+    request = {"image": "x:1", "digest": ""}
+    pushed = [
+        {"skipped": True},
+        {"result": {"image": "y:1", "digest": "no"}},
+        {"result": {"image": "x:1", "digest": "d"}},
+    ]
+    assert jobs.with_digest(request, pushed)["digest"] == "d"
+    assert jobs.with_digest({**request, "digest": "locked"}, pushed)["digest"] == "locked"
+    assert jobs.with_digest(request, [])["digest"] == ""

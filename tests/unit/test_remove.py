@@ -11,17 +11,14 @@ from vllm_spark.lifecycle import remove
 from vllm_spark.lifecycle.remove import RemoveRequest
 
 STATE = "/var/lib/vllm-spark"
-REGISTRY = "docker.io/library/registry@sha256:1"
-REGISTRY_IMAGE = {"id": "sha256:reg", "tags": [], "digests": [REGISTRY], "labels": {}, "bytes": 1, "own": 1}
 
 OF_C = pulled("c")["digests"][0]
 ONE = {"demo": deployment(current=launch("c", True, needs={"pair": True, "peer": "spark2"}), failed=launch("f"))}
 PAIR = holdings(
     ONE,
-    [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x"), REGISTRY_IMAGE],
+    [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x")],
     [container("vllm-demo", "sha256:id-derived-c"), container("theirs", "sha256:id-x", False)],
-    volumes=[{"name": "vllm-spark-registry", "bytes": 4}],
-    units={"vllm@demo.service": "active", "vllm-spark-relay.socket": "active"},
+    units={"vllm@demo.service": "active", "vllm-spark-pull-image.service": "active"},
     unit_files=[
         "/etc/systemd/system/multi-user.target.wants/vllm@demo.service",
         "/etc/systemd/system/vllm@.service",
@@ -39,7 +36,7 @@ PAIR = holdings(
 
 
 def names(held: dict[str, Any], **requested: Any) -> list[str]:
-    items, _ = remove.plan(held, RemoveRequest(limited=True, registry_image=REGISTRY, **requested))
+    items, _ = remove.plan(held, RemoveRequest(limited=True, **requested))
     return [f"{item.kind} {item.name}" for item in items]
 
 
@@ -56,14 +53,12 @@ def test_removing_one_deployment_keeps_unused_derived_images() -> None:
 def test_everything_is_removed_in_an_order_that_may_be_interrupted_anywhere() -> None:
     assert names(PAIR) == [
         "unit vllm@demo.service",
-        "unit vllm-spark-relay.socket",
+        "unit vllm-spark-pull-image.service",
         "container vllm-demo",
         "rules iptables",
         "image sha256:id-derived-c",
         "image sha256:id-c",
         "image sha256:id-f",
-        "image sha256:reg",
-        "volume vllm-spark-registry",
         "path /etc/systemd/system/multi-user.target.wants/vllm@demo.service",
         "path /etc/systemd/system/vllm@.service",
         "path /etc/systemd/system/vllm@demo.service.d/exclude.conf",
@@ -96,7 +91,6 @@ def after(gone: set[str]) -> dict[str, Any]:
             "error": "",
             "images": [image for image in docker["images"] if f"image {image['id']}" not in gone],
             "containers": [entry for entry in docker["containers"] if f"container {entry['name']}" not in gone],
-            "volumes": [volume for volume in docker["volumes"] if f"volume {volume['name']}" not in gone],
         },
         "units": {name: state for name, state in PAIR["units"].items() if f"unit {name}" not in gone},
         "chains": [name for name in PAIR["chains"] if f"rules {name}" not in gone],

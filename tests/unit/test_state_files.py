@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_io
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_leftovers import docker_leftovers
 
 from vllm_spark.node.pull import files, image_pull
 from vllm_spark.node.pull.blob_cache import BlobCache
@@ -93,23 +91,4 @@ def test_a_manifest_without_upstream_that_was_cut_is_reported(tmp_path: Path) ->
     cache.create()
     cache.blob(digest).write_bytes(b'{"sche')
     with pytest.raises(BlobError, match="6 bytes with another sha256"):
-        cache.manifest("a/b", digest)
-
-
-# path -> (its text, True if a pull may have left it)
-TRACES = {
-    "etc/hosts": ("127.0.0.1 nvcr.io # vllm-spark: for one pull\n", True),
-    "etc/docker/daemon.json": (json.dumps({"registry-mirrors": ["http://127.0.0.1:25093"]}), True),
-    "etc/docker/certs.d/nvcr.io/hosts.toml": ("# vllm-spark: for one pull\n", True),
-    "var/lib/vllm-spark/pull/daemon.json.before": ("", True),
-    "var/lib/vllm-spark/pull/hosts.toml.before": ("", True),
-    "etc/docker/certs.d/ghcr.io/hosts.toml": ('server = "https://mirror.home"\n', False),
-}
-
-
-@pytest.mark.parametrize("path", TRACES)
-def test_traces_of_an_interrupted_pull_are_seen(tmp_path: Path, path: str) -> None:
-    text, ours = TRACES[path]
-    (tmp_path / path).parent.mkdir(parents=True)
-    (tmp_path / path).write_text(text)
-    assert docker_leftovers(str(tmp_path)) == ([str(tmp_path / path)] if ours else [])
+        cache.manifest(digest)
