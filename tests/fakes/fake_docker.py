@@ -42,6 +42,7 @@ class Engine:
 
     containerd: bool = False
     insecure: tuple[str, ...] = ()
+    mirrors: tuple[str, ...] = ()
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
     unpacked: set[str] = field(default_factory=set)
@@ -53,7 +54,8 @@ class Engine:
         configs = {name: {"Secure": False} for name in self.insecure}
         status = CONTAINERD if self.containerd else [["Backing Filesystem", "extfs"]]
         containerd = {"Containerd": {"Address": "/run/containerd/containerd.sock"}} if self.containerd else {}
-        return {"DriverStatus": status, "RegistryConfig": {"IndexConfigs": configs}, **containerd}
+        registries = {"IndexConfigs": configs, "Mirrors": [*self.mirrors]}
+        return {"DriverStatus": status, "RegistryConfig": registries, **containerd}
 
     def inspect(self, name: str) -> dict[str, Any] | None:
         image = self.images.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -240,6 +241,17 @@ def test_only_the_job_of_a_push_accepts_one(tmp_path: Path, secret: str) -> None
     with accepting(cache, secret) if secret else served(cache) as url:
         assert call(f"{url}/v2/derived/x/blobs/uploads/", "POST")[0] == 405
         assert call(f"{url}/v2/derived/x/manifests/a", "PUT", b"{}")[0] == 405
+
+
+def test_a_tls_handshake_gets_a_reply_that_begins_with_http(tmp_path: Path) -> None:
+    """The containerd store repeats a request in plain HTTP only after such a reply."""
+    with (
+        served(BlobCache(tmp_path)) as url,
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as tls,
+    ):
+        tls.settimeout(5)
+        tls.sendall(b"\x16\x03\x01\x02\x00\x01" + os.urandom(500))
+        assert tls.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_layer_of_the_base_is_mounted(tmp_path: Path) -> None:

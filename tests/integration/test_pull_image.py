@@ -172,6 +172,14 @@ def test_plain_http_follows_dockers_own_setting(engine: Engine, host: str, insec
     assert (upstream.url, upstream.token) == (url, "")
 
 
+def test_docker_hub_is_asked_through_dockers_own_mirror(engine: Engine, image: Image) -> None:
+    with registry(image) as (url, _):
+        engine.mirrors = (f"http://127.0.0.1:{loopback.free_port()}/", f"{url}/")
+        upstream = image_pull.upstream_of({"host": "docker.io", "repository": "x"})
+    assert upstream
+    assert upstream.url == url
+
+
 def test_omitted_packed_layers_are_fetched(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     """The containerd store skips a layer that it has unpacked, and then reports the image as incomplete."""
     monkeypatch.setattr(docker_engine, "SOCKET", str(tmp_path / "docker.sock"))

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import urllib.parse
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 
-from vllm_spark.node.pull.blob_cache import MAX_MANIFEST_BYTES, BlobCache
+from vllm_spark.node.pull.blob_cache import BLOCK_BYTES, MAX_MANIFEST_BYTES, BlobCache
 from vllm_spark.node.pull.blob_upload import Uploads, body_blocks
 from vllm_spark.node.pull.oci import BlobError, digest_of, media_type
 from vllm_spark.node.pull.peer_server import CLIENT_TIMEOUT_S, PeerHandler, PeerServer
 
+TLS_HANDSHAKE = b"\x16"
 DIGEST = "sha256:[0-9a-f]{64}"
 PATH = re.compile(
     rf"/v2/(?P<repository>[a-z0-9._/-]+)/(?:manifests/(?P<manifest>{DIGEST}|[\w][\w.-]{{0,127}})|blobs/(?P<blob>{DIGEST}))"
@@ -52,6 +55,16 @@ class BlobServer(PeerServer):
 class _Handler(PeerHandler):
     server: BlobServer
     do_HEAD = PeerHandler.do_GET  # noqa: N815  the name that http.server looks for
+
+    def handle(self) -> None:
+        # The containerd store tries TLS first, also on the loopback device. It repeats a request in plain HTTP only
+        # after a reply that begins with HTTP (moby daemon/containerd/resolver.go).
+        with suppress(OSError):
+            if self.connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE:
+                self.connection.recv(BLOCK_BYTES)
+                self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                return
+        super().handle()
 
     def answer(self) -> None:
         path = urllib.parse.urlsplit(self.path).path

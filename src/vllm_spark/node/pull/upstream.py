@@ -10,6 +10,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,13 +116,27 @@ class Upstream:
         return f"Bearer {reply.get('token') or reply.get('access_token')}"
 
 
-def registry_url(host: str, engine: Any) -> str:
-    """Return the URL of a registry: plain HTTP if this host's Docker (`docker info`) is configured for it."""
+def registry_url(host: str, engine: Mapping[str, Any]) -> str:
+    """Return the URL of a registry, as this host's Docker (`docker info`) would reach it.
+
+    That is plain HTTP if Docker is configured for it, and for Docker Hub the first of Docker's mirrors that answers.
+    """
+    config = engine.get("RegistryConfig") or {}
     if host == DOCKER_HUB:
-        return DOCKER_HUB_URL
-    registries = (engine.get("RegistryConfig") or {}).get("IndexConfigs") or {}
-    secure = registries.get(host, {}).get("Secure", True)
+        mirrors = (str(mirror).rstrip("/") for mirror in config.get("Mirrors") or [])
+        return next(filter(_answers, mirrors), DOCKER_HUB_URL)
+    secure = (config.get("IndexConfigs") or {}).get(host, {}).get("Secure", True)
     return f"{'https' if secure else 'http'}://{host}"
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/v2/", timeout=TIMEOUT_S).close()  # noqa: S310  a mirror of Docker's own settings
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 def _docker_login(host: str) -> str:
