@@ -230,6 +230,12 @@ def test_a_push_without_a_registry_uploads_everything(engine: Engine, tmp_path: 
     assert {*map(digest_of, image.layers)} < names
 
 
+def test_a_push_asks_a_registry_that_is_down_once(engine: Engine, tmp_path: Path, image: Image) -> None:
+    push(engine, image, tmp_path / "cache", f"http://127.0.0.1:{loopback.free_port()}")
+    names = {f"sha256:{file.name}" for file in (tmp_path / "cache" / "blobs" / "sha256").iterdir()}
+    assert {*map(digest_of, image.layers)} < names
+
+
 def test_a_push_that_is_cut_fails(engine: Engine, tmp_path: Path, image: Image) -> None:
     engine.fault = "cut"
     with pytest.raises(JobError, match="ended without a manifest"):

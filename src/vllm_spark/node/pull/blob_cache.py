@@ -95,8 +95,11 @@ class BlobCache:
             if self.upstream:
                 with self.upstream.open("blobs", digest) as response:
                     return int(response.headers["Content-Length"])
-        except (BlobError, ValueError, TypeError):
-            pass
+        except (RefusedByRegistryError, ValueError, TypeError):
+            return None
+        except BlobError:
+            # It does not answer. A push asks for every layer, and each question would wait for the timeout.
+            self.upstream = None
         return None
 
     def ensure_blob(self, digest: str, size: int = 0) -> Path:
