@@ -37,7 +37,7 @@ def test_the_key_names_everything_that_the_figures_depend_on(resolve: Resolve) -
     assert [variant.server for variant in variants] == [{}]
     key = request["run"]["key"]
     assert key["model"] == spec.recipe["model"]["repository"]
-    assert key["image"] == spec.image
+    assert key["image"] == spec.source
     assert key["launch"] == launch.fingerprint(spec)
     assert key["hosts"] == ",".join(spec.deployment.hosts)
     assert all(key[name] for name in ("commit", "topology", "toolkit", "protocol"))  # type: ignore[literal-required]

@@ -20,7 +20,7 @@ from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import launch, plan, ranks
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.preflight import checks
-from vllm_spark.recipe import loader, lockfile, rules
+from vllm_spark.recipe import image_name, loader, lockfile, rules
 
 NAMES = list(loader.names([paths.RECIPES]))
 HOSTS = ["spark1", "spark2"]
@@ -28,7 +28,7 @@ HOSTS = ["spark1", "spark2"]
 # Invented pins of a lock file, for what a recipe does not pin itself.
 PINS = {"image": f"sha256:{'d' * 64}", "model": "e" * 40, "file": "f" * 64}
 
-DERIVED_IMAGE = re.compile(r"vllm-spark/(?P<recipe>[^:]+):[0-9a-f]{12}")
+DERIVED_IMAGE = re.compile(r"127.0.0.1:25093/derived/(?P<recipe>[^:]+):[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,8 @@ def test_the_launch_contains_what_the_recipe_names(name: str, facts: dict[str, A
 
 def check_image(document: Document, spec: Spec, image: str) -> None:
     """Check the image: the recipe's digest, or an image that is built from it with the recipe's additions."""
-    base = f"{document['image']['repository']}@{document['image'].get('digest', PINS['image'])}"
+    digest = document["image"].get("digest", PINS["image"])
+    base = f"127.0.0.1:25093/{image_name.local_repository(document['image']['repository'])}@{digest}"
     derive, patches = document["image"].get("derive", {}), document.get("patches", [])
     if not derive and not patches:
         assert image == base
