@@ -97,7 +97,6 @@ facts:
   type: dict
 """
 
-import importlib.util
 import os
 import platform
 import time
@@ -140,8 +139,7 @@ if TYPE_CHECKING:
 
 def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Return (facts of the engine, image -> identity or None). With `host_too`, also spark_host.docker_host."""
-    missing = "" if importlib.util.find_spec("requests") else "requests"
-    facts: dict[str, Any] = {"version": "", "error": "", "missing_python": missing, "containers": {}}
+    facts: dict[str, Any] = {"version": "", "error": "", "containers": {}}
     found: dict[str, str | None] = dict.fromkeys(images)
     try:
         docker = Docker()

@@ -87,7 +87,6 @@ REFUSALS = [
     "no-gpu",
     "driver-too-old",
     "no-docker",
-    "no-requests",
     "no-model",
     "wrong-checksum",
     "port-taken",

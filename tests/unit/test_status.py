@@ -130,7 +130,7 @@ def test_a_host_that_does_not_answer_has_its_row(spec: Spec) -> None:
 
 
 def test_a_host_without_docker_has_its_row(spec: Spec, host_facts: dict[str, Any]) -> None:
-    host_facts["docker"] = {"version": "", "error": "no socket", "missing_python": "", "containers": {}}
+    host_facts["docker"] = {"version": "", "error": "no socket", "containers": {}}
     result = shown(spark1=HostResult(spec, "", host_facts))
     assert result["hosts"][0]["answers"]
     assert "no-docker" in result["hosts"][0]["deployments"][0]["drift"]["reasons"][0]

@@ -61,7 +61,6 @@ class DockerFacts(TypedDict, total=False):
 
     version: str
     error: str
-    missing_python: str
     containers: Mapping[str, ContainerFacts]
     root: str
     store: str

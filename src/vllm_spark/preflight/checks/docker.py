@@ -1,4 +1,4 @@
-"""The Docker engine, and the Python module through which images are pulled."""
+"""The Docker engine."""
 
 from __future__ import annotations
 
@@ -24,31 +24,11 @@ def no_docker(context: HostContext) -> Iterator[Observation]:
     yield from _without_engine(context.docker)
 
 
-@check(
-    "no-requests",
-    runbook="docker-missing",
-    severity="refusal",
-    needs=("docker",),
-    what="the system Python has no module {module}",
-    expected="installed, because community.docker pulls images through it",
-    fix="sudo apt-get install python3-{module}.",
-)
-def no_requests(context: HostContext) -> Iterator[Observation]:
-    yield from _without_module(context.docker)
-
-
 def docker_refusals(facts: Facts) -> Iterator[Refusal]:
     """Yield the refusals of this file, for a verb that has no spec of the host."""
     yield from (no_docker.refuse(observation.values) for observation in _without_engine(facts["docker"]))
-    yield from (no_requests.refuse(observation.values) for observation in _without_module(facts["docker"]))
 
 
 def _without_engine(docker: DockerFacts) -> Iterator[Observation]:
     if not docker["version"]:
         yield Observation({"error": docker["error"]})
-
-
-def _without_module(docker: DockerFacts) -> Iterator[Observation]:
-    # Without an engine the module is not the first thing to repair.
-    if docker["version"] and docker["missing_python"]:
-        yield Observation({"module": docker["missing_python"]})
