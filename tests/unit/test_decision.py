@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vllm_spark.deploy import decision, plan
+from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.transfer import verification
 
 ENV = "/etc/vllm-spark/demo/env"
@@ -71,7 +72,8 @@ def test_an_idle_host_without_units_changes_nothing(facts: dict[str, Any]) -> No
     [(False, True, False, True), (False, False, True, False), (True, True, True, False), (True, False, True, True)],
 )
 def test_can_judge(settled: bool, pull: bool, check_mode: bool, can: bool) -> None:
-    assert decision.can_judge(plan.Plan(settled=settled, pull=pull).to_json(), check_mode) is can
+    steps = ImageSteps(builds=[{"image": "x"}] if pull else [])
+    assert decision.can_judge(plan.Plan(settled=settled, images=steps).to_json(), check_mode) is can
 
 
 @pytest.mark.parametrize(

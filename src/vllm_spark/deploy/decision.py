@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_spark.core.host_layout import UNIT_DIR
 from vllm_spark.core.types import Facts
+from vllm_spark.deploy import images
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def decide(plan: Mapping[str, Any], changed_paths: Collection[str], *, check_mod
 def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
     """Return True if the gates can be judged now. In check mode nothing is started or pulled, so only a server that
     already runs as planned has gates to judge."""
-    return not check_mode or (plan["settled"] and not plan["images"]["pulls"])
+    return not check_mode or (plan["settled"] and not images.any_step(plan["images"]))
 
 
 def is_occupied(facts: Facts) -> bool:
