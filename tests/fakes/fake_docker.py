@@ -110,7 +110,7 @@ class Engine:
             yield {"status": "Already exists", "progressDetail": {}, **known}
             return
         yield {"status": "Pulling fs layer", "progressDetail": {}, **known}
-        yield {"status": "Downloading", "progressDetail": {"current": size // 2, "total": size}, **known}
+        yield {"status": "Downloading", "progressDetail": {"current": size // 2}, **known}
         if self.fault == "cut":
             raise ConnectionResetError
         self.blobs[digest] = get("blobs", digest)
@@ -118,7 +118,7 @@ class Engine:
             yield {"status": "Verifying Checksum", "progressDetail": {}, **known}
         yield {"status": "Download complete", "progressDetail": {}, **known}
         if not self.containerd:
-            yield {"status": "Extracting", "progressDetail": {"current": size, "total": size}, **known}
+            yield {"status": "Extracting", "progressDetail": {"current": size}, **known}
         yield {"status": "Pull complete", "progressDetail": {}, **known}
 
     def build(self, name: str, layers: list[bytes]) -> str:

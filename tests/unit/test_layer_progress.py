@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,13 +10,33 @@ import pytest
 from vllm_spark.node.pull.layer_progress import LayerProgress, layer_id
 
 BIG, SMALL = "a" * 12, "b" * 12
+# Of Docker 20.10.24 with overlay2, through the blob server, which names no size of a blob (2026-11-23).
+RECORDED = """
+{"status": "Pulling from derived/x", "id": "1"}
+{"status": "Pulling fs layer", "progressDetail": {}, "id": "b26664905fdc"}
+{"status": "Pulling fs layer", "progressDetail": {}, "id": "c14010d01ed9"}
+{"status": "Downloading", "progressDetail": {"current": 557056}, "progress": " 557.1kB", "id": "b26664905fdc"}
+{"status": "Downloading", "progressDetail": {"current": 557056}, "progress": " 557.1kB", "id": "c14010d01ed9"}
+{"status": "Verifying Checksum", "progressDetail": {}, "id": "c14010d01ed9"}
+{"status": "Download complete", "progressDetail": {}, "id": "c14010d01ed9"}
+{"status": "Verifying Checksum", "progressDetail": {}, "id": "b26664905fdc"}
+{"status": "Download complete", "progressDetail": {}, "id": "b26664905fdc"}
+{"status": "Extracting", "progressDetail": {"current": 557056}, "progress": " 557.1kB", "id": "b26664905fdc"}
+{"status": "Extracting", "progressDetail": {"current": 3001123}, "progress": " 3.001MB", "id": "b26664905fdc"}
+{"status": "Pull complete", "progressDetail": {}, "id": "b26664905fdc"}
+{"status": "Extracting", "progressDetail": {"current": 557056}, "progress": " 557.1kB", "id": "c14010d01ed9"}
+{"status": "Extracting", "progressDetail": {"current": 1000494}, "progress": "     1MB", "id": "c14010d01ed9"}
+{"status": "Pull complete", "progressDetail": {}, "id": "c14010d01ed9"}
+{"status": "Digest: sha256:ad069a1a77ba8b2277f52c5199a7d24ca4f05c59eb3f8e3f87c06def93edea0a"}
+"""
 
 
 def event(layer: str, status: str, **detail: object) -> dict[str, Any]:
     return {"id": layer, "status": status, "progressDetail": detail}
 
 
-# name -> events, each with (phase, done, total) after it. A size is 100 for BIG and 10 for SMALL.
+# name -> events, each with (phase, done, total) after it. A size is 100 for BIG and 10 for SMALL. The containerd store's
+# are as moby writes them (daemon/containerd/progress.go).
 STREAMS: dict[str, list[tuple[dict[str, Any], tuple[str, int, int]]]] = {
     "overlay2": [
         ({"status": "Pulling from vllm/vllm-openai", "id": "sha256:1"}, ("pulling", 0, 110)),
@@ -66,6 +87,18 @@ def test_stream(name: str) -> None:
     for entry, expected in STREAMS[name]:
         layers.add(entry)
         assert (layers.phase, layers.done, layers.total) == expected, entry
+
+
+def test_a_recorded_stream_grows_to_the_end_of_each_phase() -> None:
+    layers = LayerProgress({"b26664905fdc": 3_001_123, "c14010d01ed9": 1_000_494})
+    seen = []
+    for line in RECORDED.strip().splitlines():
+        layers.add(json.loads(line))
+        seen.append((layers.phase, layers.done))
+    assert seen == sorted(seen, key=lambda step: (step[0] == "unpacking", step[1]))
+    assert ("pulling", 1_114_112) in seen
+    assert ("unpacking", 557_056) in seen
+    assert (layers.phase, layers.done, layers.total) == ("unpacking", 4_001_617, 4_001_617)
 
 
 def test_a_layer_is_named_by_the_first_digits_of_its_digest() -> None:

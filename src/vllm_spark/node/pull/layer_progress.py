@@ -1,7 +1,7 @@
 """Progress of a pull from the events of Docker's stream. Pure.
 
 Both stores name a layer by the first 12 digits of its digest. overlay2 reports how far it unpacks a layer in packed
-bytes. The containerd store reports seconds, or nothing.
+bytes. The containerd store reports seconds with their unit, or nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LayerProgress:
             self.arrived[layer] = min(int(detail.get("current") or 0), size)
         elif status in ARRIVED:
             self.arrived[layer] = size
-        if status == "Extracting" and detail.get("total"):
+        if status == "Extracting" and "units" not in detail:
             self.unpacked[layer] = min(int(detail.get("current") or 0), size)
         elif status == "Pull complete":
             self.unpacked[layer] = size
