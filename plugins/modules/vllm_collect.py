@@ -223,21 +223,20 @@ def inspect(bundle: Bundle, docker: DockerReader, name: str, target: str) -> dic
         bundle.put_json(f"{target}/container.json", container, f"docker inspect vllm-{name}")
     else:
         bundle.note(f"{name}: there is no container vllm-{name}; Docker removes it when it ends")
-    image = container["Image"] if container else image_of(bundle.files.get(f"{target}/deployed.json", ""))
+    image = container["Image"] if container else image_of(bundle.files.get(f"{target}/gates.json", ""))
     details = docker.get(f"/images/{image}/json") if image else None
     if details:
         bundle.put_json(f"{target}/image.json", details, f"docker image inspect {image}")
     return container
 
 
-def image_of(record: str) -> str:
-    """Return the image in the text of deployed.json, as Docker names it; empty if there is none."""
+def image_of(gates: str) -> str:
+    """Return the image in the text of gates.json, as Docker names it; empty if there is none."""
     try:
-        deployed = json.loads(record)
-        derived = deployed.get("derived") or {}
-        return derived.get("image") or f"{deployed['image'].rpartition(':')[0]}@{deployed['digest']}"
-    except (ValueError, KeyError, AttributeError, TypeError):
+        image = json.loads(gates)["image"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+    return image if isinstance(image, str) else ""
 
 
 def collect_ray(bundle: Bundle, container: dict[str, Any] | None, target: str) -> None:

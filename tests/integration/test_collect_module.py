@@ -103,7 +103,8 @@ def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
             "gemma/previous/launch": "#!/bin/sh\n",
             "gemma/.vllm-spark-cut-off": KEY,
             "gemma/mounts/secret.json": KEY,
-            "old/deployed.json": json.dumps(record | {"derived": {"image": "vllm-spark/x:1"}}),
+            "old/deployed.json": json.dumps(record),
+            "old/gates.json": json.dumps({"image": "127.0.0.1:25093/derived/x:1"}),
         },
     )
     place(
@@ -121,7 +122,7 @@ def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
             known = {
                 "/containers/vllm-gemma/json": CONTAINER,
                 f"/images/{CONTAINER['Image']}/json": {"Config": {"Env": [f"BUILD_PASSWORD={OLD}"]}},
-                "/images/vllm-spark/x:1/json": {"Id": "derived"},
+                "/images/127.0.0.1:25093/derived/x:1/json": {"Id": "derived"},
                 "/info": {"HttpProxy": "http://user:proxypass@proxy"},
             }
             body = json.dumps(known.get(self.path, {})).encode()
@@ -185,6 +186,7 @@ def test_the_files_of_a_collection(check: bool, full: ModuleType, gather: Gather
         "deployments/old/unit-state.txt",
         "deployments/old/unit.txt",
         "deployments/old/deployed.json",
+        "deployments/old/gates.json",
         "deployments/old/image.json",
     ]
     assert collected.manifest["deployments"] == {
@@ -325,17 +327,16 @@ def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: P
     assert "more than 60 files" in notes
 
 
-# Content of deployed.json -> the image to inspect
-RECORDS = {
-    '{"image": "a:5000/b:v1", "digest": "sha256:1"}': "a:5000/b@sha256:1",
-    '{"image": "a:v1", "digest": "sha256:1", "derived": {"image": "c:2"}}': "c:2",
-    '{"image": 5, "digest": "sha256:1"}': "",
+# Content of gates.json -> the image to inspect
+GATES = {
+    '{"image": "127.0.0.1:25093/a_5000/b@sha256:1"}': "127.0.0.1:25093/a_5000/b@sha256:1",
+    '{"image": 5}': "",
     "[]": "",
     "": "",
     "{": "",
 }
 
 
-@pytest.mark.parametrize("record", RECORDS)
-def test_the_image_of_a_record(record: str, host: ModuleType) -> None:
-    assert host.image_of(record) == RECORDS[record]
+@pytest.mark.parametrize("gates", GATES)
+def test_the_image_of_a_deployment(gates: str, host: ModuleType) -> None:
+    assert host.image_of(gates) == GATES[gates]

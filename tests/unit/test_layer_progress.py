@@ -35,8 +35,8 @@ def event(layer: str, status: str, **detail: object) -> dict[str, Any]:
     return {"id": layer, "status": status, "progressDetail": detail}
 
 
-# name -> events, each with (phase, done, total) after it. A size is 100 for BIG and 10 for SMALL. The containerd store's
-# are as moby writes them (daemon/containerd/progress.go).
+# name -> events, each with (phase, done, total) after it. A size is 100 for BIG and 10 for SMALL.
+# Those of the containerd store are as moby writes them (daemon/containerd/progress.go).
 STREAMS: dict[str, list[tuple[dict[str, Any], tuple[str, int, int]]]] = {
     "overlay2": [
         ({"status": "Pulling from vllm/vllm-openai", "id": "sha256:1"}, ("pulling", 0, 110)),
