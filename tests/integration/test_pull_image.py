@@ -219,6 +219,7 @@ def test_a_push_uploads_the_built_layers_alone(engine: Engine, tmp_path: Path, i
     blobs = tmp_path / "cache" / "blobs" / "sha256"
     names = {f"sha256:{file.name}" for file in blobs.iterdir()}
     assert not names & {*map(digest_of, image.layers)}
+    assert not any(name.endswith(".upload") for name in names)
     assert {result["digest"], digest_of(b"the built layer")} < names
     manifest = json.loads((blobs / result["digest"][7:]).read_text())
     assert [layer["size"] for layer in manifest["layers"]] == [300_000, 50, 15]

@@ -18,11 +18,15 @@ MAX_CHUNK_LINE = 1000
 
 
 class Uploads:
-    """The uploads of one push into a cache. Those that an interrupted push has left are removed."""
+    """The uploads of one push into a cache."""
 
     def __init__(self, cache: BlobCache) -> None:
         self.cache, self.known = cache, set[str]()
         self.folder = cache.blob("x").parent
+        self.remove_unfinished()
+
+    def remove_unfinished(self) -> None:
+        """Remove uploads that an interrupted push has left, or that Docker has started in vain."""
         for left in self.folder.glob(f"*{SUFFIX}"):
             left.unlink()
 

@@ -141,9 +141,11 @@ def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> Push
         cache = BlobCache(Path(request["folder"]), upstream_of(request["upstream"]))
         cache.create()
         progress.enter("taking the built layers from Docker", 0)
-        with _loopback(name, cache, {}, Uploads(cache)) as server:
+        uploads = Uploads(cache)
+        with _loopback(name, cache, {}, uploads) as server:
             for _ in docker_engine.push(str(name), name.tag, stop):
                 pass
+        uploads.remove_unfinished()
         if not (digest := server.tags.get(name.tag)):
             raise EngineError(f"Docker's answer ended without a manifest. {server.fault}")
         return {"image": image, "digest": digest}
