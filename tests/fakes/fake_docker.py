@@ -144,7 +144,7 @@ class Engine:
         yield {"status": f"The push refers to repository [{name}]"}
         entries = []
         for digest in [image["id"], *image["layers"]]:
-            # It tries to mount a layer from the repository that it pulled the layer from, and starts anew if that fails.
+            # It tries to mount a layer from where it pulled the layer, and starts anew if that fails.
             call("POST", f"/v2/{repository}/blobs/uploads/?mount={digest}&from=docker.io/vllm/vllm-openai")
             head = call("HEAD", f"/v2/{repository}/blobs/{digest}")
             if head.status == http.client.OK:

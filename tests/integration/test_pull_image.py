@@ -290,10 +290,11 @@ sys.exit(run.main())
 """
 
 
+@pytest.mark.parametrize("job", ["image", "push-image"])
 def test_a_job_that_is_killed_at_any_point_is_repeated_by_the_next(
-    engine: Engine, tmp_path: Path, image: Image
+    engine: Engine, tmp_path: Path, image: Image, job: str
 ) -> None:
-    """Ten kills at random points; what is pulled afterwards is right, and no server and no upload is left."""
+    """Ten kills at random points; the next run ends right, and leaves no upload and no damaged blob."""
     seed = random.SystemRandom().randrange(1 << 32)
     chance = random.Random(seed)  # noqa: S311  a failure names the seed
     jobs = tmp_path / "jobs"
@@ -304,20 +305,25 @@ def test_a_job_that_is_killed_at_any_point_is_repeated_by_the_next(
         "VLLM_SPARK_DOCKER_SOCKET": docker_engine.SOCKET,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    argv = [sys.executable, "-c", JOB, str(tmp_path / "pulled"), "image", "image_pull", "pull_image"]
+    function = "pull_image" if job == "image" else "push_image"
+    argv = [sys.executable, "-c", JOB, str(tmp_path / "pulled"), job, "image_pull", function]
     with registry(image) as (url, _):
-        image_request = request(tmp_path, image, url)
+        pulled = request(tmp_path, image, url)
+        pushed = push_request(tmp_path / "cache", "")
+        if job == "push-image":
+            engine.build(pushed["image"], [*image.layers, b"the built layer"])
         for kill in [True] * 10 + [False]:
-            (jobs / "image.request").write_text(json.dumps(image_request))
-            job = subprocess.Popen(argv, env=environment)
+            (jobs / f"{job}.request").write_text(json.dumps(pulled if job == "image" else pushed))
+            process = subprocess.Popen(argv, env=environment)
             if kill:
                 time.sleep(chance.uniform(0.05, 0.6))
-                job.send_signal(signal.SIGKILL)
-            assert job.wait(30) in ({0, -signal.SIGKILL} if kill else {0}), f"seed {seed}"
-            if kill and chance.random() < 0.5:
+                process.send_signal(signal.SIGKILL)
+            assert process.wait(30) in ({0, -signal.SIGKILL} if kill else {0}), f"seed {seed}"
+            if kill and job == "image" and chance.random() < 0.5:
                 engine.images.clear()
-    result = json.loads((jobs / "image.result").read_text())
+    result = json.loads((jobs / f"{job}.result").read_text())
     assert result["ok"], f"seed {seed}"
-    assert image_request["image"] in engine.images, f"seed {seed}"
-    blobs = list((tmp_path / "cache" / "blobs" / "sha256").iterdir())
-    assert all(digest_of(file.read_bytes()) == f"sha256:{file.name}" for file in blobs if file.suffix != ".part")
+    assert (pulled if job == "image" else pushed)["image"] in engine.images, f"seed {seed}"
+    blobs = [file for file in (tmp_path / "cache" / "blobs" / "sha256").iterdir() if not {file.suffix, file.name[0]} & {".part", "."}]
+    assert {file.name for file in blobs} >= {result["digest"][7:]}, f"seed {seed}"
+    assert all(digest_of(file.read_bytes()) == f"sha256:{file.name}" for file in blobs), f"seed {seed}"
