@@ -303,7 +303,7 @@ def main() -> int:
         print(format_rate(name, size, median[name], took[name]))
     print(f"second run: {moved} bytes in {median[AGAIN]:.2f} s")
     print_ratios(median, tools)
-    for tool in set(TOOLS) - set(tools):
+    for tool in (tool for tool in TOOLS if tool not in tools):
         print(f"{tool.name}: {tool.program} is not installed here")
     whole_s, whole, changed_s, changed = layers(min(size, 1 << 30))
     print(format_rate(f"an image of {LAYERS} layers, through two caches", whole, whole_s))
