@@ -141,7 +141,7 @@ bench-switch: sandbox-up ## Measure the downtime of a switch, by phase
 	python tests/bench/switch.py
 
 .PHONY: bench-copy
-bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with one rsync stream and the floor
+bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with rsync, rclone and the floor
 	python tests/bench/copying.py
 
 .PHONY: bench-client

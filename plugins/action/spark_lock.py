@@ -1,6 +1,6 @@
 """Take the operator lock of a host for this run of ansible-playbook, or release it.
 
-vllm_spark.lifecycle.operator_lock decides and words the messages.
+vllm_spark.lifecycle.operator_lock words the messages.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
+
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import operator_lock
-from vllm_spark.lifecycle.operator_lock import LockHolder, OperatorRun
+from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark_ansible.action import SparkAction
 
 
@@ -21,30 +23,26 @@ class ActionModule(SparkAction):
 
     def act(self) -> dict[str, Any]:
         # A task runs in a child of the run's main process.
-        this_run = operator_lock.this_run(os.getppid())
+        mine = spark_lock.this_run(os.getppid())
         if self.args["state"] == "given":
-            result = self._lock("given", this_run.holder(""))
-            if result["holder"] and not result["done"]:
-                self.say(operator_lock.lost_message(LockHolder.from_json(result["holder"])))
+            done, other = self._lock(mine)
+            if other and not done:
+                self.say(operator_lock.lost_message(LockHolder.from_json(other)))
             return {"taken": False}
-        result = self._lock("taken", this_run.holder(self.args["verb"]))
-        if not result["done"]:
-            self._take_over(this_run, LockHolder.from_json(result["holder"]))
+        mine["verb"] = self.args["verb"]
+        done, before = self._lock(mine)
+        alive = spark_lock.lives(before, mine)
+        if not done and (alive is False or self.args["break_lock"]):
+            # Replaces this lock only: a run that took the lock meanwhile keeps it.
+            done, later = self._lock(mine, before.get("run", ""))
+            if done:
+                self.say(operator_lock.take_over_message(LockHolder.from_json(before), alive))
+            before, alive = later, spark_lock.lives(later, mine)
+        if not done:
+            raise RefusedError([operator_lock.refusal(self.host, LockHolder.from_json(before), alive)])
         return {"taken": True}
 
-    def _take_over(self, this_run: OperatorRun, holder: LockHolder) -> None:
-        """Take the lock over if its run has ended or the operator demands it. Applies to that run only: a run that took
-        the lock meanwhile keeps it. Raises RefusedError."""
-        alive = operator_lock.lives_here(holder, this_run)
-        if alive is False or self.args["break_lock"]:
-            result = self._lock("taken", this_run.holder(self.args["verb"]), holder.run)
-            if result["done"]:
-                self.say(operator_lock.take_over_message(holder, alive))
-                return
-            holder = LockHolder.from_json(result["holder"])
-            alive = operator_lock.lives_here(holder, this_run)
-        raise RefusedError([operator_lock.refusal(self.host, holder, alive)])
-
-    def _lock(self, state: str, holder: dict[str, Any], over: str | None = None) -> dict[str, Any]:
-        args = {"state": state, "holder": holder, "over": over, "folder": self.args["folder"]}
-        return self.execute("spark_lock", args, "done")
+    def _lock(self, holder: dict[str, Any], over: str | None = None) -> tuple[bool, dict[str, Any]]:
+        args = {"state": self.args["state"], "holder": holder, "over": over, "folder": self.args["folder"]}
+        result = self.execute("spark_lock", args, "done")
+        return result["done"], result["holder"] or {}

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
+
 from vllm_spark.bench import verdict
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import operator_lock, status, status_table
-from vllm_spark.lifecycle.operator_lock import LockHolder
+from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible.action import SparkAction
 
@@ -42,16 +43,13 @@ def _result(variables: Mapping[str, Any]) -> HostResult:
     """Return what this run knows of one host. A task that failed there has registered its message."""
     resolved, read = variables.get("spark_precheck_resolved") or {}, variables.get("vllm_status_box") or {}
     spec, facts = resolved.get("spec"), read.get("facts")
+    lock = facts["status"]["lock"] if facts else None
     problem = " ".join(str(read.get("msg") or "it was not asked").removeprefix("Task failed: ").split())
     return HostResult(
         spec=Spec.from_json(spec) if spec else None,
         refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
         facts=facts,
         problem="" if "facts" in read else problem,
-        holder_lives=_holder_lives(facts["status"]["lock"]) if facts else None,
+        # A task runs in a child of the run's main process.
+        holder_lives=spark_lock.lives(lock, spark_lock.this_run(os.getppid())) if lock else None,
     )
-
-
-def _holder_lives(lock: Mapping[str, Any] | None) -> bool | None:
-    # A task runs in a child of the run's main process.
-    return operator_lock.lives_here(LockHolder.from_json(lock), operator_lock.this_run(os.getppid())) if lock else None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SOCKET = "/var/run/docker.sock"
 TIMEOUT_S = 20
+MAX_REPLY_BYTES = 16 << 20
 # Start of the identity of an image of which a packed layer is absent. Such an image runs, and cannot be compared.
 INCOMPLETE = "incomplete"
 # The fields of an image's configuration on which the processes of its containers depend. Docker's versions and stores
@@ -59,7 +60,7 @@ class Docker:
         try:
             connection.request("GET", path)
             response = connection.getresponse()
-            body = response.read()
+            body = response.read(MAX_REPLY_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise DockerError(f"{SOCKET}: {getattr(error, 'strerror', None) or error}") from error
         finally:
@@ -68,6 +69,8 @@ class Docker:
             return None
         if response.status != http.client.OK:
             raise _failure(path, response.status)
+        if len(body) > MAX_REPLY_BYTES:
+            raise DockerError(f"{SOCKET} {path}: the reply has more than {MAX_REPLY_BYTES} bytes")
         return body
 
     def containers(self, label: str) -> dict[str, ContainerFacts]:

@@ -1,5 +1,8 @@
-"""The journal of netplan changes on a host: snapshots in files that a shell script can read, and the timer that
-restores one.
+"""The journal of netplan changes on a host: snapshots in files that a shell script can read, the trial of a change in
+/run/netplan, and the timer that ends a trial.
+
+/etc/netplan changes only when a trial is confirmed. A host that loses its power during a trial therefore boots with the
+old configuration. `netplan try` and netplan's D-Bus write /etc/netplan at once (docs/decisions/0012).
 
 A snapshot is a folder: `files/` has copies of netplan files, `touched` names them and those that did not exist, `links`
 has the lines for `restore` about netdevs, `tree` the checksums of all netplan files, and `forget` is a mark.
@@ -22,6 +25,10 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, read_bytes
 
 ETC = "/etc/netplan"
+# A file here has precedence over one of the same name in ETC, and a restart of the host removes it.
+TRIAL = "/run/netplan"
+# In a trial, the content of a file that configures nothing.
+NOTHING = "network: {version: 2}\n"
 JOURNAL = "/var/lib/vllm-spark/fabric"
 # State before the first confirmed change; state before a change that is not confirmed; state before the last change.
 BEFORE, PENDING, LAST = (os.path.join(JOURNAL, name) for name in ("before", "pending", "last"))
@@ -115,7 +122,7 @@ def tree() -> dict[str, str]:
 
 
 def arm_guard(guard_s: int) -> None:
-    """Start the timer that restores the snapshot. It is in systemd and not in this connection, so it acts if the host
+    """Start the timer that ends the trial. It is in systemd and not in this connection, so it acts if the host
     cannot be reached any more. Raises RuntimeError if it does not start."""
     run("systemctl", "reset-failed", f"{GUARD}.service")
     options = ["--quiet", "--collect", "--unit", GUARD, "--on-active", str(guard_s), "--timer-property=AccuracySec=1s"]
@@ -128,13 +135,38 @@ def stop_guard() -> None:
     run("systemctl", "stop", f"{GUARD}.timer")
 
 
-def restore_snapshot(name: str) -> CommandResult:
-    """Run the restore script for the snapshot `pending` or `before`."""
-    return run(RESTORE, name, timeout_s=APPLY_TIMEOUT_S)
+def restore(mode: str) -> CommandResult:
+    """Run the restore script. `mode` is pending, before, try or keep."""
+    return run(RESTORE, mode, timeout_s=APPLY_TIMEOUT_S)
 
 
-def undo_pending() -> CommandResult:
-    """Restore the unconfirmed snapshot now and stop the timer."""
-    result = restore_snapshot("pending")
+def end_trial() -> CommandResult:
+    """End the trial now, apply the old files and stop the timer."""
+    result = restore("pending")
     stop_guard()
     return result
+
+
+def try_files(files: Mapping[str, str | None]) -> None:
+    """Place a trial: the content of each netplan file, None for a file that is to be absent."""
+    os.makedirs(TRIAL, mode=0o755, exist_ok=True)
+    for name, content in files.items():
+        write_file(os.path.join(TRIAL, name), NOTHING if content is None else content, "0600")
+
+
+def trial() -> dict[str, str | None]:
+    """Return the files of the trial as try_files got them."""
+    texts = {name: read_text(os.path.join(TRIAL, name)) for name in touched(PENDING)}
+    return {name: None if text == NOTHING else text for name, text in texts.items() if text is not None}
+
+
+def keep_files(files: Mapping[str, str | None]) -> None:
+    """Write the files of a confirmed trial to ETC. The new ones are first: a loss of power in between leaves both."""
+    for name, content in files.items():
+        if content is not None:
+            write_file(os.path.join(ETC, name), content, "0600")
+    for name, content in files.items():
+        path = os.path.join(ETC, name)
+        if content is None and os.path.exists(path):
+            os.unlink(path)
+        os.unlink(os.path.join(TRIAL, name))

@@ -1,26 +1,46 @@
 """The operator lock of a Spark: one file that names the run which changes the Spark now. Standard library alone.
 
-The file is below /run, so a reboot removes it. Reads and writes happen under flock on the folder, so concurrent runs
-are serialised. The lock outlives the process that wrote it.
+The file is below /run, so a reboot removes it. It outlives the process that wrote it. `Holder` is its content;
+lifecycle/operator_lock.py describes the keys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import getpass
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import HOLDER, typed
 
 FOLDER = "/run/vllm-spark"
 NAME = "operator.lock"
-# The lock as lifecycle/operator_lock.py describes its holder.
 Holder = dict[str, Any]
+
+
+def this_run(pid: int, proc: str = "/proc") -> Holder:
+    """Return the holder for the run whose main process has this id. Two processes that can see each other have the same
+    `machine`; it is empty if the system does not report it."""
+    boot, machine = read_text(os.path.join(proc, "sys/kernel/random/boot_id")), ""
+    with contextlib.suppress(OSError):
+        machine = f"{boot.strip()}:{os.readlink(os.path.join(proc, 'self/ns/pid'))}" if boot else ""
+    user, controller, start = getpass.getuser(), socket.gethostname(), process(pid, proc).started
+    run = f"{controller}:{machine}:{pid}:{start}"
+    return {"run": run, "user": user, "controller": controller, "machine": machine, "pid": pid, "started": start}
+
+
+def lives(holder: Holder, mine: Holder, proc: str = "/proc") -> bool | None:
+    """Return True if the run of a lock lives. None if that cannot be known, as for a run of another machine."""
+    visible = all(holder.get(key) and holder[key] == mine[key] for key in ("machine", "controller"))
+    if not visible or not holder.get("started"):
+        return None
+    return process(holder.get("pid", 0), proc).started == str(holder["started"])
 
 
 def read_holder(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
@@ -32,11 +52,10 @@ def read_holder(folder: str = FOLDER, proc: str = "/proc") -> Holder | None:
         return None
     # A broken file is a lock too: a run wrote it.
     holder = typed(read_object(path), HOLDER)
-    age_s = max(0.0, time.time() - holder.get("since", written))
     connection = holder.get("connection") or {}
     known = {"pid", "started"} <= connection.keys()
-    connected = started(connection["pid"], proc) == connection["started"] if known else None
-    return {**holder, "age_s": age_s, "connected": connected}
+    connected = process(connection["pid"], proc).started == connection["started"] if known else None
+    return {**holder, "age_s": max(0.0, time.time() - holder.get("since", written)), "connected": connected}
 
 
 def take(
@@ -47,73 +66,60 @@ def take(
     A run that has the lock already keeps it. The lock of another run is replaced only if `over` is that run's id."""
     with exclusive(folder):
         current = read_holder(folder, proc)
-        if current and current.get("run", "") == holder["run"]:
-            return True, current
-        if current and current.get("run", "") != over:
-            return False, current
-        lock = {**holder, "since": time.time(), "connection": connection(os.getpid(), proc)}
-        write_file(os.path.join(folder, NAME), json.dumps(lock), "0644")
-        return True, current
+        owner = current.get("run", "") if current else over
+        if owner == over:
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            lock = {**holder, "since": time.time(), "connection": connection(os.getpid(), proc)}
+            write_file(os.path.join(folder, NAME), json.dumps(lock), "0644")
+        return owner in (over, holder["run"]), current
 
 
 def give(run: str, folder: str = FOLDER, proc: str = "/proc") -> tuple[bool, Holder | None]:
     """Release the lock of a run. Returns (True if the run had it and it is free now, the lock of another run)."""
-    if not os.path.isdir(folder):
-        return False, None
     with exclusive(folder):
         current = read_holder(folder, proc)
         if not current or current.get("run", "") != run:
             return False, current
         os.unlink(os.path.join(folder, NAME))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)  # empty only on a Spark from which the toolkit was removed
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # empty only on a Spark from which the toolkit was removed
     return True, None
 
 
 @contextlib.contextmanager
 def exclusive(folder: str) -> Iterator[None]:
-    """Lock the folder. Another run may remove and create it during the wait; the new folder is the right one then."""
-    while True:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not same(handle, folder):
-                continue
-            yield
-            return
-        finally:
-            os.close(handle)
-
-
-def same(handle: int, folder: str) -> bool:
+    """Exclude other runs for a moment, by flock on the folder above, which none of them removes."""
+    handle = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(folder))
-    except FileNotFoundError:
-        return False
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+class Process(NamedTuple):
+    """A process: `started` is in the kernel's ticks and distinguishes it from a later one with its id; empty if it has
+    ended."""
+
+    name: str = ""
+    parent: int = 0
+    started: str = ""
+
+
+def process(pid: int, proc: str = "/proc") -> Process:
+    """Return what the kernel reports of a process id. The name may contain spaces and parentheses (proc(5))."""
+    head, _, tail = (read_text(os.path.join(proc, str(pid), "stat")) or "").rpartition(")")
+    fields = tail.split()
+    if not fields or fields[0] in {"Z", "X"}:
+        return Process()
+    return Process(head.partition("(")[2], int(fields[1]), fields[19])
 
 
 def connection(pid: int, proc: str = "/proc") -> dict[str, Any] | None:
     """Return pid and start of the sshd process that a process descends from. None if there is none."""
     while pid > 1:
-        try:
-            with open(os.path.join(proc, str(pid), "stat"), encoding="utf-8", errors="replace") as file:
-                stat = file.read()
-        except OSError:
-            return None
-        if stat[stat.find("(") + 1 :].startswith("sshd"):
-            return {"pid": pid, "started": started(pid, proc)}
-        pid = int(stat.rpartition(")")[2].split()[1])
+        one = process(pid, proc)
+        if one.name.startswith("sshd"):
+            return {"pid": pid, "started": one.started}
+        pid = one.parent
     return None
-
-
-def started(pid: int, proc: str = "/proc") -> str:
-    """Return the start of a process in the kernel's ticks; empty if it does not exist."""
-    try:
-        with open(os.path.join(proc, str(pid), "stat"), encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""

@@ -7,7 +7,7 @@ import fnmatch
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
@@ -58,13 +58,16 @@ def read_bytes(path: str) -> bytes:
         return b""
 
 
-def read_netplan() -> dict[str, Any]:
-    """Return the facts that src/vllm_spark/network/netplan.py needs beside those of the netdevs."""
+def read_netplan(trial: Collection[str] = ()) -> dict[str, Any]:
+    """Return the facts that src/vllm_spark/network/netplan.py needs beside those of the netdevs. `trial` are the names
+    of files in /run/netplan that a restart of the host removes, and that do not count."""
     present = {name: hardware(name) for name in os.listdir("/sys/class/net")}
     reached, files = set(), []
     for folder in FOLDERS:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
             path = os.path.join(folder, name)
+            if folder == "/run/netplan" and name in trial:
+                continue
             # /lib is /usr/lib, and a symlink may show a file twice. netplan reads only *.yaml.
             if name.endswith(".yaml") and os.path.realpath(path) not in reached:
                 reached.add(os.path.realpath(path))

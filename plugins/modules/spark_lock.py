@@ -7,8 +7,7 @@ DOCUMENTATION = r"""
 module: spark_lock
 short_description: Lock a Spark for one run, so that two operators do not change it at once
 description:
-  - The lock is C(/run/vllm-spark/operator.lock) and names the run that has it. It does not count as a change of the
-    Spark, and a reboot removes it.
+  - The lock is C(/run/vllm-spark/operator.lock) and names the run that has it. It does not count as a change.
 author: vllm-spark
 options:
   state:
@@ -17,9 +16,7 @@ options:
     choices: [taken, given]
     required: true
   holder:
-    description:
-      - The run that takes or releases the lock, as C(vllm_spark.lifecycle.operator_lock.Run.holder) describes it.
-        RV(holder) has the same keys.
+    description: The run that takes or releases the lock (C(module_utils/spark_lock.py), C(this_run)).
     type: dict
     required: true
   over:

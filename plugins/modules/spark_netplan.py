@@ -8,8 +8,9 @@ module: spark_netplan
 short_description: Place one netplan file under a guard, and restore the state before
 description:
   - A change is one round trip, because the connection to the host may not survive its first half. Before the change,
-    the current state is saved in a snapshot, and a transient systemd timer is started that restores the snapshot.
-  - O(state=kept), sent over a new connection, takes the snapshot away from the timer. Without it the timer acts.
+    the current state is saved in a snapshot, and a transient systemd timer is started that ends the trial.
+  - The change is a trial in /run/netplan. A host that loses its power boots with its old configuration.
+  - O(state=kept), sent over a new connection, writes the change to /etc/netplan. Without it the timer ends the trial.
   - The state before the first confirmed change stays in C(before/) of the journal until O(state=absent).
 author: vllm-spark
 options:
@@ -104,7 +105,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult, run, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult, read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal import (
     APPLY_TIMEOUT_S,
     BEFORE,
@@ -117,15 +118,18 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal i
     add_lines,
     addresses_of,
     arm_guard,
+    end_trial,
     forget,
+    keep_files,
     known_netdevs,
     lines_of,
-    restore_snapshot,
+    restore,
     snapshot,
     stop_guard,
     touched,
     tree,
-    undo_pending,
+    trial,
+    try_files,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, read_netplan
 
@@ -150,15 +154,13 @@ def present(module: AnsibleModule, params: Mapping[str, Any]) -> NoReturn:
     if changed and not module.check_mode:
         snapshot([path, *moved], addresses, params["restore"])
         arm_guard(params["guard_s"])
-        write_file(path, content, "0600")
-        for other in moved:
-            os.unlink(other)
+        try_files({os.path.basename(path): content, **{os.path.basename(other): None for other in moved}})
         result = run("netplan", "apply", timeout_s=APPLY_TIMEOUT_S)
         if result.status:
-            undone = undo_pending()
+            undone = end_trial()
             module.fail_json(
                 msg=f"netplan apply ended with {result.status}: {one_line(result.error)} — expected: exit status 0. "
-                "The old files are restored"
+                "The old files are applied again"
                 f"{', and netplan refuses them too, so the fault is in them' if undone.status else ''}. Fix: sudo "
                 "netplan --debug generate on the host. See docs/runbooks/fabric-netplan.md"
             )
@@ -226,6 +228,7 @@ def kept(module: AnsibleModule) -> NoReturn:
     """Confirm the change. The first to move the snapshot away decides, this module or the guard: one rename, so never
     both."""
     shutil.rmtree(LAST, ignore_errors=True)
+    files = trial()
     try:
         os.rename(PENDING, LAST)
     except FileNotFoundError:
@@ -236,24 +239,36 @@ def kept(module: AnsibleModule) -> NoReturn:
         )
     stop_guard()
     if os.path.exists(os.path.join(LAST, "forget")):
-        shutil.rmtree(JOURNAL)
-        if not os.listdir(os.path.dirname(JOURNAL)):
-            os.rmdir(os.path.dirname(JOURNAL))
-    elif not os.path.isdir(BEFORE):
+        put_back(module)
+        module.exit_json(changed=True)
+    if not os.path.isdir(BEFORE):
         run("cp", "--archive", LAST, BEFORE)
     else:
         add_files(BEFORE, {name: os.path.join(LAST, "files", name) for name in touched(LAST)})
         known = known_netdevs(BEFORE)
         lines = lines_of(os.path.join(LAST, "links"))
         add_lines(os.path.join(BEFORE, "links"), [line for line in lines if line.split()[0] not in known])
+    keep_files(files)
     module.exit_json(changed=True)
+
+
+def put_back(module: AnsibleModule) -> None:
+    """Put the old files back after their trial, and remove the journal. Ends the module if a file differs."""
+    require_success(module, restore("keep"))
+    names = touched(BEFORE)
+    wrong = [n for n in names if fingerprint(os.path.join(ETC, n)) != fingerprint(os.path.join(BEFORE, "files", n))]
+    if wrong:
+        module.fail_json(msg=f"not restored: {', '.join(wrong)}; {BEFORE}/files has them")
+    shutil.rmtree(JOURNAL)
+    if not os.listdir(os.path.dirname(JOURNAL)):
+        os.rmdir(os.path.dirname(JOURNAL))
 
 
 def absent(module: AnsibleModule, guard_s: int) -> NoReturn:
     if not os.path.isdir(BEFORE):
         unconfirmed = os.path.isdir(PENDING)
         if unconfirmed and not module.check_mode:
-            require_success(module, undo_pending())
+            require_success(module, end_trial())
             shutil.rmtree(JOURNAL)
         module.exit_json(changed=unconfirmed, confirm=False, left_alone=[])
     names = touched(BEFORE)
@@ -269,10 +284,8 @@ def absent(module: AnsibleModule, guard_s: int) -> NoReturn:
         snapshot(names, dict.fromkeys(known_netdevs(BEFORE), ""), "")
         forget(True)
         arm_guard(guard_s)
-        require_success(module, restore_snapshot("before"))
-        wrong = [n for n in names if fingerprint(os.path.join(ETC, n)) != fingerprint(os.path.join(BEFORE, "files", n))]
-        if wrong:
-            module.fail_json(msg=f"not restored: {', '.join(wrong)}; {BEFORE}/files has them")
+        try_files({name: read_text(os.path.join(BEFORE, "files", name)) for name in names})
+        require_success(module, restore("try"))
     module.exit_json(changed=True, confirm=True, diff=diff, left_alone=left_alone)
 
 
@@ -306,7 +319,8 @@ def main() -> None:
     )
     params = module.params
     if params["state"] == "look":
-        module.exit_json(changed=False, **read_netplan())
+        # The guard's timer may still run: a trial is not part of the configuration.
+        module.exit_json(changed=False, **read_netplan(set(trial())))
     elif params["state"] == "present":
         present(module, params)
     elif params["state"] == "kept":

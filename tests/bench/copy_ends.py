@@ -1,4 +1,4 @@
-"""Commands of the copy benchmark on both sides: write a tree, measure the floor, run rsync.
+"""Commands of the copy benchmark on both sides: write a tree, measure the floor, run the other tools.
 
 It is placed beside the programs of a pull and uses only them and the standard library.
 
@@ -56,7 +56,7 @@ def tree(params: dict[str, Any]) -> dict[str, Any]:
     manifest = {"repository": "bench/copy", "commit": COMMIT, "files": entries}
     (root / ".vllm-spark" / f"{COMMIT}.json").write_text(json.dumps(manifest))
     os.sync()
-    return {"bytes": sum(entry["size"] for entry in entries), "manifest": parse(json.dumps(manifest)).sha256}
+    return {"shards": [entry["blob"] for entry in entries], "manifest": parse(json.dumps(manifest)).sha256}
 
 
 def drop(_: dict[str, Any]) -> dict[str, Any]:
@@ -139,16 +139,47 @@ def sha256(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def rsync(params: dict[str, Any]) -> dict[str, Any]:
-    """Run one unencrypted rsync stream from a daemon on the sender."""
-    shutil.rmtree(params["hub"], ignore_errors=True)
-    Path(params["hub"]).mkdir(parents=True)
+    """Copy with unencrypted rsync from a daemon on the sender: one stream, or one for each of `shards`."""
+    source_url = f"rsync://{params['address']}:{params['port']}/hub"
+    blobs = f"{FOLDER}/blobs"
+    (Path(params["hub"]) / blobs).mkdir(parents=True)
+    files = [f"{blobs}/{name}" for name in params["shards"]] or [""]
+    return finished(
+        [["rsync", "-a", "--whole-file", f"{source_url}/{file}", f"{params['hub']}/{file}"] for file in files]
+    )
+
+
+def rclone(params: dict[str, Any]) -> dict[str, Any]:
+    """Copy with rclone over plain HTTP, from `rclone serve http` on the sender: STREAMS files and parts at once."""
+    url = f"http://{params['address']}:{params['port']}"
+    streams = ["--transfers", str(STREAMS), "--multi-thread-streams", str(STREAMS), "--multi-thread-cutoff", "64M"]
+    return finished([["rclone", "copy", "--config", "", "--http-url", url, *streams, ":http:", params["hub"]]])
+
+
+def finished(commands: list[list[str]]) -> dict[str, Any]:
+    """Run commands at the same time. Return their seconds until the disk has everything, or the error of one."""
     started_at = time.monotonic()
-    argv = ["rsync", "-a", "--whole-file", f"rsync://{params['address']}:{params['port']}/hub/", f"{params['hub']}/"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"error": done.stderr.strip()}
+    running = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in commands]
+    errors = [process.communicate()[1].strip() for process in running]
+    failed = [error for process, error in zip(running, errors, strict=True) if process.returncode]
+    if failed:
+        return {"error": failed[0]}
     os.sync()
     return {"seconds": time.monotonic() - started_at}
+
+
+def verify(params: dict[str, Any]) -> dict[str, Any]:
+    """Compare each blob of a copy with its name, which is its sha256, on every core. Return the seconds."""
+    wrong: list[str] = []
+
+    def one(file: Path) -> None:
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != file.name:
+                wrong.append(file.name)
+
+    files = sorted((Path(params["hub"]) / FOLDER / "blobs").iterdir())
+    result = timed([(one, file) for file in files])
+    return {"error": f"{len(wrong)} of {len(files)} files differ"} if wrong or len(files) != FILES else result
 
 
 def unverified() -> int:
@@ -188,6 +219,8 @@ COMMANDS = {
     "sink": sink,
     "source": source,
     "rsync": rsync,
+    "rclone": rclone,
+    "verify": verify,
     "sha256": sha256,
     "clear": clear,
 }

@@ -1,4 +1,6 @@
-"""Bytes per second from Spark to Spark: the copy of a pull, one rsync stream, and the floor, all in this run.
+"""Bytes per second from Spark to Spark: the copy of a pull, rsync, rclone, and the floor, all in this run.
+
+rsync and rclone prove nothing while they copy. Each is therefore also measured with the sha256 of its files after it.
 
 The floor is the slowest of three limits of any copy: reading the tree, writing as many bytes, and sending them over the
 fabric without a disk (iperf3's measurement, made with sockets, because a Spark has no iperf3). It runs between the
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +43,11 @@ ENDS = Path(__file__).with_name("copy_ends.py")
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
 GIGA = 1e9
-PORT, RSYNC_PORT, WIRE_PORT = 25091, 25096, 25097
+PORT, OTHER_PORT, WIRE_PORT = 25091, 25096, 25097
 LAYERS = 10
+READ, WRITE, WIRE = "floor: reading the tree", "floor: writing as much", "floor: the wire, eight streams"
+SHA256, AGAIN = "sha256 on every core", "second run"
+PROVEN, UNPROVEN = "the copy of a pull, every sha256 verified", "the same without sha256"
 # The program of a pull, and the same without sha256: the cost of the transfer alone.
 VERIFIED, UNVERIFIED = "-m vllm_spark.node.pull.run", "copy_ends.py unverified"
 RSYNC_CONF = "use chroot = no\n[hub]\npath = {hub}\nread only = yes\nuid = 0\ngid = 0\n"
@@ -175,26 +180,59 @@ def wire(sender: End, receiver: End, size: int) -> float:
     return float(json.loads(output)["seconds"])
 
 
-def one_rsync(sender: End, receiver: End) -> float | None:
-    """Return the seconds of one stream, or None if rsync is not installed."""
-    # `shell` raises on a non-zero status.
-    if not sender.shell("command -v rsync || true").strip():
-        return None
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Another way to copy the tree. `serve` runs on the sender, `client` is a command of copy_ends.py."""
+
+    name: str
+    program: str
+    serve: str
+    client: str
+    shards: bool = False
+
+
+RSYNCD = "exec rsync --daemon --no-detach --config=rsyncd.conf --address={address} --port={port}"
+RCLONE = "exec rclone serve http --config '' --addr {address}:{port} --no-modtime {hub} 2>rclone.log"
+TOOLS = (
+    Tool("one rsync stream", "rsync", RSYNCD, "rsync"),
+    Tool("an rsync stream for each shard", "rsync", RSYNCD, "rsync", shards=True),
+    Tool("rclone, eight streams", "rclone", RCLONE, "rclone"),
+)
+
+
+def is_installed(tool: Tool, *both: End) -> bool:
+    return all(end.shell(f"command -v {tool.program} || true").strip() for end in both)
+
+
+def other_copy(tool: Tool, sender: End, receiver: End, shards: list[str]) -> tuple[float, float]:
+    """Return the seconds of a copy with another tool, and of the sha256 of its files after it."""
+    hub = f"{receiver.folder}/other"
+    receiver.call("clear", hub=hub)
     conf = shlex.quote(RSYNC_CONF.format(hub=sender.hub))
-    prepare = f"cd {sender.folder} && printf %s {conf} >rsyncd.conf && echo $$ >rsync.pid"
-    daemon_command = f"rsync --daemon --no-detach --config=rsyncd.conf --address={sender.address} --port={RSYNC_PORT}"
-    with sender.popen(f"{prepare} && exec {daemon_command}") as daemon:
-        for _ in range(100):
-            done = receiver.call("rsync", hub=f"{receiver.folder}/rsync", address=sender.address, port=RSYNC_PORT)
-            if "Connection refused" not in done.get("error", ""):
-                break
-            time.sleep(0.1)
-        sender.shell(f"kill $(cat {sender.folder}/rsync.pid)")
-        daemon.wait()
-    receiver.call("clear", hub=f"{receiver.folder}/rsync")
-    if "error" in done:
-        raise SystemExit(done["error"])
-    return float(done["seconds"])
+    serve = tool.serve.format(address=sender.address, port=OTHER_PORT, hub=sender.hub)
+    prepare = f"cd {sender.folder} && printf %s {conf} >rsyncd.conf && echo $$ >other.pid"
+    with sender.popen(f"{prepare} && {serve}") as daemon:
+        try:
+            wait_for_port(sender, receiver)
+            params = {"hub": hub, "address": sender.address, "port": OTHER_PORT}
+            seconds = seconds_of(receiver.call(tool.client, **params, shards=shards if tool.shards else []))
+        finally:
+            sender.shell(f"kill $(cat {sender.folder}/other.pid)")
+            daemon.wait()
+    verified = seconds_of(receiver.call("verify", hub=hub))
+    receiver.call("clear", hub=hub)
+    return seconds, verified
+
+
+def wait_for_port(sender: End, receiver: End) -> None:
+    probe = f"import socket; socket.create_connection(({sender.address!r}, {OTHER_PORT}), 1)"
+    receiver.shell(f"for try in $(seq 100); do python3 -c {shlex.quote(probe)} 2>/dev/null && exit; sleep 0.1; done")
+
+
+def seconds_of(reply: Mapping[str, Any]) -> float:
+    if "error" in reply:
+        raise SystemExit(reply["error"])
+    return float(reply["seconds"])
 
 
 def layers(size: int) -> tuple[float, int, float, int]:
@@ -219,8 +257,9 @@ def layers(size: int) -> tuple[float, int, float, int]:
     return float(results[0]), int(results[1]), float(results[2]), int(results[3])
 
 
-def format_rate(name: str, size: int, seconds: float) -> str:
-    return f"{name:<52} {size / GIGA / seconds:7.2f} GB/s   {seconds:7.2f} s"
+def format_rate(name: str, size: int, seconds: float, every: Sequence[float] = ()) -> str:
+    spread = f"   {min(every):.2f} to {max(every):.2f} s" if every else ""
+    return f"{name:<52} {size / GIGA / seconds:7.2f} GB/s   {seconds:7.2f} s{spread}"
 
 
 def main() -> int:
@@ -230,55 +269,67 @@ def main() -> int:
     parser.add_argument("--here", action="store_true", help="between two folders of this machine")
     args = parser.parse_args()
     size = args.mib << 20
-    names = ("read", "write", "wire", "sha256", "unverified", "copy", "again", "rsync")
-    took: dict[str, list[float]] = {name: [] for name in names}
+    took: dict[str, list[float]] = {}
+
+    def add(name: str, seconds: float) -> None:
+        took.setdefault(name, []).append(seconds)
+
     with ends(args.here) as (sender, receiver):
         for end in (sender, receiver):
             end.place()
-        manifest = str(sender.call("tree", hub=sender.hub, size=size)["manifest"])
+        if not args.here:
+            install_tools(sender, receiver)
+        tree = sender.call("tree", hub=sender.hub, size=size)
+        tools = [tool for tool in TOOLS if is_installed(tool, sender, receiver)]
         for _ in range(args.rounds):
             cold = not args.here and sender.call("drop")["dropped"]
-            took["read"].append(sender.call("read", hub=sender.hub)["seconds"])
-            took["write"].append(receiver.call("write", hub=f"{receiver.folder}/written", size=size)["seconds"])
-            took["wire"].append(wire(sender, receiver, size))
-            took["sha256"].append(receiver.call("sha256", size=size)["seconds"])
-            unverified, first, second, moved = copy(sender, receiver, cold, manifest)
-            took["unverified"].append(unverified)
-            took["copy"].append(first)
-            took["again"].append(second)
-            if cold:
-                sender.call("drop")
-            stream = one_rsync(sender, receiver)
-            took["rsync"] += [stream] if stream else []
-    median = {name: statistics.median(seconds) for name, seconds in took.items() if seconds}
-    floor = max(median[name] for name in ("read", "write", "wire"))
-    where = "from the disk" if cold else "(this kernel keeps its cache)"
-    print(format_rate(f"reading the tree {where}", size, median["read"]))
-    print(format_rate("writing as much to the disk", size, median["write"]))
-    print(format_rate("the wire, eight streams without a disk", size, median["wire"]))
-    print(format_rate("sha256 on every core", size, median["sha256"]))
-    print(format_rate("the copy of a pull, every sha256 verified", size, median["copy"]))
-    print(format_rate("the same without sha256", size, median["unverified"]))
-    print(f"second run: {moved} bytes in {median['again']:.2f} s (aim: 0 in about 1)")
-    print(
-        f"{args.rounds} rounds of {args.mib} MiB; the copy against the floor {floor / median['copy']:.2f} (aim: 0.6), "
-        f"without sha256 {floor / median['unverified']:.2f}, "
-        f"against the slower of floor and sha256 {max(floor, median['sha256']) / median['copy']:.2f}"
-    )
-    if "rsync" in median:
-        print(format_rate("one rsync stream, which verifies no sha256", size, median["rsync"]))
-        verified = median["rsync"] + median["sha256"]
-        print(
-            f"the copy against it {median['rsync'] / median['copy']:.2f} (aim: 4), "
-            f"without sha256 {median['rsync'] / median['unverified']:.2f}, "
-            f"with sha256 against it and sha256 after it {verified / median['copy']:.2f}"
-        )
-    else:
-        print("rsync is not installed here")
+            add(READ, sender.call("read", hub=sender.hub)["seconds"])
+            add(WRITE, receiver.call("write", hub=f"{receiver.folder}/written", size=size)["seconds"])
+            add(WIRE, wire(sender, receiver, size))
+            add(SHA256, receiver.call("sha256", size=size)["seconds"])
+            unverified, verified, again, moved = copy(sender, receiver, cold, str(tree["manifest"]))
+            add(UNPROVEN, unverified)
+            add(PROVEN, verified)
+            add(AGAIN, again)
+            for tool in tools:
+                if cold:
+                    sender.call("drop")
+                copied, proven = other_copy(tool, sender, receiver, tree["shards"])
+                add(tool.name, copied)
+                add(f"{tool.name}, then sha256", copied + proven)
+    median = {name: statistics.median(seconds) for name, seconds in took.items()}
+    print(f"{args.rounds} rounds of {args.mib} MiB; the disk is read {'cold' if cold else 'from the page cache'}")
+    for name in (name for name in median if name != AGAIN):
+        print(format_rate(name, size, median[name], took[name]))
+    print(f"second run: {moved} bytes in {median[AGAIN]:.2f} s")
+    print_ratios(median, tools)
+    for tool in (tool for tool in TOOLS if tool not in tools):
+        print(f"{tool.name}: {tool.program} is not installed here")
     whole_s, whole, changed_s, changed = layers(min(size, 1 << 30))
     print(format_rate(f"an image of {LAYERS} layers, through two caches", whole, whole_s))
     print(format_rate(f"the same with one layer changed ({changed / whole:.0%} moved)", changed, changed_s))
     return 0
+
+
+def install_tools(*both: End) -> None:
+    """Install the other tools on the Sparks of the sandbox. One that cannot be installed is reported and left out."""
+    for end in both:
+        end.shell(
+            "command -v rsync rclone >/dev/null || { apt-get -q update && apt-get -qy install rsync rclone; } "
+            ">/dev/null 2>&1 || true"
+        )
+
+
+def print_ratios(median: Mapping[str, float], tools: list[Tool]) -> None:
+    """Print the speed of the copy of a pull against the floor and against the fastest of the others."""
+    floor = max(median[name] for name in (READ, WRITE, WIRE))
+    print(f"the copy of a pull against the floor: {floor / median[PROVEN]:.2f}")
+    print(f"the same without sha256 against the floor: {floor / median[UNPROVEN]:.2f}")
+    if tools:
+        proven = min((f"{tool.name}, then sha256" for tool in tools), key=median.__getitem__)
+        fastest = min((tool.name for tool in tools), key=median.__getitem__)
+        print(f"against {proven}: {median[proven] / median[PROVEN]:.2f}")
+        print(f"against {fastest}, which proves nothing: {median[fastest] / median[PROVEN]:.2f}")
 
 
 if __name__ == "__main__":

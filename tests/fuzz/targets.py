@@ -178,7 +178,8 @@ HISTORY = {
     **{"gates": {"held": ["ready"], "missed": []}, "missed": "", "report": "reports/x.json", "launch": "c" * 64},
 }
 LOCK_OF_RUN = {
-    **operator_lock.OperatorRun("anna", "desk", "boot:pid", 12, "345").holder("deploy"),
+    **{"run": "desk:boot:pid:12:345", "user": "anna", "controller": "desk", "machine": "boot:pid", "pid": 12},
+    **{"started": "345", "verb": "deploy"},
     **{"since": 1.5e9, "connection": {"pid": 1, "started": "5"}},
 }
 # Path below the root of a host -> its sound content.

@@ -217,6 +217,13 @@ def test_the_model_is_checked(connect: Connect, model: str, text: str) -> None:
         Server.connect(server.endpoint, model)
 
 
+def test_a_reply_without_an_end_is_refused(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = connect(ScriptedEngine([GOOD]))
+    monkeypatch.setattr("vllm_spark.node.bench.server.MAX_REPLY_BYTES", 10)
+    with pytest.raises(ServerError, match="/v1/models answers with more than 10 bytes"):
+        Server.connect(server.endpoint)
+
+
 @pytest.mark.parametrize(("prompt", "runs"), [(5, 2), (64, 4)])
 def test_a_long_prompt_is_repeated_until_its_first_token_agrees(
     connect: Connect, tmp_path: Path, prompt: int, runs: int

@@ -267,6 +267,12 @@ def test_docker_is_down(full: ModuleType, gather: Gather, monkeypatch: pytest.Mo
     ]
 
 
+def test_a_reply_of_docker_without_an_end(full: ModuleType, gather: Gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_docker, "MAX_REPLY_BYTES", 10)
+    notes = "\n".join(gather(full).manifest["notes"])
+    assert "json: the reply has more than 10 bytes" in notes
+
+
 def test_a_host_without_deployments_and_commands(host: ModuleType, gather: Gather) -> None:
     """Without a deployment, a command and Docker there are notes and no failure."""
     collected = gather(host)

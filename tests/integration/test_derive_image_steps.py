@@ -135,15 +135,15 @@ REFUSED = {
     ),
     "half of it applied": (GOOD, TEXT.replace("line 4\n", "x\n"), "engine/part.py, hunk 1 (line 1)"),
     "file missing": (GOOD, None, "engine/part.py is not in the image"),
-    "new file exists": (diff(None, "one\n"), "two\n", "engine/part.py is there already"),
+    "new file exists": (diff(None, "one\n"), "two\n", "engine/part.py exists already"),
     "other package": (GOOD.replace("/engine/", "/no_such/"), TEXT, "the image has no package no_such"),
-    "no package": (GOOD.replace("/engine/", "/"), TEXT, "part.py is in no package"),
-    "outside": (GOOD.replace("/engine/", "/engine/../../"), TEXT, "is in no package"),
+    "no package": (GOOD.replace("/engine/", "/"), TEXT, "part.py is not in a package"),
+    "outside": (GOOD.replace("/engine/", "/engine/../../"), TEXT, "is not in a package"),
     "no context": (f"{HEAD}@@ -4 +4 @@\n-line 4\n+x\n", TEXT, "hunk 1 has no context"),
     "truncated": (f"{HEAD}@@ -1,9 +1,9 @@\n line 1\n", TEXT, "hunk 1 ends before its 9 old and 9 new lines"),
     "binary": (f"{HEAD}GIT binary patch\n", TEXT, "only changes of text"),
     "rename": ("rename from a\nrename to b\n", TEXT, "only changes of text"),
-    "no diff": ("just text\n", TEXT, "it.patch is no unified diff"),
+    "no diff": ("just text\n", TEXT, "it.patch is not a unified diff"),
     "kept lines": (diff("one\n", None), "one\ntwo\n", "engine/part.py, hunk 1"),
 }
 
@@ -180,7 +180,7 @@ def test_steps_are_recorded_and_a_refusal_is_one_line(
     assert json.loads(image_build.RECORD.read_text()) == {"patch": {"01-it.patch": "applied"}}
     file.write_text("just text\n")
     assert image_build.main(["patch", str(file)]) == 1
-    assert capsys.readouterr().err == "vllm-spark refuses: 01-it.patch is no unified diff\n"
+    assert capsys.readouterr().err == "vllm-spark refuses: 01-it.patch is not a unified diff\n"
     assert image_build.main(["patch"]) == 2
     assert image_build.main(["nonsense", "x"]) == 2
 

@@ -18,10 +18,18 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lo
 
 from vllm_spark.core import paths
 from vllm_spark.lifecycle import operator_lock
-from vllm_spark.lifecycle.operator_lock import LockHolder, OperatorRun
+from vllm_spark.lifecycle.operator_lock import LockHolder
 
-MINE = OperatorRun("anna", "desk", "boot-1:pid:[1]", 100, "5000")
-OTHER = OperatorRun("ben", "laptop", "boot-2:pid:[1]", 7, "90")
+
+def run_of(who: str, machine: str, pid: int, started: str = "1", verb: str = "deploy") -> dict[str, Any]:
+    """Return what spark_lock.this_run returns for a run of that user@controller, with its verb."""
+    user, _, controller = who.partition("@")
+    of_process = {"controller": controller, "machine": machine, "pid": pid, "started": started}
+    return {"run": f"{controller}:{machine}:{pid}:{started}", "user": user, "verb": verb, **of_process}
+
+
+MINE = run_of("anna@desk", "boot-1:pid:[1]", 100, "5000")
+OTHER = run_of("ben@laptop", "boot-2:pid:[1]", 7, "90", "stop")
 
 PLAY = """
 - name: Work
@@ -31,7 +39,6 @@ PLAY = """
     - name: Work under the lock
       ansible.builtin.include_role:
         name: spark_lock
-        tasks_from: hold
       vars:
         spark_lock_verb: deploy
         spark_lock_role: work
@@ -71,48 +78,63 @@ spark_lock_folder={work}/locks/{{{{ inventory_hostname }}}}
 
 def test_the_second_run_is_refused_until_the_first_releases_the_lock(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
-    assert spark_lock.take(MINE.holder("deploy"), folder=folder) == (True, None)
-    done, record = spark_lock.take(OTHER.holder("stop"), folder=folder)
-    assert (done, record["run"], record["verb"]) == (False, MINE.id, "deploy")
-    assert spark_lock.give(OTHER.id, folder)[0] is False
-    assert spark_lock.read_holder(folder)["run"] == MINE.id
-    assert spark_lock.give(MINE.id, folder) == (True, None)
+    assert spark_lock.take(MINE, folder=folder) == (True, None)
+    done, record = spark_lock.take(OTHER, folder=folder)
+    assert (done, record["run"], record["verb"]) == (False, MINE["run"], "deploy")
+    assert spark_lock.give(OTHER["run"], folder)[0] is False
+    assert spark_lock.read_holder(folder)["run"] == MINE["run"]
+    assert spark_lock.give(MINE["run"], folder) == (True, None)
     # A folder that did not exist is removed.
     assert list(tmp_path.iterdir()) == []
-    assert spark_lock.take(OTHER.holder("stop"), folder=folder) == (True, None)
+    assert spark_lock.take(OTHER, folder=folder) == (True, None)
 
 
 def test_a_run_is_not_refused_by_its_own_lock(tmp_path: Path) -> None:
-    spark_lock.take(MINE.holder("switch"), folder=str(tmp_path))
-    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    spark_lock.take({**MINE, "verb": "switch"}, folder=str(tmp_path))
+    done, record = spark_lock.take(MINE, folder=str(tmp_path))
     assert (done, record["verb"], spark_lock.read_holder(str(tmp_path))["verb"]) == (True, "switch", "switch")
 
 
-@pytest.mark.parametrize(("over", "done"), [(MINE.id, True), (OTHER.id, False), (None, False)])
+@pytest.mark.parametrize(("over", "done"), [(MINE["run"], True), (OTHER["run"], False), (None, False)])
 def test_only_the_named_lock_is_taken_over(over: str | None, done: bool, tmp_path: Path) -> None:
-    spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
-    third = OperatorRun("cleo", "desk", "b", 9, "1")
-    assert spark_lock.take(third.holder("stop"), over, str(tmp_path))[0] is done
-    assert spark_lock.read_holder(str(tmp_path))["run"] == (third.id if done else MINE.id)
+    spark_lock.take(MINE, folder=str(tmp_path))
+    third = run_of("cleo@desk", "b", 9, verb="stop")
+    assert spark_lock.take(third, over, str(tmp_path))[0] is done
+    assert spark_lock.read_holder(str(tmp_path))["run"] == (third["run"] if done else MINE["run"])
 
 
 def test_a_malformed_lock_refuses_others_and_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / spark_lock.NAME).write_text("{half a li")
-    done, record = spark_lock.take(MINE.holder("deploy"), folder=str(tmp_path))
+    done, record = spark_lock.take(MINE, folder=str(tmp_path))
     assert done is False
     held = LockHolder.from_json(record)
     assert "an unknown user@an unknown machine" in str(operator_lock.refusal("spark1", held, None))
-    assert spark_lock.take(MINE.holder("deploy"), held.run, str(tmp_path))[0]
+    assert spark_lock.take(MINE, held.run, str(tmp_path))[0]
+
+
+def test_a_lock_of_another_toolkit_version_is_read(tmp_path: Path) -> None:
+    """It has fewer keys and one more, and another writer."""
+    text = json.dumps({"run": "x", "user": "ben", "controller": "laptop", "verb": "switch", "ticket": [7]})
+    (tmp_path / spark_lock.NAME).write_text(text)
+    done, record = spark_lock.take(MINE, folder=str(tmp_path))
+    assert (done, record["connected"], spark_lock.lives(record, MINE)) == (False, None, None)
+    assert "held by ben@laptop with switch for 00:0" in str(
+        operator_lock.refusal("s", LockHolder.from_json(record), None)
+    )
+    assert spark_lock.take(MINE, "x", str(tmp_path)) == (
+        True,
+        {**record, "age_s": pytest.approx(record["age_s"], abs=9)},
+    )
 
 
 def contend(folder: str, number: int, gate: Any, results: Any) -> None:
     gate.wait()
-    mine = OperatorRun("u", "c", "m", number, "1")
-    done, _ = spark_lock.take(mine.holder("deploy"), folder=folder)
+    mine = run_of("u@c", "m", number)
+    done, _ = spark_lock.take(mine, folder=folder)
     results.put((number, done))
     if not done:
         # A run whose lock was refused does this.
-        spark_lock.give(mine.id, folder)
+        spark_lock.give(mine["run"], folder)
 
 
 def test_one_of_many_concurrent_processes_gets_the_lock(tmp_path: Path) -> None:
@@ -138,18 +160,17 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_is_identified_by_its_start_time(sleeper: subprocess.Popen[bytes]) -> None:
-    held = LockHolder.from_json(operator_lock.this_run(sleeper.pid).holder("deploy"))
-    mine = operator_lock.this_run(os.getpid())
-    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is True
+    held, mine = spark_lock.this_run(sleeper.pid), spark_lock.this_run(os.getpid())
+    assert spark_lock.lives(held, mine) is True
     sleeper.send_signal(signal.SIGKILL)
     # The parent has not waited for it, so the kernel still lists it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
+    assert spark_lock.lives(held, mine) is False
     sleeper.wait()
-    assert operator_lock.lives(held, mine, operator_lock.started(held.pid)) is False
+    assert spark_lock.lives(held, mine) is False
 
 
-HELD = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0})
+HELD = LockHolder.from_json({**MINE, "age_s": 67.0})
 
 
 @pytest.mark.parametrize(
@@ -162,11 +183,13 @@ HELD = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0})
         ({"controller": "laptop"}, "5000", None),
         ({"machine": ""}, "5000", None),  # a system that does not report the start time
         ({"started": ""}, "", None),
+        ({"machine": None, "pid": None}, "5000", None),  # a damaged lock
     ],
 )
-def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> None:
-    held = LockHolder.from_json({**MINE.holder("deploy"), **changes})
-    assert operator_lock.lives(held, MINE, started) is expected
+def test_lives(changes: dict[str, Any], started: str, expected: bool | None, tmp_path: Path) -> None:
+    if started:
+        stat(tmp_path, 100, "ansible-playbook", 1, int(started))
+    assert spark_lock.lives({**MINE, **changes}, MINE, str(tmp_path)) is expected
 
 
 @pytest.mark.parametrize(
@@ -181,7 +204,7 @@ def test_lives(changes: dict[str, Any], started: str, expected: bool | None) -> 
 def test_the_message_for_the_second_operator(
     connected: bool | None, alive: bool | None, parts: list[str], never: list[str]
 ) -> None:
-    held = LockHolder.from_json({**MINE.holder("deploy"), "age_s": 67.0, "connected": connected})
+    held = LockHolder.from_json({**MINE, "age_s": 67.0, "connected": connected})
     message = str(operator_lock.refusal("spark1", held, alive))
     always = ["spark1 is held by anna@desk with deploy for 01:07", "-e break_lock=true", "operator-lock.md"]
     assert [part for part in [*always, *parts] if part not in message] == []
@@ -205,7 +228,7 @@ def test_the_connection_of_a_run_is_detected_and_its_end_too(tmp_path: Path) -> 
     stat(proc, 50, "sshd-session", 1, 11)
     stat(proc, 51, "a (b) c", 50, 12)
     stat(proc, os.getpid(), "python3", 51, 13)
-    spark_lock.take(MINE.holder("deploy"), folder=str(folder), proc=str(proc))
+    spark_lock.take(MINE, folder=str(folder), proc=str(proc))
     assert json.loads((folder / spark_lock.NAME).read_text())["connection"] == {"pid": 50, "started": "11"}
     assert spark_lock.read_holder(str(folder), str(proc))["connected"] is True
     stat(proc, 50, "sshd-session", 1, 99)
@@ -223,6 +246,7 @@ class Operator:
         tasks.mkdir(parents=True)
         (tasks / "main.yml").write_text(ROLE)
         (tasks / "change.yml").write_text(CHANGE)
+        (folder / "locks").mkdir()
         (folder / "hosts").write_text(INVENTORY.format(python=sys.executable, work=folder))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -292,7 +316,7 @@ def test_a_failure_on_one_host_ends_the_run_on_both_and_releases_both_locks(tmp_
 def test_a_lock_on_one_spark_ends_the_run_on_both(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     folder = tmp_path / "locks" / "spark2"
-    spark_lock.take(OTHER.holder("switch"), folder=str(folder))
+    spark_lock.take({**OTHER, "verb": "switch"}, folder=str(folder))
     status, output = operator.run()
     assert (status != 0, operator.held, operator.changed) == (True, {"spark2"}, set()), output
     assert "spark2 is held by ben@laptop with switch" in output

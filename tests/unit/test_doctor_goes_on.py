@@ -51,3 +51,25 @@ def test_an_error_counts_unless_the_server_answers_after_it(text: str, failed: b
 )
 def test_the_last_complaint_of_a_start_is_never_an_all_clear(text: str, lines: list[str]) -> None:
     assert [line for _, line in findings(text)] == lines
+
+
+WORKER = "RuntimeError: Worker failed with error '{}', please check the stack trace above for the root cause\n"
+CUT = 'Traceback (most recent call last):\n  File "/opt/vllm/v1/worker/x.py", line 7, in f\n    raise OSError("{}")\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WORKER.format("Expected 3 heads of 4"), [("unrecognised", "Expected 3 heads of 4")]),
+        (
+            f"Traceback (most recent call last):\n{WORKER}".format("cell 7 is broken"),
+            [("unrecognised", "cell 7 is broken")],
+        ),
+        ("ValueError: cell 7\n" + WORKER.format("another"), [("unrecognised", "ValueError: cell 7")]),
+        (CUT.format("cell 7 is broken"), [("area-engine", "OSError: cell 7 is broken")]),
+        (CUT.format("another") + "OSError: cell 8\n", [("area-engine", "OSError: cell 8")]),
+    ],
+    ids=["quoted", "quoted with its header", "a cause of its own", "cut at the raise", "not cut"],
+)
+def test_a_cause_that_is_only_quoted_or_cut_counts(text: str, expected: list[tuple[str, str]]) -> None:
+    assert findings(text) == expected

@@ -19,7 +19,7 @@ from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import loader, lockfile
-from vllm_spark.transfer import jobs, plan, selection
+from vllm_spark.transfer import jobs, plan, selection, weights
 from vllm_spark.transfer import site as transfer_site
 from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps
 
@@ -90,9 +90,16 @@ def summary_of(mine: PullSteps) -> dict[str, Any]:
     summary = {
         "hub_fetch": [source["repository"] for source in mine.hub_fetch.get("sources", [])],
         "bundle_fetch": [source["repository"] for source in mine.bundle_fetch.get("sources", [])],
-        "file_server": [source["repository"] for source in mine.file_server.get("sources", [])],
-        "peer_fetches": [
-            (entry["sender"], source["repository"]) for entry in mine.peer_fetches for source in entry["sources"]
+        "serves": [
+            (number, source["repository"])
+            for number, copies in enumerate(mine.copy_rounds)
+            for source in copies["server"].get("sources", [])
+        ],
+        "copies": [
+            (number, entry["sender"], source["repository"])
+            for number, copies in enumerate(mine.copy_rounds)
+            for entry in copies["fetches"]
+            for source in entry["sources"]
         ],
         "pulls": [pull["keep"] for pull in mine.images.pulls],
         "bundle_pulls": len(mine.bundle_pulls),
@@ -118,8 +125,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {},
         {},
         {
-            "spark1": {"hub_fetch": [M], "file_server": [M], "pulls": [True], "server": 1},
-            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
+            "spark1": {"hub_fetch": [M], "serves": [(0, M)], "pulls": [True], "server": 1},
+            "spark2": {"copies": [(0, "spark1", M)], "takes": 1},
         },
     ),
     "everything is present": (PAIR, {"spark1": ALL, "spark2": ALL}, {}, {"spark1": {}, "spark2": {}}),
@@ -128,8 +135,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {"spark1": ALL},
         {},
         {
-            "spark1": {"file_server": [M], "server": 1},
-            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
+            "spark1": {"serves": [(0, M)], "server": 1},
+            "spark2": {"copies": [(0, "spark1", M)], "takes": 1},
         },
     ),
     "a new head copies from the worker": (
@@ -137,27 +144,27 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {"spark2": ALL},
         {},
         {
-            "spark1": {"peer_fetches": [("spark2", M)], "takes": 1},
-            "spark2": {"file_server": [M], "server": 1},
+            "spark1": {"copies": [(0, "spark2", M)], "takes": 1},
+            "spark2": {"serves": [(0, M)], "server": 1},
         },
     ),
     "a head with a damaged copy copies from the worker": (
         PAIR,
         {"spark1": {"cut", "image"}, "spark2": ALL},
         {},
-        {"spark1": {"peer_fetches": [("spark2", M)]}, "spark2": {"file_server": [M]}},
+        {"spark1": {"copies": [(0, "spark2", M)]}, "spark2": {"serves": [(0, M)]}},
     ),
     "both are damaged": (
         PAIR,
         {"spark1": {"cut", "image"}, "spark2": {"cut", "image"}},
         {},
-        {"spark1": {"hub_fetch": [M], "file_server": [M]}, "spark2": {"peer_fetches": [("spark1", M)]}},
+        {"spark1": {"hub_fetch": [M], "serves": [(0, M)]}, "spark2": {"copies": [(0, "spark1", M)]}},
     ),
     "a model without a manifest is fetched from the hub": (
         PAIR,
         {"spark1": {"image"}, "spark2": {"image"}},
         {},
-        {"spark1": {"hub_fetch": [M], "file_server": [M]}, "spark2": {"peer_fetches": [("spark1", M)]}},
+        {"spark1": {"hub_fetch": [M], "serves": [(0, M)]}, "spark2": {"copies": [(0, "spark1", M)]}},
     ),
     "one Spark, with a drafter": (ALONE, {}, {}, {"spark1": {"hub_fetch": [G, D], "pulls": [False]}}),
     "two servers of one model share a download": (
@@ -165,8 +172,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {},
         {},
         {
-            "spark1": {"hub_fetch": [G, D], "file_server": [G, D], "pulls": [True], "server": 1},
-            "spark2": {"peer_fetches": [("spark1", G), ("spark1", D)], "takes": 1},
+            "spark1": {"hub_fetch": [G, D], "serves": [(0, G), (0, D)], "pulls": [True], "server": 1},
+            "spark2": {"copies": [(0, "spark1", G), (0, "spark1", D)], "takes": 1},
         },
     ),
     "two servers without a cable": (
@@ -180,8 +187,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, set[str]], dict[str, Any]
         {},
         {"bundled": True},
         {
-            "spark1": {"bundle_fetch": [M], "file_server": [M], "bundle_pulls": 1, "server": 1},
-            "spark2": {"peer_fetches": [("spark1", M)], "takes": 1},
+            "spark1": {"bundle_fetch": [M], "serves": [(0, M)], "bundle_pulls": 1, "server": 1},
+            "spark2": {"copies": [(0, "spark1", M)], "takes": 1},
         },
     ),
     "a bundle for one Spark": (ALONE, {}, {"bundled": True}, {"spark1": {"bundle_fetch": [G, D], "bundle_pulls": 1}}),
@@ -195,9 +202,53 @@ def test_case(site: Make, name: str) -> None:
     assert {host: summary_of(mine) for host, mine in by_host.items()} == expected
 
 
+class Switched(PullSite):
+    """Sparks on one switch: each reaches each."""
+
+    def address(self, sender: str, receiver: str) -> str:
+        del receiver
+        return f"10.0.0.{sender[-1]}"
+
+
+# Sparks that have the model -> (round, sender, receiver) of every copy
+TREES: list[tuple[set[int], list[tuple[int, int, int]]]] = [
+    (set(), [(0, 1, 2), (1, 1, 3), (1, 2, 4), (2, 1, 5), (2, 2, 6), (2, 3, 7), (2, 4, 8)]),
+    ({8}, [(0, 8, 1), (1, 8, 2), (1, 1, 3), (2, 8, 4), (2, 1, 5), (2, 2, 6), (2, 3, 7)]),
+    ({1, 2, 3, 4}, [(0, 1, 5), (0, 2, 6), (0, 3, 7), (0, 4, 8)]),
+]
+
+
+@pytest.mark.parametrize(("complete", "copies"), TREES)
+def test_receivers_are_a_tree(complete: set[int], copies: list[tuple[int, int, int]]) -> None:
+    hosts = tuple(f"spark{number}" for number in range(1, 9))
+    deployments = [{"name": f"s{host[-1]}", "recipe": SOLO, "hosts": [host]} for host in hosts]
+    site_spec = spec.Inventory(deployments, hosts, hosts, RECIPE_FOLDERS)
+    specs = {host: selection.of_host(site_spec, host) for host in hosts}
+    states = {
+        host: [
+            state_of(model, {"whole"} if int(host[-1]) in complete else set())
+            for model in transfer_site.models(specs[host])
+        ]
+        for host in hosts
+    }
+    planned = {host: PullSteps() for host in hosts}
+    weights.plan(Switched(specs, states, {}, "test"), planned)
+    seen = [
+        (number, int(entry["sender"][-1]), int(host[-1]))
+        for number in range(len(planned["spark1"].copy_rounds))
+        for host in hosts
+        for entry in planned[host].copy_rounds[number]["fetches"]
+    ]
+    assert sorted(seen) == sorted(copies)
+    assert len({len(mine.copy_rounds) for mine in planned.values()}) == 1
+    for number, sender, _ in copies:
+        server = planned[f"spark{sender}"].copy_rounds[number]["server"]
+        assert (server["address"], len(server["sources"])) == (f"10.0.0.{sender}", 2)
+
+
 def test_addresses_and_ports_are_those_of_the_fabric(site: Make) -> None:
     by_host = steps(site(PAIR))
-    server, request = by_host["spark1"].file_server, by_host["spark2"].peer_fetches[0]
+    server, request = by_host["spark1"].copy_rounds[0]["server"], by_host["spark2"].copy_rounds[0]["fetches"][0]
     assert (server["address"], server["port"]) == (request["address"], request["port"])
     upstream = by_host["spark2"].images.takes[0]["upstream"]
     assert upstream is not None

@@ -2,6 +2,8 @@
 # Search everything that a deployment leaves on a host, except the env file, for the secret in that file.
 # Exit with status 1 and print each place that contains it. The secret is never printed and never an argument.
 set -euo pipefail
+# `env` of a deployment is a link into the folder of its launch, and find lists files.
+SECRET_FILE=$(realpath "$SECRET_FILE")
 secret=$(sed -n "s/^${SECRET_NAME:-VLLM_API_KEY}=//p" "$SECRET_FILE")
 [ "${#secret}" -ge 16 ] || { echo "no secret in $SECRET_FILE to search for"; exit 2; }
 places=0 found=0

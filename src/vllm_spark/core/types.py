@@ -257,21 +257,6 @@ class JudgedFacts(TypedDict):
     held: list[str]
 
 
-class LockFacts(TypedDict, total=False):
-    """The operator lock of a host and its holder."""
-
-    run: str
-    user: str
-    controller: str
-    machine: str
-    pid: int
-    started: str
-    verb: str
-    since: float
-    age_s: float
-    connected: bool | None
-
-
 class DeploymentStatus(TypedDict):
     """The contents of the folder of one deployment, and the last results of its checks."""
 
@@ -294,10 +279,10 @@ class EnvFacts(TypedDict):
 
 
 class StatusFacts(TypedDict):
-    """The facts of the verb `status`."""
+    """The facts of the verb `status`. `lock` is the holder of the operator lock (module_utils/spark_lock.py)."""
 
     deployments: Mapping[str, DeploymentStatus]
-    lock: LockFacts | None
+    lock: Mapping[str, Any] | None
 
 
 class Facts(TypedDict, total=False):

@@ -15,6 +15,7 @@ DOCKER_ERROR = re.compile(
     r"|unknown (?:shorthand )?flag: "
 )
 NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
+WORKER_FAILED = "a worker of the engine failed, and no signature knows what it said"
 LOGGED = "the engine logged an error that no signature knows"
 SERVING = "Application startup complete."
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')

@@ -287,7 +287,8 @@ class Log:
 
     def _exception(self, line: str, number: int) -> Finding:
         name = line.partition(":")[0].rpartition(".")[2]
-        return self._unrecognised(f"the engine stopped with a {name} that no signature knows", line, number)
+        cause = f"the engine stopped with a {name} that no signature knows"
+        return self._unrecognised(cause if name.isidentifier() else failure_lines.WORKER_FAILED, line, number)
 
     def _unrecognised(self, cause: str, line: str, number: int) -> Finding:
         return Finding(UNRECOGNISED, cause, line, GENERIC_FIX, GENERIC_RUNBOOK, file=self.file, number=number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_spark.doctor.log_lines import LogEntry
 
@@ -47,6 +47,10 @@ _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
 # A line of pydantic's message whose first line is missing.
 _DETAIL = re.compile(r"\s*(?:Value error|Assertion failed), \S")
+# The source under the last frame of a traceback that was cut there.
+_RAISES = re.compile(r"raise (?P<name>\w+)\(f?(?P<quote>[\"'])(?P<message>.+)(?P=quote)")
+# What a worker said, in the message of the process that waited for it (v1/executor/multiproc_executor.py).
+_FORWARDED = re.compile(r"Worker failed with error '(?P<message>.+?)'(?:, please|$)")
 _MARKS_BELOW = re.compile(r"[\s~^.]*$")  # what Python prints under a line of source
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -80,6 +84,13 @@ class Chain:
     def known(self) -> bool:
         """Return True if a signature explains one of the exceptions."""
         return any(raised.known for raised in self.raised)
+
+    def unwrapped(self) -> Chain:
+        """Return the chain with the message of a worker in place of the wrapper that has it."""
+        inner = [(raised, _FORWARDED.search(raised.line)) for raised in self.raised]
+        return Chain(
+            [replace(raised, line=match["message"]) if match else raised for raised, match in inner], self.count
+        )
 
 
 @dataclass(slots=True)
@@ -131,11 +142,14 @@ class Tracebacks:
         return max(cut, key=lambda last: last[1]) if cut else None
 
     def chains(self) -> list[Chain]:
-        """Return one chain per kind, in the order of their first lines."""
+        """Return one chain per kind, in the order of their first lines. Without any cause but the one that a wrapper
+        quotes, that one counts."""
         for stream in self._streams.values():
+            _end(stream)
             self._keep(stream.chain)
             stream.chain = None
-        return sorted(self._kinds.values(), key=lambda chain: chain.raised[0].number)
+        chains = sorted(self._kinds.values(), key=lambda chain: chain.raised[0].number)
+        return chains if any(chain.root for chain in chains) else [chain.unwrapped() for chain in chains]
 
     def lines(self) -> Iterator[str]:
         """Yield every exception line, chain by chain."""
@@ -195,6 +209,16 @@ class Tracebacks:
         # Ray prints the remote traceback within the message of its wrapper, so the cause follows.
         stream.open = stream.linked = "RayTaskError" in raised.line
         stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else bool(_UNFINISHED.search(raised.line))
+
+
+def _end(stream: _Stream) -> None:
+    """Take what the source of the last frame raises for the exception of a traceback that the log does not finish."""
+    match = _RAISES.match(stream.source)
+    if match and stream.frames and not stream.skipped and stream.chain is None:
+        line = f"{match['name']}: {match['message']}"
+        stream.chain = Chain([Raised(line, stream.last[1], frames=tuple(stream.frames))])
+        stream.frames.clear()
+        stream.open = False
 
 
 def alike(line: str) -> str:

@@ -30,7 +30,7 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 class HostResult:
     """The facts and the spec of one host. `spec` is None for an idle host, and if the inventory is refused (`refused`
     has the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result
-    of operator_lock.lives_here for the run that has locked the host."""
+    of spark_lock.lives for the run that has locked the host."""
 
     spec: Spec | None = None
     refused: str = ""

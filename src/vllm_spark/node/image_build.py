@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""The steps of a derived image, run by its Dockerfile inside the base image.
+"""Steps of a derived image. Its Dockerfile runs them inside the base image.
 
-    image_steps.py pip FILE             install pins (a line each); every other package keeps its version
-    image_steps.py overlay FILE FOLDER  put the *.py of FOLDER in a .tar.gz over those of the package vllm
-    image_steps.py patch FILE...        apply unified diffs, or see that they are there already
+    image_steps.py pip FILE             install the pins, one on a line; every other package keeps its version
+    image_steps.py overlay FILE FOLDER  replace sources of the package vllm by the *.py of FOLDER in a .tar.gz
+    image_steps.py patch FILE...        apply unified diffs; one that is applied already is reported
 
-A step that cannot be done as described ends the build, and its last line says why. What was done is in
-/etc/vllm-spark/derived.json of the image.
+A step that fails ends the build, and the last line has the reason. /etc/vllm-spark/derived.json of the image records
+the results.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ENGINE = "vllm"
 
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 NOTHING = "/dev/null"
-# What a unified diff of text cannot say, and this program does not do.
+# Changes that a unified diff of text cannot describe. They are refused.
 NOT_TEXT = re.compile(r"(GIT binary patch|Binary files |rename from |copy from )")
 
 
 class StepError(Exception):
-    """A step cannot be done; the message says why, with the values seen."""
+    """A step that cannot be done. The message has the reason and the values seen."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def record(step: str, done: object) -> None:
-    """Keep what a step has done, and say it."""
+    """Record the result of a step, and print it."""
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     RECORD.write_text(json.dumps({**known, step: done}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -63,12 +63,12 @@ def record(step: str, done: object) -> None:
 
 
 def canonical(name: str) -> str:
-    """A package's one name (PEP 503)."""
+    """Return the normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed() -> dict[str, str]:
-    """canonical name -> version of every package; of two with one name the one that is imported."""
+    """Return name -> version of every package. Of two with one name, the one that is imported counts."""
     importlib.invalidate_caches()
     found: dict[str, str] = {}
     for package in importlib.metadata.distributions():
@@ -78,43 +78,43 @@ def installed() -> dict[str, str]:
 
 
 def constraints(present: dict[str, str], pins: Sequence[str]) -> list[str]:
-    """A line for each package that must keep its version: all that no pin names."""
+    """Return a constraint for each package that no pin names, so that it keeps its version."""
     pinned = {canonical(re.split(r"[\[=]", pin)[0]) for pin in pins}
     return [f"{name}=={version}" for name, version in sorted(present.items()) if name not in pinned]
 
 
 def install(file: str) -> dict[str, str]:
-    """Install pins; returns what is new or has another version now. Raises StepError where pip cannot."""
+    """Install pins. Returns the packages that are new or have another version. Raises StepError if pip fails."""
     pins = Path(file).read_text(encoding="utf-8").split()
     before = installed()
     held = Path(file).with_suffix(".constraints")
     held.write_text("\n".join(constraints(before, pins)) + "\n", encoding="utf-8")
     words = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--constraint", str(held), *pins]
-    # A distribution's own Python asks not to be touched; this one belongs to the image.
+    # Debian marks its Python as managed by apt. This one belongs to the image.
     environment = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
     done = subprocess.run([sys.executable, "-m", "pip", "install", *words], env=environment, check=False)
     if done.returncode:
         raise StepError(
-            f"pip cannot add {' '.join(pins)} (above): either it does not get them, "
-            "or they would change a package that the base image has at another version"
+            f"pip cannot add {' '.join(pins)} (above): it cannot download them, "
+            "or they need another version of a package of the base image"
         )
     return {name: version for name, version in installed().items() if before.get(name) != version}
 
 
 def root_of(package: str) -> Path | None:
-    """The folder that a package lies in, found without importing it."""
+    """Return the folder that contains a package, without importing it."""
     found = importlib.util.find_spec(package)
     places = list(found.submodule_search_locations or []) if found else []
     return Path(places[0]).parent if places else None
 
 
 def read(path: Path) -> str:
-    """A text with its line ends as they are."""
+    """Return a text with its line ends unchanged."""
     return path.read_bytes().decode()
 
 
 def place(path: Path, content: str) -> None:
-    """Write a source, and drop the bytecode of the old one: some images never compare the two."""
+    """Write a source and remove its old bytecode, because some images never compare the two."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8", newline="")
     forget(path)
@@ -129,10 +129,10 @@ def forget(path: Path) -> None:
 
 
 def overlay(archive: str, folder: str) -> dict[str, object]:
-    """Put the sources of a folder in an archive over the engine's. Its compiled parts stay."""
+    """Replace the engine's sources by those of a folder in an archive. Compiled parts stay."""
     root = root_of(ENGINE)
     if root is None:
-        raise StepError(f"the base image has no package {ENGINE} to put the overlay over")
+        raise StepError(f"the base image has no package {ENGINE} for the overlay")
     count = 0
     with tarfile.open(archive, "r:gz") as opened:
         for member in opened:
@@ -144,7 +144,7 @@ def overlay(archive: str, folder: str) -> dict[str, object]:
                 place(root / ENGINE / inside.relative_to(folder), source.read().decode())
                 count += 1
     if not count:
-        raise StepError(f"the overlay's archive has no *.py in {folder}")
+        raise StepError(f"the archive of the overlay has no *.py in {folder}")
     return {"folder": folder, "files": count}
 
 
@@ -153,7 +153,7 @@ def overlay(archive: str, folder: str) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Hunk:
-    """One change: the lines before and after it, from line `start` (1 is the first) of the old file."""
+    """One change: its old and new lines, from line `start` of the old file (the first line is 1)."""
 
     number: int
     start: int
@@ -168,7 +168,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Change:
-    """All hunks of one file. An empty `old` is a file that comes, an empty `new` one that goes."""
+    """All hunks of one file. `old` is empty for a new file, `new` for a removed one."""
 
     old: str
     new: str
@@ -183,14 +183,14 @@ class Change:
 
 
 def patch(*files: str) -> dict[str, str]:
-    """Apply patches in order; returns file -> applied or already there. Raises StepError at the first that is
-    neither."""
+    """Apply patches in order. Returns file -> applied or already there. Raises StepError for the first one that
+    cannot be applied."""
     done = {}
     for file in files:
         changes = parse(read(Path(file)))
         name = Path(file).name
         if not changes:
-            raise StepError(f"{name} is no unified diff")
+            raise StepError(f"{name} is not a unified diff")
         try:
             written, state = results(changes), "applied"
         except StepError as forward:
@@ -210,14 +210,14 @@ def patch(*files: str) -> dict[str, str]:
 
 
 def parse(text: str) -> list[Change]:
-    """The changes of a unified diff, as `diff -u` and git write it. Raises StepError for what is no text change."""
+    """Return the changes of a unified diff of `diff -u` or git. Raises StepError for a change that is not text."""
     changes: list[Change] = []
     old = ""
     lines = deque(text.split("\n"))
     while lines:
         line = lines.popleft()
         if NOT_TEXT.match(line):
-            raise StepError(f"{line.strip()}: only changes of text are applied")
+            raise StepError(f"{line.strip()}: only changes of text can be applied")
         if line.startswith("--- "):
             old = _path(line)
         elif line.startswith("+++ "):
@@ -230,13 +230,13 @@ def parse(text: str) -> list[Change]:
 
 
 def _path(line: str) -> str:
-    """`--- a/vllm/x.py<TAB>date` -> `vllm/x.py`; nothing for /dev/null."""
+    """Return the path of a header: `--- a/vllm/x.py<TAB>date` -> `vllm/x.py`, and an empty text for /dev/null."""
     path = line[4:].partition("\t")[0].rstrip()
     return "" if path == NOTHING else path.partition("/")[2]
 
 
 def _hunk(number: int, header: re.Match[str], lines: deque[str], inside: bool) -> Hunk:
-    """Read one hunk. `inside`: it changes a file that is there before and after, and must then have context."""
+    """Read one hunk. With `inside` it changes a file that exists before and after, so it must have context."""
     wanted_old, wanted_new = (int(header[group] or 1) if header[group] != "0" else 0 for group in (2, 4))
     old: list[str] = []
     new: list[str] = []
@@ -257,12 +257,12 @@ def _hunk(number: int, header: re.Match[str], lines: deque[str], inside: bool) -
             new.append(f"{line[1:]}\n")
     leading, trailing = len(marks) - len(marks.lstrip(" ")), len(marks) - len(marks.rstrip(" "))
     if inside and not leading and not trailing:
-        raise StepError(f"hunk {number} has no context, so nobody can tell whether it is there already")
+        raise StepError(f"hunk {number} has no context, so whether it is applied already is unknown")
     return Hunk(number, int(header[1]), tuple(old), tuple(new), leading, trailing)
 
 
 def _cut_end(mark: str, old: list[str], new: list[str]) -> None:
-    """The last line read has no line break at its end."""
+    """Remove the line break of the last line that was read."""
     if mark in " -" and old:
         old[-1] = old[-1].rstrip("\n")
     if mark in " +" and new:
@@ -270,55 +270,55 @@ def _cut_end(mark: str, old: list[str], new: list[str]) -> None:
 
 
 def results(changes: Sequence[Change]) -> dict[Path, str | None]:
-    """What every file would hold, None for one that goes. Raises StepError with the file and the hunk."""
+    """Return the new text of every file, None for a removed one. Raises StepError with the file and the hunk."""
     written: dict[Path, str | None] = {}
     for change in changes:
         target = target_of(change.path)
         current = written.get(target, read(target) if target.is_file() else None)
         if (current is None) is bool(change.old):
-            raise StepError(f"{change.path} {'is there already' if current is not None else 'is not in the image'}")
+            raise StepError(f"{change.path} {'exists already' if current is not None else 'is not in the image'}")
         lines = applied(change, split(current or ""))
         if not change.new and lines:
-            raise StepError(f"{change.path} would keep {len(lines)} lines that the patch does not know")
+            raise StepError(f"{change.path} has {len(lines)} more lines than the patch removes")
         written[target] = "".join(lines) if change.new else None
     return written
 
 
 def target_of(path: str) -> Path:
-    """Where a patched file lies: its first folder is a package of the image."""
+    """Return the path of a patched file, whose first folder is a package of the image."""
     parts = PurePosixPath(path).parts
     if not parts[1:] or ".." in parts:
-        raise StepError(f"{path or 'a file without a name'} is in no package of the image")
+        raise StepError(f"{path or 'a file without a name'} is not in a package of the image")
     root = root_of(parts[0])
     if root is None:
-        raise StepError(f"{path}: the image has no package {parts[0]}; leave its part out of the patch")
+        raise StepError(f"{path}: the image has no package {parts[0]}; remove its part from the patch")
     return root.joinpath(*parts)
 
 
 def split(text: str) -> list[str]:
-    """Lines with their ends; only a line feed ends one."""
+    """Return the lines with their ends. Only a line feed ends a line."""
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
 def applied(change: Change, lines: list[str]) -> list[str]:
-    """The file's lines after every hunk. A hunk may have moved; its lines may not have changed (no fuzz)."""
+    """Return the lines of a file after every hunk. A hunk may have moved, but its lines must be the same (no fuzz)."""
     result: list[str] = []
     done = moved = 0
     for hunk in change.hunks:
         wanted = max(hunk.start - (1 if hunk.old else 0), 0) + moved
         at = find(hunk, lines, done, wanted)
         if at is None:
-            raise StepError(f"{change.path}, hunk {hunk.number} (line {hunk.start}): its lines are not there")
+            raise StepError(f"{change.path}, hunk {hunk.number} (line {hunk.start}): its lines are not in the file")
         result += [*lines[done:at], *hunk.new]
         done, moved = at + len(hunk.old), at - wanted + moved
     return [*result, *lines[done:]]
 
 
 def find(hunk: Hunk, lines: list[str], since: int, wanted: int) -> int | None:
-    """Where a hunk's old lines are, nearest to where it says. Without context before or after it stands at the file's
-    own start or end, as for git."""
+    """Return the place of a hunk's old lines that is nearest to its line number, or None. Without context before or
+    after them, the place is the start or the end of the file, as for git."""
     last = len(lines) - len(hunk.old)
     candidates: Sequence[int] = range(since, last + 1)
     if not hunk.trailing:

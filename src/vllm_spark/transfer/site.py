@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document, Facts
@@ -75,6 +75,13 @@ def _mounted(recipe: Document) -> dict[str, str]:
     return {mount["path"]: mount["sha256"] for mount in mounts if not is_taken(mount["path"])}
 
 
+class CopyRound(TypedDict):
+    """What one Spark serves and fetches in one round of copies. A server without sources is not started."""
+
+    server: FileServerRequest
+    fetches: list[PeerRequest]
+
+
 @dataclass(slots=True)
 class PullSteps:
     """Steps of one Spark: requests to the jobs of transfer/jobs.py. A step that is not needed is empty.
@@ -87,13 +94,18 @@ class PullSteps:
     hub_fetch: HubRequest = field(default_factory=HubRequest)
     hub_fetch_argv: list[str] = field(default_factory=list)
     bundle_fetch: PeerRequest = field(default_factory=PeerRequest)
-    file_server: FileServerRequest = field(default_factory=FileServerRequest)
-    peer_fetches: list[PeerRequest] = field(default_factory=list)
+    copy_rounds: list[CopyRound] = field(default_factory=list)  # as many on each Spark, and each at the same time
     lines: list[str] = field(default_factory=list)
 
     def pulled_images(self) -> set[str]:
         """Return the images that these steps pull."""
         return {pull["image"] for pull in [*self.bundle_pulls, *self.images.pulls, *self.images.takes]}
+
+    def copy_round(self, number: int) -> CopyRound:
+        """Return a round of copies by its number, which begins at 0."""
+        while len(self.copy_rounds) <= number:
+            self.copy_rounds.append({"server": FileServerRequest(), "fetches": []})
+        return self.copy_rounds[number]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

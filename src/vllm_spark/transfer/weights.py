@@ -31,20 +31,31 @@ RUN_JOB = (
 def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> None:
     """Add the weights to the steps of every host."""
     for model in models([spec for specs in site.specs.values() for spec in specs]):
-        hosts = [host for host, specs in site.specs.items() if model in models(specs)]
-        senders = [host for host in hosts if site.is_complete(host, model)]
-        for host in hosts:
-            if host in senders:
-                continue
-            sender = next((other for other in senders if _can_send(site, steps, other, host)), "")
-            if sender:
-                _fetch_from_peer(site, steps, model, (sender, host))
-            else:
-                senders.append(host)
-                _fetch_from_outside(site, steps[host], model, host)
+        _plan_model(site, steps, model)
+    rounds = max((len(own.copy_rounds) for own in steps.values()), default=0)
     for host, own in steps.items():
+        if rounds:
+            own.copy_round(rounds - 1)
         if own.hub_fetch:
             own.hub_fetch_argv = hub_fetch_argv(site.specs[host][0].image, site.hub(host))
+
+
+def _plan_model(site: PullSite, steps: Mapping[str, PullSteps], model: PulledModel) -> None:
+    """Copy a model as a tree: a Spark serves one other in a round, and each that has it serves in the next round."""
+    hosts = [host for host, specs in site.specs.items() if model in models(specs)]
+    # The next round in which a Spark can serve the model.
+    ready = {host: 0 for host in hosts if site.is_complete(host, model)}
+    for host in hosts:
+        if host in ready:
+            continue
+        senders = [other for other, number in ready.items() if _can_send(site, steps, (other, host), number)]
+        if senders:
+            sender = min(senders, key=ready.__getitem__)
+            _fetch_from_peer(site, steps, model, (sender, host), ready[sender])
+            ready[sender] = ready[host] = ready[sender] + 1
+        else:
+            _fetch_from_outside(site, steps[host], model, host)
+            ready[host] = 0
 
 
 def hub_fetch_argv(image: str, hub_dir: str) -> list[str]:
@@ -61,25 +72,26 @@ def hub_fetch_argv(image: str, hub_dir: str) -> list[str]:
     ]
 
 
-def _can_send(site: PullSite, steps: Mapping[str, PullSteps], sender: str, receiver: str) -> bool:
-    """Return True if a fabric joins the two. A server has one address, so it serves only one of two fabrics."""
-    address = site.address(sender, receiver)
-    return bool(address) and steps[sender].file_server.get("address", address) == address
+def _can_send(site: PullSite, steps: Mapping[str, PullSteps], route: tuple[str, str], number: int) -> bool:
+    """Return True if a fabric joins sender and receiver. A server has one address, so it serves only one of two
+    fabrics in a round."""
+    address = site.address(*route)
+    return bool(address) and steps[route[0]].copy_round(number)["server"].get("address", address) == address
 
 
 def _fetch_from_peer(
-    site: PullSite, steps: Mapping[str, PullSteps], model: PulledModel, route: tuple[str, str]
+    site: PullSite, steps: Mapping[str, PullSteps], model: PulledModel, route: tuple[str, str], number: int
 ) -> None:
     sender, receiver = route
     address = site.address(sender, receiver)
-    server = steps[sender].file_server
+    server, fetches = steps[sender].copy_round(number)["server"], steps[receiver].copy_round(number)["fetches"]
     server.update({"address": address, "port": WEIGHTS_PORT, "hub": site.hub(sender)})
     if model.ref() not in server.setdefault("sources", []):
         server["sources"].append(model.ref())
-    request = next((entry for entry in steps[receiver].peer_fetches if entry["sender"] == sender), None)
+    request = next((entry for entry in fetches if entry["sender"] == sender), None)
     if request is None:
         request = PeerRequest(address=address, port=WEIGHTS_PORT, sender=sender, hub=site.hub(receiver), sources=[])
-        steps[receiver].peer_fetches.append(request)
+        fetches.append(request)
     request["sources"].append(model.ref())
     steps[receiver].lines.append(f"{model} comes from {sender}, over the fabric{_unproven(model)}")
 

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,13 +78,25 @@ def read_public_key(file: Path) -> Key:
 
 
 def known_keys(file: Path, name: str) -> dict[str, str]:
-    """Return type -> blob of the host keys that a known_hosts file has for a name."""
-    from paramiko import HostKeys  # noqa: PLC0415  0.4 s that other commands need not pay
+    """Return type -> blob of the host keys that a known_hosts file has for a name.
 
-    if not file.exists():
-        return {}
-    entries = HostKeys(str(file)).lookup(name) or {}
-    return {type_: key.get_base64() for type_, key in entries.items() if key is not None}
+    A line that paramiko cannot read is left out. So is a line with a marker (@cert-authority, @revoked).
+    """
+    from paramiko import HostKeys, SSHException  # noqa: PLC0415  0.4 s that other commands need not pay
+    from paramiko.hostkeys import HostKeyEntry, InvalidHostKey  # noqa: PLC0415
+
+    known: dict[str, str] = {}
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []:
+        entries = HostKeys()
+        with suppress(SSHException, InvalidHostKey):
+            entry = None if line.startswith(("@", "#")) else HostKeyEntry.from_line(line.strip())
+            if entry is not None and entry.key is not None:
+                for host in entry.hostnames or []:
+                    entries.add(host, entry.key.get_name(), entry.key)
+        known.update(
+            {type_: key.get_base64() for type_, key in (entries.lookup(name) or {}).items() if type_ not in known}
+        )
+    return known
 
 
 def add_known_keys(file: Path, name: str, keys: Sequence[Key]) -> int:

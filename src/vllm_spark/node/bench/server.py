@@ -19,6 +19,9 @@ from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
 
 TIMEOUT_S = 30.0
+# A reply without an end must not fill the memory. The largest one, /metrics of a busy engine, has about 200 kB.
+MAX_REPLY_BYTES = 16 << 20
+MAX_QUOTED_BYTES = 4 << 10
 READ_INTERVAL_S = 1.0
 SETTLE_S = 3.0
 SETTLE_INTERVAL_S = 0.05
@@ -154,11 +157,13 @@ def _read(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) 
     request = urllib.request.Request(endpoint.url(path), data, headers)  # noqa: S310 - the operator's own URL
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
-            content: bytes = response.read()
-            return content
+            content: bytes = response.read(MAX_REPLY_BYTES + 1)
     except urllib.error.HTTPError as error:
-        quoted = trace.quote(error.read())
+        quoted = trace.quote(error.read(MAX_QUOTED_BYTES))
         raise ServerError(f"{endpoint.url(path)} answers {error.code}: {quoted}") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ServerError(f"{endpoint.url(path)} does not answer: {reason}") from error
+    if len(content) > MAX_REPLY_BYTES:
+        raise ServerError(f"{endpoint.url(path)} answers with more than {MAX_REPLY_BYTES} bytes")
+    return content

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import urllib.parse
 
-# Registries whose token service has another site, from their own challenges.
-ELSEWHERE = {"registry-1.docker.io": ("auth.docker.io",), "nvcr.io": ("authn.nvidia.com",)}
-PUBLIC = re.compile(r"[^.]+|[a-z]{1,3}\.[a-z]{2}")  # com, or such as co.uk
+# Registries whose token service has a host beside or above their own, from their own challenges. A common parent domain
+# is no proof: customers of azurecr.io, github.io or amazonaws.com share one.
+ELSEWHERE = {
+    "docker.elastic.co": "docker-auth.elastic.co",
+    "nvcr.io": "authn.nvidia.com",
+    "registry-1.docker.io": "auth.docker.io",
+    "registry.digitalocean.com": "api.digitalocean.com",
+    "registry.gitlab.com": "gitlab.com",
+}
 
 
 def objection(realm: str, registry: str, *, login: bool) -> str:
@@ -25,24 +29,6 @@ def objection(realm: str, registry: str, *, login: bool) -> str:
     same = bool(host) and host == own
     if service.scheme != "https" and not (service.scheme == "http" and source.scheme == "http" and same):
         return "does not use https"
-    if login and not (same or host in ELSEWHERE.get(own, ()) or _same_site(host, own)):
+    if login and not (same or host.endswith(f".{own}") or ELSEWHERE.get(own) == host):
         return f"is not of the site of {own}, and would get this machine's login"
     return ""
-
-
-def _same_site(host: str, own: str) -> bool:
-    """Return True if one name is below the other, or both are below the same domain of an owner."""
-    if _is_address(host) or _is_address(own):
-        return False
-    if host.endswith(f".{own}"):
-        return True
-    parent = own.partition(".")[2]
-    return bool(parent) and host.partition(".")[2] == parent and not PUBLIC.fullmatch(parent)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -25,6 +25,9 @@ from vllm_spark.node.pull.peer_server import PeerLogin
 TIMEOUT_S = 30.0
 MAX_REPLY_BYTES = 4 << 20
 DOCKER_HUB, DOCKER_HUB_URL = "docker.io", "https://registry-1.docker.io"
+# A parameter of a challenge; some registries leave the quotes out.
+PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')
+TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)  # RFC 6750, section 2.1
 DOCKER_CONFIG = Path.home() / ".docker" / "config.json"
 # The certificates of registries that Docker itself accepts: HOST/*.crt.
 DOCKER_CERTS = Path("/etc/docker/certs.d")
@@ -96,24 +99,40 @@ class Upstream:
         return {"Authorization": self.login} if self.login else {}
 
     def _answer(self, challenge: str) -> str:
-        """Return the Authorization header for a challenge (distribution.github.io/distribution/spec/auth/token)."""
+        """Return the Authorization header for a challenge (distribution.github.io/distribution/spec/auth/token).
+
+        Raises BlobError.
+        """
         kind, _, parameters = challenge.partition(" ")
-        fields = dict(re.findall(r'(\w+)="([^"]*)"', parameters))
+        fields = {name: quoted or bare for name, quoted, bare in PARAMETER.findall(parameters)}
         password = _docker_login(self.host)
         if kind.lower() == "basic" and password:
             return f"Basic {password}"
-        if kind.lower() != "bearer" or "realm" not in fields:
+        realm = fields.get("realm", "")
+        if kind.lower() != "bearer" or not realm:
             raise BlobError(f"{self.url} requires the login {challenge[:100]!r}, and this host has none")
-        if why := token_service.objection(fields["realm"], self.url, login=bool(password)):
-            raise BlobError(f"the token service {fields['realm'][:100]!r} of {self.url} {why}")
-        scope = fields.get("scope", f"repository:{self.repository}:pull")
-        query = urllib.parse.urlencode({"service": fields.get("service", ""), "scope": scope})
-        request = urllib.request.Request(f"{fields['realm']}?{query}")  # noqa: S310
-        if password:
-            request.add_unredirected_header("Authorization", f"Basic {password}")
-        with self._opener.open(request, timeout=TIMEOUT_S) as response:
-            reply = json.loads(response.read(MAX_REPLY_BYTES))
-        return f"Bearer {reply.get('token') or reply.get('access_token')}"
+        if why := token_service.objection(realm, self.url, login=bool(password)):
+            raise BlobError(f"the token service {realm[:100]!r} of {self.url} {why}")
+        query = {"service": fields.get("service"), "scope": fields.get("scope") or f"repository:{self.repository}:pull"}
+        words = urllib.parse.urlencode({name: value for name, value in query.items() if value})
+        token = _token(f"{realm}{'&' if '?' in realm else '?'}{words}", password, self._opener)
+        if not token:
+            raise BlobError(f"the token service {realm[:100]!r} of {self.url} gives no token")
+        return f"Bearer {token}"
+
+
+def _token(url: str, password: str, opener: urllib.request.OpenerDirector) -> str:
+    """Return the token that a service gives, or an empty string if its reply has none."""
+    request = urllib.request.Request(url)  # noqa: S310  token_service has judged it
+    if password:
+        request.add_unredirected_header("Authorization", f"Basic {password}")
+    with opener.open(request, timeout=TIMEOUT_S) as response:
+        body = response.read(MAX_REPLY_BYTES + 1)
+    with suppress(ValueError, AttributeError, RecursionError):
+        reply = json.loads(body) if len(body) <= MAX_REPLY_BYTES else {}
+        token = str(reply.get("token") or reply.get("access_token") or "")
+        return token if TOKEN.fullmatch(token) else ""
+    return ""
 
 
 def registry_url(host: str, engine: Mapping[str, Any]) -> str:
