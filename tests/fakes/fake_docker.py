@@ -86,7 +86,7 @@ class Engine:
 
         if self.fault == "silent":
             threading.Event().wait(2)
-        elif self.fault and self.fault != "cut":
+        elif self.fault not in {"", "cut", "other manifest"}:
             raise PullError(self.fault)
         yield {"status": f"Pulling from {repository}", "id": reference}
         content = get("manifests", reference)
@@ -168,6 +168,8 @@ class Engine:
         if self.fault == "cut":
             raise ConnectionResetError
         call("PUT", f"/v2/{repository}/manifests/{tag}", content)
+        if self.fault == "other manifest":
+            call("PUT", f"/v2/{repository}/manifests/{tag}", content + b" ")
         yield {"progressDetail": {}, "aux": {"Tag": tag, "Digest": digest_of(content), "Size": len(content)}}
 
 

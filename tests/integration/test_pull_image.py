@@ -237,9 +237,15 @@ def test_a_push_asks_a_registry_that_is_down_once(engine: Engine, tmp_path: Path
     assert {*map(digest_of, image.layers)} < names
 
 
-def test_a_push_that_is_cut_fails(engine: Engine, tmp_path: Path, image: Image) -> None:
-    engine.fault = "cut"
-    with pytest.raises(JobError, match="ended without a manifest"):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("cut", "Docker pushed no manifest, and none arrived"), ("other manifest", "Docker pushed sha256:.* arrived")],
+)
+def test_a_push_that_is_not_dockers_fails(
+    engine: Engine, tmp_path: Path, image: Image, fault: str, message: str
+) -> None:
+    engine.fault = fault
+    with pytest.raises(JobError, match=message):
         push(engine, image, tmp_path / "cache", "")
 
 

@@ -141,13 +141,15 @@ def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> Push
         cache = BlobCache(Path(request["folder"]), upstream_of(request["upstream"]))
         cache.create()
         progress.enter("taking the built layers from Docker", 0)
-        uploads = Uploads(cache)
+        uploads, sent = Uploads(cache), ""
         with _loopback(name, cache, {}, uploads) as server:
-            for _ in docker_engine.push(str(name), name.tag, stop):
-                pass
+            for event in docker_engine.push(str(name), name.tag, stop):
+                sent = str((event.get("aux") or {}).get("Digest", sent))
         uploads.remove_unfinished()
-        if not (digest := server.tags.get(name.tag)):
-            raise EngineError(f"Docker's answer ended without a manifest. {server.fault}")
+        digest = server.tags.get(name.tag, "")
+        # Another process of this host can write to the port, but not to Docker's answer.
+        if not digest or digest != sent:
+            raise EngineError(f"Docker pushed {sent or 'no manifest'}, and {digest or 'none'} arrived. {server.fault}")
         return {"image": image, "digest": digest}
 
 
