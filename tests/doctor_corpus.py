@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import yaml
 
 from vllm_spark.doctor import command
 from vllm_spark.doctor.diagnosis import judge
-from vllm_spark.doctor.findings import Finding
+from vllm_spark.doctor.findings import Finding, Judgement
+from vllm_spark.doctor.log import Log
 
 DATA = Path(__file__).parent / "data"
 FAILED = DATA / "doctor-logs"
@@ -53,8 +55,7 @@ class Case:
 
     def verdict(self) -> tuple[str, Finding | None]:
         """Return the verdict on the doctor's first finding, and that finding."""
-        logs = [command.read(str(self.file))]
-        judgement = judge(logs)
+        logs, judgement = _judged(self.file)
         fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
         warned = [finding for finding in judgement.findings if finding.signature in self.expected]
         first = next(iter([*fatal, *judgement.unrecognised, *warned]), None)
@@ -69,6 +70,12 @@ class Case:
             verdict = "right cause" if not self.expected else "right line"
             return verdict if unrecognised else "wrong cause", first
         return "wrong cause", first
+
+
+@cache
+def _judged(file: Path) -> tuple[list[Log], Judgement]:
+    logs = [command.read(str(file))]
+    return logs, judge(logs)
 
 
 def cases() -> Iterator[Case]:

@@ -62,6 +62,22 @@ def unrecognised(lines: list[str]) -> list[Finding]:
     return log.unrecognised()
 
 
+@pytest.mark.parametrize(
+    ("uds", "error", "cause"),
+    [
+        ("'uds': '/api/api.sock', ", "[Errno 30] Read-only file system: '/root/.x'", "the root of a closed engine"),
+        ("", "[Errno 30] Read-only file system: '/root/.x'", "a file system of this Spark refuses"),
+        ("'uds': '/api/api.sock', ", "[Errno 5] Input/output error", "a file system of this Spark refuses"),
+    ],
+)
+def test_a_closed_engine_that_writes_outside_of_its_folders(uds: str, error: str, cause: str) -> None:
+    finding = root_cause(
+        [f"non-default args: {{{uds}'model': 'm'}}", "EngineCore failed to start.", f"OSError: {error}"]
+    )
+    assert finding is not None
+    assert finding.cause.startswith(cause)
+
+
 def test_free_memory_with_the_numbers() -> None:
     finding = root_cause(read("31b-nvfp4.not-enough-free-memory.serve.log"))
     assert finding is not None

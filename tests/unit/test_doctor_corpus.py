@@ -14,6 +14,7 @@ from vllm_spark.doctor import command
 from vllm_spark.doctor.areas import area_of, areas
 from vllm_spark.doctor.diagnosis import judge, root_cause
 from vllm_spark.doctor.families import Family, classify, families
+from vllm_spark.doctor.findings import Finding
 from vllm_spark.doctor.log import Log
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
@@ -103,16 +104,27 @@ def test_a_fix_depends_on_what_failed(line: str, frames: list[str], family: str 
 LINES = yaml.safe_load((Path(__file__).parents[1] / "data" / "doctor-lines.yml").read_text(encoding="utf-8"))
 
 
-def first(*lines: str) -> str:
+def first_finding(*lines: str) -> Finding | None:
     log = Log()
     log.read("\n".join(lines) + "\n")
     judgement = judge([log])
-    return next((finding.signature for finding in (*judgement.findings, *judgement.unrecognised)), "")
+    return next(iter((*judgement.findings, *judgement.unrecognised)), None)
+
+
+def first(*lines: str) -> str:
+    finding = first_finding(*lines)
+    return finding.signature if finding else ""
 
 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: row["text"].strip().splitlines()[-1][:50])
 def test_a_message_leads_to_its_cause(row: dict[str, str]) -> None:
-    assert first(*row["text"].splitlines()) == row["expected"]
+    finding = first_finding(*row["text"].splitlines())
+    assert (finding.signature if finding else "") == row["expected"]
+    if finding:
+        assert row.get("line", "") in finding.line
+        assert row.get("cause", "") in finding.cause
+        assert row.get("fix", "") in finding.fix
+        assert row.get("not_in_fix", "\n") not in finding.fix
 
 
 @pytest.mark.parametrize("area", areas(), ids=lambda area: area["id"])

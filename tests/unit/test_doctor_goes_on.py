@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vllm_spark.doctor import command
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.log import Log
 
@@ -51,6 +52,26 @@ def test_an_error_counts_unless_the_server_answers_after_it(text: str, failed: b
 )
 def test_the_last_complaint_of_a_start_is_never_an_all_clear(text: str, lines: list[str]) -> None:
     assert [line for _, line in findings(text)] == lines
+
+
+REFUSED = 'INFO:     127.0.0.1:58412 - "POST /v1/completions HTTP/1.1" 404 Not Found\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        (STARTED + REFUSED * 2, "; 2 of 2 requests were refused, first at a.log:2"),
+        (STARTED + REFUSED + ANSWER * 2, "log"),
+        (STARTED + REFUSED + "vllm-spark: launch 01\n" + STARTED + ANSWER, "log"),
+    ],
+    ids=["all", "one of three", "in an earlier start"],
+)
+def test_a_server_that_refuses_its_requests_is_no_all_clear(text: str, end: str) -> None:
+    log = Log("a.log")
+    log.read(text)
+    [line] = command.lines(judge([log]), [log])
+    assert line.startswith("no finding in ")
+    assert line.endswith(end)
 
 
 WORKER = "RuntimeError: Worker failed with error '{}', please check the stack trace above for the root cause\n"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,17 +19,52 @@ _OUTER = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the type of an exception says, in any area. Its texts are str.format templates."""
+
+    line: re.Pattern[str]
+    cause: str
+    fix: str
+
+
 @cache
 def areas() -> tuple[dict[str, Any], ...]:
     """Load the areas. Raises KeyError or TypeError on a malformed file."""
-    text = resources.files("vllm_spark.doctor").joinpath("areas.yml").read_text(encoding="utf-8")
-    return tuple(yaml.safe_load(text)["areas"])
+    return tuple(_file()["areas"])
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """Load the kinds. Raises KeyError, TypeError or re.error on a malformed file."""
+    return tuple(Kind(re.compile(kind["line"]), kind["cause"], kind["fix"]) for kind in _file()["kinds"])
+
+
+def kind_texts(area: str, line: str, frames: Sequence[str], sentence: str) -> tuple[str, str] | None:
+    """Return cause and fix of an exception of an area by its type, or None if its type says nothing."""
+    fields = next(entry for entry in areas() if entry["id"] == area)
+    for kind in kinds() if "part" in fields else ():
+        if match := kind.line.search(line):
+            values = match.groupdict() | {"part": fields["part"], "package": _package(frames), "sentence": sentence}
+            return kind.cause.format(**values), kind.fix.format(fix=fields["fix"])
+    return None
 
 
 def area_of(frames: Sequence[str]) -> str:
     """Return the id of the area of the innermost frame that has one, or an empty text. A frame is "file function"."""
+    return next((_area(place) for place in _places(frames)), "")
+
+
+def _package(frames: Sequence[str]) -> str:
+    """Return the package of the innermost frame of an area."""
+    name = next(_places(frames), "vllm/").partition("/")[0].partition(" ")[0].removesuffix(".py")
+    return "vLLM" if name == "vllm" else name
+
+
+def _places(frames: Sequence[str]) -> Iterator[str]:
+    """Yield the frames of areas from the package's name on, the innermost one first."""
     places = (_PACKAGES.sub("", frame, count=1) for frame in reversed(frames))
-    return next(filter(None, (_area(place) for place in places if not _OUTER.match(place))), "")
+    return (place for place in places if not _OUTER.match(place) and _area(place))
 
 
 def area_by_words(line: str) -> str:
@@ -40,6 +76,13 @@ def area_by_words(line: str) -> str:
 
 def _area(place: str) -> str:
     return next((area for pattern, area in _prefixes() if pattern.match(place)), "")
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = resources.files("vllm_spark.doctor").joinpath("areas.yml").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
 
 
 @cache

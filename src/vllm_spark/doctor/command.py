@@ -131,9 +131,8 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         return
     if not judgement.findings and not judgement.unrecognised:
         stops = [f"{log.file}:{log.stopped}" for log in logs if log.stopped]
-        yield f"no finding in {amount}" + (
-            f"; the server was stopped from outside: {', '.join(stops)}" if stops else ""
-        )
+        stopped = [f"the server was stopped from outside: {', '.join(stops)}"] if stops else []
+        yield "; ".join([f"no finding in {amount}", *stopped, *(log.refusals for log in logs if log.refusals)])
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
     yield from _numbered(fatal, 1)

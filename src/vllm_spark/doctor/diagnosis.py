@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vllm_spark.doctor.families import families
 from vllm_spark.doctor.findings import Finding, Judgement, without_areas
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.signatures import SEVERITIES, signatures
@@ -34,10 +33,34 @@ def root_cause(lines: Sequence[str]) -> Finding | None:
 def judge(logs: Iterable[Log]) -> Judgement:
     """Return the findings of several logs, root cause first, with one entry per log that shows it."""
     logs = list(logs)
-    ids = [*(signature.id for signature in signatures()), *(family.id for family in families())]
-    order = {finding_id: place for place, finding_id in enumerate(ids)}
+    order = {signature.id: place for place, signature in enumerate(signatures())}
+    # The order of the other causes is that of their log.
     findings = sorted(
         without_areas([finding for log in logs for finding in log.findings()]),
-        key=lambda finding: (SEVERITIES.index(finding.severity), order[finding.signature], finding.number),
+        key=lambda finding: (SEVERITIES.index(finding.severity), order.get(finding.signature, len(order))),
     )
-    return Judgement(tuple(findings), tuple([finding for log in logs for finding in log.unrecognised()][:_REPORTED]))
+    unknown = [finding for log in logs for finding in log.unrecognised()]
+    if (first := _first_exception(logs, findings)) in unknown:
+        findings.insert(0, first)
+        unknown.remove(first)
+    return Judgement(tuple(findings), tuple(unknown[:_REPORTED]))
+
+
+def _first_exception(logs: Sequence[Log], findings: Sequence[Finding]) -> Finding | None:
+    """Return the exception that no signature knows and that is above every consequence and symptom of its log, if
+    there are only such findings: it comes first."""
+    fatal = [finding for finding in findings if finding.severity != "warning"]
+    if not fatal or any(finding.severity == "cause" for finding in fatal):
+        return None
+    known = [signature.pattern for signature in signatures() if signature.id in {other.signature for other in fatal}]
+    exceptions = [
+        found for log in logs if (found := log.exception()) and not any(pattern.search(found.line) for pattern in known)
+    ]
+    return next(
+        (
+            found
+            for found in exceptions
+            if all(found.number < other.number for other in fatal if other.file == found.file)
+        ),
+        None,
+    )

@@ -16,6 +16,7 @@ DOCKER_ERROR = re.compile(
 )
 NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 WORKER_FAILED = "a worker of the engine failed, and no signature knows what it said"
+NOTHING = "NoneType: None"  # the traceback of a logger outside of an exception
 LOGGED = "the engine logged an error that no signature knows"
 SERVING = "Application startup complete."
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
@@ -29,8 +30,10 @@ STOP_COMPLETE = "Application shutdown complete."  # uvicorn
 # The first lines of a start: of the launch, of systemd, of the engine (0.11 to 0.32), and of a start that is refused.
 STARTED = re.compile(
     r"vllm-spark: launch |Start(?:ing|ed) vllm(?:@\S+)?\.service|vLLM API server version |non-default args: "
-    r"|Automatically detected platform |Resolved architecture: |usage: vllm |docker: |Error response from daemon: "
+    r"|usage: vllm |docker: |Error response from daemon: "
 )
+# Every process of a start has these lines, so that they begin one only after the end of an earlier one.
+STARTED_OR_WITHIN = re.compile(r"Automatically detected platform |Resolved architecture: ")
 # A frame of a C++ stack trace names the exception's type in its function.
 NATIVE_FRAME = re.compile(r"frame #\d+: ")
 FATAL = frozenset({"ERROR", "CRITICAL"})
@@ -48,11 +51,19 @@ ENDED = re.compile(
     r" (?!130|143)-?[1-9]|Exited \((?!130|143)[1-9]|\(core dumped\)|Segmentation fault|Fatal Python error"
     r"|terminate called (?:after|without)|died unexpectedly|Bus error"
 )
+# What a process that ends still logs without an error.
+ENDING = re.compile(
+    r"(?i)shut|exit|terminat|clean|destroy|abort|stopp|dumping|leaked|kill|died|\bfail|traceback|finished server"
+)
+ENDED_WITHOUT = "a process of the engine ended without a reason in the log"
 ENDED_CAUSE = "the log ends in a failure, and its cause is not in these lines"
 # What a program without levels prints before it ends. Only the last lines of a start that never served count.
 LAST_WORDS = re.compile(
-    r"(?i)\b(?:error|invalid|not (?:a )?valid|failed|refused|denied|cannot|unable to|no such|not found|must be)\b"
+    r"(?i)\b(?:error|invalid|not (?:a )?valid|failed|refused|denied|cannot|unable to|no such|not found|must be"
+    r"|kill(?:ed|ing)?|terminated|abort(?:ed|ing)?|timed out)\b"
 )
+KILLED = re.compile(r"(?i)\b(?:kill(?:ed|ing)?|terminated)\b")
+KILLED_CAUSE = "something outside of the engine ended it before the server started, as this line says"
 LAST_WORDS_CAUSE = "the log ends before the server started, and this is its last complaint"
 LAST_WORDS_LINES = 20
 # Without a signature, only a block with one of these can hold an error. " E " and " F " are raylet's levels.
@@ -95,6 +106,8 @@ MARKS = (
         "detected platform",
         "Resolved arch",
     ),
+    *(" Bad Request", " Not Found", " Unprocessable", " Too Many", " Unauthorized"),
+    *("KILL", "kill", "Kill", "imed out", "aborted", "Aborted"),
     *("nvalid", "not valid", "unknown ", "efused", "enied", "annot ", "nable to", "o such ", "ust be"),
     *("usage: ", "Segmentation", "Value error, ", "Assertion failed, ", '"MESSAGE":[', '"MESSAGE": ['),
 )

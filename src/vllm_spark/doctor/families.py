@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.doctor.areas import area_by_words, area_of, areas
+from vllm_spark.doctor.areas import area_by_words, area_of, areas, kind_texts
 
 _NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
 _LINE = 2000  # characters of a line that are searched
@@ -71,8 +71,8 @@ def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> D
     line = line[:_LINE]
     joined = "\n".join(frames)
     early = _first(line, joined, raised=raised, after_areas=False)
-    late = early or _of_area(area_of(frames), line) or _first(line, joined, raised=raised, after_areas=True)
-    return late or (_of_area(area_by_words(line), line) if raised else None)
+    late = early or _of_area(area_of(frames), line, frames) or _first(line, joined, raised=raised, after_areas=True)
+    return late or (_of_area(area_by_words(line), line, frames) if raised else None)
 
 
 def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagnosis | None:
@@ -83,16 +83,21 @@ def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagno
     return None
 
 
-def _of_area(area: str, line: str) -> Diagnosis | None:
+def _of_area(area: str, line: str, frames: Sequence[str]) -> Diagnosis | None:
     if not area:
         return None
     family = next(family for family in families() if family.id == area)
+    if texts := kind_texts(area, line, frames, sentence(line)):
+        return Diagnosis(family, _one_line(texts[0]), texts[1])
     return _diagnosis(family, family.rules[0], {"sentence": sentence(line)})
 
 
 def _diagnosis(family: Family, rule: Rule, values: dict[str, str]) -> Diagnosis:
-    cause = " ".join(rule.cause.format(**values).split()).rstrip(".:")
-    return Diagnosis(family, cause, " ".join(rule.fix.format(**values).split()))
+    return Diagnosis(family, _one_line(rule.cause.format(**values)), " ".join(rule.fix.format(**values).split()))
+
+
+def _one_line(cause: str) -> str:
+    return " ".join(cause.split()).rstrip(".:")
 
 
 def sentence(line: str) -> str:
@@ -112,7 +117,7 @@ def families() -> tuple[Family, ...]:
 
 
 def _area(entry: dict[str, Any]) -> Family:
-    fields = {name: value for name, value in entry.items() if name not in {"paths", "words", "cause", "fix"}}
+    fields = {name: value for name, value in entry.items() if name not in {"paths", "words", "part", "cause", "fix"}}
     # The cause within an area is unknown, so that a second start may succeed.
     return Family(**fields, rules=(Rule(entry["cause"], entry["fix"]),), transient=True)
 

@@ -45,21 +45,29 @@ class Judgement:
 
 
 def without_areas(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of areas if another one names a cause or a consequence. After a symptom an area
-    is a symptom too.
+    """Return the findings without those of areas that another one explains: a cause, or an earlier consequence of the
+    same log. After a symptom of the same log an area is a symptom too.
 
-    An area says that its cause is unknown. The exception of a lost worker, for example, is raised in the engine's area.
+    An area names only a part of the engine. The exception of a lost worker, for example, is raised in the engine's
+    area.
     """
     precise = [finding for finding in findings if not finding.signature.startswith(AREA)]
-    severities = {finding.severity for finding in precise}
-    if severities & {"cause", "consequence"}:
+    if any(finding.severity == "cause" for finding in precise):
         return precise
-    symptoms = [finding.number for finding in precise if finding.severity == "symptom"]
-    if not symptoms:
-        return list(findings)
     areas = [finding for finding in findings if finding.signature.startswith(AREA)]
-    late = [replace(area, severity="symptom") if area.number > min(symptoms) else area for area in areas]
-    return [*precise, *late]
+    areas = [area for area in areas if not _follows(area, precise, "consequence")]
+    return [
+        *precise,
+        *(replace(area, severity="symptom") if _follows(area, precise, "symptom") else area for area in areas),
+    ]
+
+
+def _follows(area: Finding, findings: Sequence[Finding], severity: str) -> bool:
+    """Return True if a finding of this severity is above the finding in the same log."""
+    return any(
+        finding.severity == severity and finding.file == area.file and finding.number < area.number
+        for finding in findings
+    )
 
 
 def explain(finding: Finding) -> str:

@@ -11,23 +11,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import accumulate
-from typing import Any
 
-from vllm_spark.doctor import carriers, failure_lines, families
-from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding, without_areas
+from vllm_spark.doctor import carriers, causes, failure_lines, matching, ranking
+from vllm_spark.doctor.error_lines import ErrorLines
+from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
+from vllm_spark.doctor.requests import Requests
 from vllm_spark.doctor.server_state import ServerState
 from vllm_spark.doctor.signatures import Signature, is_harmless, notes, signatures
-from vllm_spark.doctor.tracebacks import NO_DIGITS, NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
+from vllm_spark.doctor.tracebacks import NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
-_DULL = 1000  # kinds of lines without a level that are judged
 _LESSONS = 3  # blocks from which a carrier is learnt
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
-_KINDS = 200  # of unknown error lines that are kept of one log
 
 _Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
 
@@ -39,8 +37,8 @@ class Log:
     file: str = ""
     lines: int = 0
     _findings: dict[_Key, Finding] = field(default_factory=dict)
-    _errors: dict[str, Finding | None] = field(default_factory=dict)  # by kind; None for a harmless line
-    _counts: Counter[_Key | str] = field(default_factory=Counter)  # of findings and errors
+    _errors: ErrorLines = field(default_factory=ErrorLines)
+    _counts: Counter[_Key] = field(default_factory=Counter)
     _last: dict[str, int] = field(default_factory=dict)
     _overlap: list[str] = field(default_factory=list)
     _known: set[int] = field(default_factory=set)
@@ -49,16 +47,16 @@ class Log:
     _last_error: tuple[str, int] | None = None
     _complaint: tuple[str, int] = ("", 0)
     _state: ServerState = field(default_factory=ServerState)
+    _requests: Requests = field(default_factory=Requests)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
-    _dull: set[str] = field(default_factory=set)  # kinds of lines without a level that are not errors
     _carrier: re.Pattern[str] | None = None
     _lessons: int = _LESSONS
 
     def read(self, text: str) -> None:
         """Read the next block of whole lines."""
         whole = "\n".join([*self._overlap, text])
-        kinds = _kinds(whole)
-        expected = [sign for sign, texts in _literals() if any(text_ in kinds for text_ in texts)]
+        kinds = matching.kinds(whole)
+        expected = [sign for sign, texts in matching.literals() if any(text_ in kinds for text_ in texts)]
         if expected or self._tracebacks.busy or any(mark in kinds for mark in failure_lines.MARKS):
             lines = [*self._overlap, *text.removesuffix("\n").split("\n")]
             first = self.lines - len(self._overlap) + 1
@@ -68,6 +66,7 @@ class Log:
             self._judge(first, [parse(line, self._carrier) for line in lines], expected)
             self.lines += len(lines) - len(self._overlap)
         else:
+            self._requests.skip(text)
             self.lines += text.count("\n") + (not text.endswith("\n"))
         last = text.removesuffix("\n").rsplit("\n", _OVERLAP)[-_OVERLAP:]
         self._overlap = [*self._overlap, *(line[:LINE_CHARACTERS] for line in last)][-_OVERLAP:]
@@ -77,7 +76,9 @@ class Log:
         known = list(self._signed())
         causes = [finding for finding in known if finding.severity == "cause"]
         others = [finding for finding in known if finding.severity != "cause"]
-        return without_areas([*causes, *self._families(), *others])
+        found = without_areas([*causes, *self._families(), *others])
+        refused = None if found else self._requests.finding(self.file)
+        return [refused] if refused else found
 
     def exception(self) -> Finding | None:
         """Return the innermost exception of the first traceback that neither a signature nor a family explains."""
@@ -87,19 +88,26 @@ class Log:
         """Return the cause of a failed start without regard to signatures, or None if nothing failed."""
         chains = self._tracebacks.chains()
         if root := next((chain.root for chain in chains if chain.root), None):
-            return self._exception(root.line, root.number)
+            return causes.exception(root.line, root.number, self.file)
         if self._refused:
             return self._refused
         if self._last_error:
-            return self._logged(*self._last_error)
+            return causes.logged(*self._last_error, self.file)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
-            return self._unrecognised("a process of the engine ended without a reason in the log", wrapper, 0)
-        return self._unrecognised(failure_lines.ENDED_CAUSE, *self._state.ended) if self._state.ended else None
+            return causes.unrecognised(failure_lines.ENDED_WITHOUT, wrapper, 0, self.file)
+        return (
+            causes.unrecognised(failure_lines.ENDED_CAUSE, *self._state.ended, self.file) if self._state.ended else None
+        )
 
     @property
     def stopped(self) -> int | None:
         """Return the number of the line that stopped a serving engine from outside; None if it was not stopped."""
         return self._state.stopped
+
+    @property
+    def refusals(self) -> str:
+        """Return that most requests were refused, or an empty text."""
+        return self._requests.note(self.file)
 
     @property
     def served(self) -> bool:
@@ -126,7 +134,7 @@ class Log:
             )
             cut = None if self._state.serving or self._state.request else self._tracebacks.unfinished
             if ended := self._state.ended or next(wrappers, None) or cut:
-                return [self._unrecognised(failure_lines.ENDED_CAUSE, *ended)]
+                return [causes.unrecognised(failure_lines.ENDED_CAUSE, *ended, self.file)]
             return self._last_complaint()
         return found
 
@@ -135,7 +143,12 @@ class Log:
         text, number = self._complaint
         if not text or self._findings or self._state.serving or number <= self.lines - failure_lines.LAST_WORDS_LINES:
             return []
-        return [self._unrecognised(failure_lines.LAST_WORDS_CAUSE, text, number)]
+        killed = failure_lines.KILLED.search(text)
+        return [
+            causes.unrecognised(
+                failure_lines.KILLED_CAUSE if killed else failure_lines.LAST_WORDS_CAUSE, text, number, self.file
+            )
+        ]
 
     def _signed(self) -> Iterator[Finding]:
         """Yield the findings of the signatures, in their order."""
@@ -155,14 +168,14 @@ class Log:
         return replace(finding, count=count, cause=case.cause, fix=case.fix, runbook=case.runbook)
 
     def _families(self) -> list[Finding]:
-        """Return the findings of the families by their first lines, those with the same cause as one."""
-        merged: dict[tuple[str, str], Finding] = {}
-        found = [*self._exceptions(""), *self._logged_errors("")]
-        for finding in sorted((finding for finding in found if finding.signature != UNRECOGNISED), key=_number):
-            key = (finding.signature, finding.cause)
-            earlier = merged.get(key)
-            merged[key] = replace(earlier, count=earlier.count + finding.count) if earlier else finding
-        return list(merged.values())[:_CAUSES]
+        """Return the findings of the families, the first cause first."""
+        outlived = {
+            raised.number
+            for chain in self._tracebacks.chains()
+            for raised in chain.raised
+            if self._state.outlived(raised.process, chain.raised[-1].number)
+        }
+        return ranking.ordered(self._exceptions(""), self._logged_errors(""), outlived)[:_CAUSES]
 
     def _exceptions(self, signature: str) -> Iterator[Finding]:
         """Yield the chains of exceptions that no signature explains, all or those with this id."""
@@ -174,17 +187,16 @@ class Log:
 
     def _logged_errors(self, signature: str) -> Iterator[Finding]:
         """Yield the error lines, all or those with this id."""
-        for kind, error in self._errors.items():
-            if error and signature in ("", error.signature) and not self._state.survived(error.number):
-                yield replace(error, count=self._counts[kind])
+        for error in self._errors.findings():
+            if signature in ("", error.signature) and not self._state.survived(error.number):
+                yield error
 
     def _of_chain(self, chain: Chain) -> Finding:
-        """Return the finding of a chain: the family of an exception, innermost first, or the exception itself."""
-        for raised in chain.raised:
-            if not WRAPPER.search(raised.line) and (known := families.classify(raised.line, raised.frames)):
-                return self._familiar(known, raised.line, raised.number)
-        root = chain.root or chain.raised[0]
-        return self._exception(root.line, root.number)
+        """Return the finding of a chain: the family of an exception, or the exception itself."""
+        raised, known = ranking.named(chain)
+        if known:
+            return causes.familiar(known, raised.line, raised.number, self.file)
+        return causes.exception(raised.line, raised.number, self.file)
 
     def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
         """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
@@ -218,7 +230,7 @@ class Log:
         self._counts[key] += 1
         # A block is sorted by process, not by line.
         if key not in self._findings or numbers[0] < self._findings[key].number:
-            self._findings[key] = _finding(signature, match, self.file, numbers[0])
+            self._findings[key] = matching.finding_of(signature, match, self.file, numbers[0])
 
     def _read_error(self, number: int, entry: LogEntry) -> None:
         """Search a line for an error, without signatures."""
@@ -229,6 +241,8 @@ class Log:
             self._start_again(number)
         elif self._state.serving and not served:
             self._noted.update(note for note in notes() if note.search(text))
+        if self._state.serving:
+            self._requests.read(number, entry, text)
         if self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver"):
             return  # once it serves, the API server logs errors of requests
         if self._state.stopping and not self._tracebacks.busy:
@@ -240,93 +254,19 @@ class Log:
         # An indented line belongs to the message above it.
         indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
         kind = None if number in self._known or indented else alike(text)
-        if kind is not None and (earlier := self._errors.get(kind)) and earlier.cause == failure_lines.LOGGED:
-            self._counts[kind] += 1
+        if self._errors.again(kind):
             self._last_error = (text, number)
         elif refused := self._state.refusal(text):
-            self._refused = self._refused or self._unrecognised(refused, text, number)
-            self._count_error(kind, self._unrecognised(refused, text, number))
-        elif self._is_error(entry, text, kind) and not WRAPPER.search(text):
+            self._refused = self._refused or causes.unrecognised(refused, text, number, self.file)
+            self._errors.add(kind, causes.unrecognised(refused, text, number, self.file))
+        elif text != failure_lines.NOTHING and self._errors.is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
-            self._count_error(kind, self._logged(text, number))
+            self._errors.add(kind, causes.logged(text, number, self.file))
 
     def _start_again(self, number: int) -> None:
         """Forget what only the earlier start excused: the next one has not served yet."""
         excused = {signature.id for signature in signatures() if signature.unless in self._noted}
         repaired = {name for name in excused if self._last.get(name, 0) < number}
         self._findings = {key: finding for key, finding in self._findings.items() if key[0] not in repaired}
+        self._requests = Requests()
         self._noted -= {signature.unless for signature in signatures() if signature.unless}
-
-    def _is_error(self, entry: LogEntry, text: str, kind: str | None) -> bool:
-        """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
-        if entry.level in failure_lines.FATAL or failure_lines.NCCL_WARNING in text:
-            return bool(text)
-        if entry.level or kind is None or kind in self._dull or failure_lines.NATIVE_FRAME.match(text):
-            return False
-        if failure_lines.NATIVE.match(text):
-            return True
-        if not failure_lines.HINT.search(text) or len(self._dull) >= _DULL:
-            return False
-        if families.classify(text, raised=False):
-            return True
-        self._dull.add(kind)
-        return False
-
-    def _count_error(self, kind: str | None, finding: Finding) -> None:
-        if kind is not None and (kind in self._errors or len(self._errors) < _KINDS):
-            self._errors.setdefault(kind, None if is_harmless(finding.line) else finding)
-            self._counts[kind] += 1
-
-    def _logged(self, text: str, number: int) -> Finding:
-        known = families.classify(text, raised=False)
-        return self._familiar(known, text, number) if known else self._unrecognised(failure_lines.LOGGED, text, number)
-
-    def _familiar(self, known: families.Diagnosis, line: str, number: int) -> Finding:
-        family = known.family
-        return Finding(family.id, known.cause, line, known.fix, family.runbook, file=self.file, number=number)
-
-    def _exception(self, line: str, number: int) -> Finding:
-        name = line.partition(":")[0].rpartition(".")[2]
-        cause = f"the engine stopped with a {name} that no signature knows"
-        return self._unrecognised(cause if name.isidentifier() else failure_lines.WORKER_FAILED, line, number)
-
-    def _unrecognised(self, cause: str, line: str, number: int) -> Finding:
-        return Finding(UNRECOGNISED, cause, line, GENERIC_FIX, GENERIC_RUNBOOK, file=self.file, number=number)
-
-
-def _kinds(text: str) -> str:
-    """Return every kind of line once, without its digits. A large log repeats a few lines, and it takes longer to
-    search all of it for a hundred texts than to reduce it first."""
-    return "\n".join(set(text.translate(NO_DIGITS).split("\n")))
-
-
-@cache
-def _literals() -> list[tuple[Signature, tuple[str, ...]]]:
-    return [(sign, tuple(fixed.translate(NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
-
-
-def _number(finding: Finding) -> int:
-    return finding.number
-
-
-def _finding(signature: Signature, match: re.Match[str], file: str, number: int) -> Finding:
-    values = [match[0], *match.groups(default="")]
-    texts, special = signature.texts(match[0])
-    names: dict[str, Any] = match.groupdict(default="") | special
-    return Finding(
-        signature=signature.id,
-        # The groups of other alternatives are empty and leave gaps in the sentence.
-        cause=" ".join(texts.cause.format(*values, **names).split()),
-        line=_line_at(match.string, match.start()),
-        fix=texts.fix.format(*values, **names),
-        runbook=texts.runbook,
-        severity=signature.severity,
-        file=file,
-        number=number,
-    )
-
-
-def _line_at(text: str, position: int) -> str:
-    start = text.rfind("\n", 0, position) + 1
-    end = text.find("\n", position)
-    return text[start : end if end >= 0 else len(text)].strip()

@@ -18,7 +18,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|
 # worker's line. The pattern takes one space only, because the rest can be an indented frame.
 _PROCESS = re.compile(r"\s*\((?P<process>[^()]{0,60}?\bpid=\d+|raylet|autoscaler)[^()]{0,80}\) ?")
 _RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on tracebacks and C++ warnings
-_LEVELS = "DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
+_LEVELS = "DEBUG|V?INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
 _HEADER = re.compile(
     rf"""(?:
       (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
@@ -32,6 +32,7 @@ _HEADER = re.compile(
 _LEVEL_NAMES = {
     "WARN": "WARNING",
     "SUCC": "INFO",
+    "VINFO": "INFO",
     "ERR": "ERROR",
     "PANIC": "CRITICAL",
     "D": "DEBUG",
@@ -39,6 +40,8 @@ _LEVEL_NAMES = {
     "W": "WARNING",
     "E": "ERROR",
 } | {"F": "CRITICAL"}
+# NCCL reports what it tries in lines of its own format. Signatures read their whole text, so only the level is taken.
+_NCCL = re.compile(r"\S+:\d+:\d+ \[\d+\] NCCL (?:INFO|TRACE|VERSION) ")
 _RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY_DEDUP_LOGS
 
 
@@ -80,6 +83,8 @@ def parse(line: str, carrier: re.Pattern[str] | None = None) -> LogEntry:
     if match := _HEADER.match(text):
         level = match[match.lastgroup or 0]
         text = text[match.end() :]
+    elif not level and _NCCL.match(text):
+        level = "INFO"
     if "across cluster]" in text:
         text = _RAY_REPEAT.sub("", text)
     return LogEntry(process, _LEVEL_NAMES.get(level, level), text[:LINE_CHARACTERS])

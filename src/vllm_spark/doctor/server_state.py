@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_spark.doctor import failure_lines
 from vllm_spark.doctor.log_lines import LogEntry
 from vllm_spark.doctor.signatures import is_harmless
 from vllm_spark.doctor.tracebacks import NOT_FATAL
+
+_AT_WORK = frozenset({"INFO", "WARNING"})
+_PROCESSES = 500
 
 
 @dataclass(slots=True)
@@ -29,6 +32,7 @@ class ServerState:
     started: int = 0
     answered: int = 0
     _usage: bool = False
+    _at_work: dict[str, int] = field(default_factory=dict)  # by process: its last line that is no error
 
     def read(self, number: int, entry: LogEntry, text: str) -> None:
         """Read the next line of a log. `text` is the entry's text without the spaces around it."""
@@ -37,7 +41,9 @@ class ServerState:
             self.answered = number
         elif self.serving and failure_lines.STOPPED.search(text):
             self.stopped = number if self.stopped is None else self.stopped
-        elif failure_lines.STARTED.match(text):
+        elif failure_lines.STARTED.match(text) or (
+            failure_lines.STARTED_OR_WITHIN.match(text) and (self.serving or self.ended)
+        ):
             self.serving, self.stopped, self.over, self.started = False, None, None, number
         elif self.stopping and text.startswith(failure_lines.STOP_COMPLETE):
             self.over = number
@@ -45,6 +51,8 @@ class ServerState:
         ended = entry.level not in NOT_FATAL and failure_lines.ENDED.search(text)
         if ended and not self.stopping and not is_harmless(text):
             self.ended = (text, number)
+        if entry.level in _AT_WORK and entry.process and not failure_lines.ENDING.search(text):
+            self._note_work(entry.process, number)
         self._usage = self._usage or text.startswith("usage: ")
 
     @property
@@ -60,6 +68,14 @@ class ServerState:
         """Return True if the server answered after an error at this line of its last start: a call failed, and the
         engine goes on."""
         return self.started < number < self.answered
+
+    def outlived(self, process: str, number: int) -> bool:
+        """Return True if this process went on after an error at this line. Without its name that is not known."""
+        return self._at_work.get(process, 0) > number
+
+    def _note_work(self, process: str, number: int) -> None:
+        if process in self._at_work or len(self._at_work) < _PROCESSES:
+            self._at_work[process] = number
 
     def refusal(self, text: str) -> str:
         """Return what refused to start the engine according to this line, or an empty text."""

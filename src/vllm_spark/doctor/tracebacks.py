@@ -21,8 +21,14 @@ WRAPPER = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore encountered an issue"
     r"|EngineCore (?:failed to start|encountered a fatal error)"
     r"|WorkerProc (?:initialization failed|failed to start)|Worker failed with error"
-    r"|failed to be inspected|Engine process failed to start|EngineGenerateError|AsyncEngineDeadError|DeadError"
+    r"|failed to be inspected|Engine process (?:failed to start|\(pid \d+\) died)|EngineGenerateError|DeadError"
+    r"|Engine loop is not running|(?:WorkerProc|EngineCore) hit an exception"
     rf"|RayTaskError|ActorDiedError|{ORDERLY.pattern}"
+)
+# A fault of a kernel, which no later call of the same process survives.
+CUDA_FAULT = re.compile(
+    r"illegal (?:memory access|instruction was)|misaligned address|device-side assert|invalid program counter"
+    r"|unspecified launch failure|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL"
 )
 MARK = "Traceback (most recent call last):"
 
@@ -42,6 +48,8 @@ _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)'
 # the engine goes on without (vllm/plugins/__init__.py).
 _HANDLED = ("Exception ignored in", "Failed to load plugin")
 _FRAMES = 12  # kept of a traceback, the innermost ones
+# An outer frame that is kept as well: the model that is loaded or that computes is the drafter, not the main model.
+_DRAFTER = re.compile(r"\S*(?:spec_decode|load_draft|load_eagle|speculator)")
 _UNFINISHED = re.compile(r"(?:[:,=(]|\bnamed)$")  # the message continues on the next line
 _VALIDATION = re.compile(r"ValidationError: \d+ validation errors? for ")
 _VALIDATION_LINES = 2  # pydantic: the field, if there is one, then what is wrong with it
@@ -50,7 +58,7 @@ _DETAIL = re.compile(r"\s*(?:Value error|Assertion failed), \S")
 # The source under the last frame of a traceback that was cut there.
 _RAISES = re.compile(r"raise (?P<name>\w+)\(f?(?P<quote>[\"'])(?P<message>.+)(?P=quote)")
 # What a worker said, in the message of the process that waited for it (v1/executor/multiproc_executor.py).
-_FORWARDED = re.compile(r"Worker failed with error '(?P<message>.+?)'(?:, please|$)")
+_FORWARDED = re.compile(r"Worker failed with error '(?P<message>.+?)(?:'(?:, please|$)|$)")
 _MARKS_BELOW = re.compile(r"[\s~^.]*$")  # what Python prints under a line of source
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -60,12 +68,14 @@ _STREAMS = 500
 
 @dataclass(slots=True)
 class Raised:
-    """An exception line of a traceback, its number, the frames above it, and whether a signature knows it."""
+    """An exception line of a traceback, its number, the frames above it, its process ("" if unknown), and whether a
+    signature knows it."""
 
     line: str
     number: int
     known: bool = False
     frames: tuple[str, ...] = ()
+    process: str = ""
 
 
 @dataclass(slots=True)
@@ -105,6 +115,7 @@ class _Stream:
     source: str = ""  # the line of source under it
     skipped: bool = False  # the traceback of an ignored exception
     tail: int = 0
+    outer: str = ""  # a frame further out that tells what is loaded
     frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
 
 
@@ -131,7 +142,7 @@ class Tracebacks:
             if len(self._streams) >= _STREAMS:
                 self._keep(self._streams.pop(next(iter(self._streams))).chain)
             self._streams[key] = _Stream()
-        return self._follow(self._streams[key], number, entry.text, known)
+        return self._follow(self._streams[key], number, entry, known)
 
     @property
     def unfinished(self) -> tuple[str, int] | None:
@@ -164,14 +175,18 @@ class Tracebacks:
         elif len(self._kinds) < _KINDS:
             self._kinds[key] = chain
 
-    def _follow(self, stream: _Stream, number: int, text: str, known: Callable[[], bool]) -> bool:
+    def _follow(self, stream: _Stream, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:
         """Move a stream on by one line."""
+        text = entry.text
         if text.startswith(MARK):
             stream.open, stream.skipped, stream.tail = not stream.ignored, stream.ignored, 0
             stream.ignored = False
             stream.frames.clear()
+            stream.outer = ""
             stream.last, stream.source = (text.strip(), number), ""
         elif frame := _FRAME.match(text):
+            if len(stream.frames) == _FRAMES and _DRAFTER.match(stream.frames[0]):
+                stream.outer = stream.frames[0]
             stream.frames.append(f"{frame['file']} {frame['function']}")
             stream.last, stream.source = (text.strip(), number), ""
             return stream.open
@@ -179,11 +194,11 @@ class Tracebacks:
             stream.linked, stream.tail = True, 0
         elif stream.tail and text:
             _complete(stream, text)
-        elif stream.skipped and _EXCEPTION.match(text):
+        elif stream.skipped and _EXCEPTION.match(text) and not CUDA_FAULT.search(text):
             stream.skipped = False
             stream.frames.clear()
-        elif (stream.open and text[:1].strip()) or _BARE.match(text) or _DETAIL.match(text):
-            self._close(stream, Raised(text.strip(), number), known)
+        elif ((stream.open or stream.skipped) and text[:1].strip()) or _BARE.match(text) or _DETAIL.match(text):
+            self._close(stream, Raised(text.strip(), number, process=entry.process), known)
         elif text.startswith(_HANDLED):
             stream.ignored = True
         else:
@@ -199,8 +214,9 @@ class Tracebacks:
         if raised.line.rstrip(":").endswith("AssertionError") and stream.source.startswith("assert"):
             raised.line = f"{raised.line.rstrip(':')}: {stream.source}"  # it has no message of its own
         raised.known = known()
-        raised.frames = tuple(stream.frames)
+        raised.frames = (stream.outer, *stream.frames) if stream.outer else tuple(stream.frames)
         stream.frames.clear()
+        stream.outer = ""
         if stream.linked and stream.chain:
             stream.chain.raised.append(raised)
         else:

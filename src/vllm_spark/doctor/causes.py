@@ -1,0 +1,30 @@
+"""Findings of lines that no signature explains: of a family, or of none."""
+
+from __future__ import annotations
+
+from vllm_spark.doctor import failure_lines, families
+from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
+
+
+def unrecognised(cause: str, line: str, number: int, file: str) -> Finding:
+    """Return the finding of a line that nothing explains."""
+    return Finding(UNRECOGNISED, cause, line, GENERIC_FIX, GENERIC_RUNBOOK, file=file, number=number)
+
+
+def familiar(known: families.Diagnosis, line: str, number: int, file: str) -> Finding:
+    """Return the finding of a line that a family explains."""
+    family = known.family
+    return Finding(family.id, known.cause, line, known.fix, family.runbook, file=file, number=number)
+
+
+def exception(line: str, number: int, file: str) -> Finding:
+    """Return the finding of an exception that nothing explains."""
+    name = line.partition(":")[0].rpartition(".")[2]
+    cause = f"the engine stopped with a {name} that no signature knows"
+    return unrecognised(cause if name.isidentifier() else failure_lines.WORKER_FAILED, line, number, file)
+
+
+def logged(line: str, number: int, file: str) -> Finding:
+    """Return the finding of an error line that is no exception."""
+    known = families.classify(line, raised=False)
+    return familiar(known, line, number, file) if known else unrecognised(failure_lines.LOGGED, line, number, file)
