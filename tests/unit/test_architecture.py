@@ -1,48 +1,66 @@
-"""Architectures: every file loads and names the source of each number, and a fault is refused with its place."""
+"""Architectures of every kind that a file can express, against what is published of them."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core import paths, schema
 from vllm_spark.recipe import architecture
+from vllm_spark.sizing import kv_cache, layout
 
-# Keys that need no source.
-WITHOUT_SOURCE = {"schema_version", "name", "family", "summary", "sources"}
-
-
-@pytest.mark.parametrize("name", architecture.names())
-def test_every_number_has_its_source(name: str) -> None:
-    document = yaml.safe_load(architecture.names()[name].read_text())
-    assert architecture.load(name).name == name
-    assert set(document["sources"]) == set(document) - WITHOUT_SOURCE
+CASES = yaml.safe_load((paths.ROOT / "tests" / "cases" / "architectures.yml").read_text(encoding="utf-8"))
+WRAPPER = {"schema_version": 1, "name": "a-model", "family": "a-family", "summary": "an architecture of a test"}
 
 
-# text of a good file -> (its replacement, a part of the message)
-FAULTS = {
-    "hidden: 5376": ("hidden: 0", "hidden: 0"),
-    "kind: sliding, layers: 50,": ("kind: sliding, layers: 50, colour: red,", "unknown key colour"),
-    ", window: 1024": ("", "missing key window"),
-    "name: gemma-4-31b": ("name: other", "name: other — expected: broken"),
-    "tied: true": ("tied: [", "broken.yml: line 15, column 7: not YAML"),
-}
+def document(case: dict[str, Any]) -> dict[str, Any]:
+    return {**WRAPPER, **case["document"], "sources": {"hidden": "config.json of the model"}}
 
 
-@pytest.mark.parametrize("good", FAULTS)
-def test_a_fault_is_refused(good: str, tmp_path: Path) -> None:
-    text = architecture.names()["gemma-4-31b"].read_text()
-    bad, message = FAULTS[good]
-    assert good in text
-    file = tmp_path / "broken.yml"
-    file.write_text(text.replace(good, bad, 1))
-    with pytest.raises(RefusedError) as refused:
-        architecture.read(file)
-    assert message in str(refused.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_weights_cache_and_state_are_the_published_ones(case: dict[str, Any]) -> None:
+    content = document(case)
+    assert list(schema.faults(content, architecture.FOLDER / "schema.json")) == []
+    model = architecture.from_document(content)
+    assert sum(model.stored_weights().values()) / 1e9 == pytest.approx(case["weights"], rel=0.03)
+    assert (model.layers, model.reductions) == (case["layers"], case["reductions"])
+    if "active" in case:
+        assert model.active / 1e9 == pytest.approx(case["active"], rel=0.03)
+    cache = kv_cache.of(model, 1.0)
+    if "state" in case:
+        assert cache.state_bytes == case["state"]
+    if "token" in case:
+        longer = cache.request_bytes(32768, 2048) - cache.request_bytes(16384, 2048)
+        assert longer == 16384 * case["token"]
 
 
-def test_the_refusal_of_an_unknown_name_suggests_the_closest() -> None:
-    with pytest.raises(RefusedError, match="Fix: name 'gemma-4-31b'"):
-        architecture.load("gemma-4-31")
+def test_a_latent_cache_is_whole_on_each_rank() -> None:
+    model = architecture.from_document(document(CASES[0]))
+    assert kv_cache.of(model, 1.0, 2).block_bytes == kv_cache.of(model, 1.0, 1).block_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"kind": "full", "layers": 2, "heads": 4, "head_size": 64}, "kv_heads"),
+        ({"kind": "mla", "layers": 2, "heads": 4, "kv_heads": 4}, "kv_heads"),
+        ({"kind": "mamba-2", "layers": 2, "heads": 4, "head_size": 64}, "groups"),
+        ({"kind": "hyena", "layers": 2}, "hyena"),
+    ],
+)
+def test_a_field_that_is_missing_or_of_another_kind_is_named(change: dict[str, Any], fault: str) -> None:
+    content = document(CASES[0]) | {"attention": [change]}
+    faults = [f"{found.what} {found.expected}" for found in schema.faults(content, architecture.FOLDER / "schema.json")]
+    assert faults
+    assert any(fault in text for text in faults)
+
+
+def test_a_layout_names_one_width_per_layer_and_part() -> None:
+    widths = layout.widths({"attention": "fp8", "mlp": "bf16", "experts": {"nvfp4": 22, "fp8": 8}, "head": "bf16"})
+    assert widths["linear"] == widths["attention"] == 1.0
+    assert widths["shared"] == 2.0
+    assert widths["experts"] == pytest.approx((22 * 0.5625 + 8) / 30)
+    assert layout.WIDTHS["mxfp4"] < layout.WIDTHS["nvfp4"] < layout.WIDTHS["int4-g32"]
+    assert 1 < layout.WIDTHS["fp8-block"] < 1.001

@@ -12,7 +12,7 @@ import pytest
 from vllm_spark.core import paths
 from vllm_spark.core.units import GIB
 from vllm_spark.recipe import architecture, loader
-from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, roofline
+from vllm_spark.sizing import kv_cache, layout, measured_memory, memory, reference_spark
 from vllm_spark.sizing.measured_memory import CacheRow, LoadedRow, ReservedRow
 
 TOTAL = reference_spark.MEMORY["total"]
@@ -40,7 +40,7 @@ def test_predicted_weights_match_the_measured_ones(entry: LoadedRow) -> None:
 @pytest.mark.parametrize("entry", MEASURED["cache"], ids=identity)
 def test_predicted_cache_matches_the_engine_log(entry: CacheRow) -> None:
     cache = kv_cache.of(
-        architecture.load(entry["architecture"]), roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1)
+        architecture.load(entry["architecture"]), layout.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1)
     )
     room, context, batched = entry["room"] * GIB, entry["context"], entry["batched"]
     logged = cache.logged_tokens(room, context, batched, entry.get("before_0_20", False))

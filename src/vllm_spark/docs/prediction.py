@@ -3,53 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
-from vllm_spark.docs import markdown
+from vllm_spark.docs import markdown, prediction_rows
 from vllm_spark.recipe import architecture
-from vllm_spark.sizing import kv_cache, measured_memory, memory, reference_spark, reported_speeds, roofline
-from vllm_spark.sizing.reported_speeds import Row, Summary, Width
-from vllm_spark.sizing.roofline import Constants
+from vllm_spark.sizing import (
+    constants,
+    kv_cache,
+    layout,
+    measured_memory,
+    memory,
+    reference_spark,
+    reported_speeds,
+    roofline,
+)
+from vllm_spark.sizing.layout import Width, widths
+from vllm_spark.sizing.load import Load
 
 HEAD = """\
 # Prediction of memory and speed
 
 `vllm-spark plan RECIPE` and `ansible-playbook plan.yml` predict before a download whether a recipe fits and how fast it
-decodes. `vllm-spark docs` writes this page from `src/vllm_spark/sizing/reported_speeds.yml`,
-`src/vllm_spark/sizing/measured_memory.yml` and `recipes/architectures`; do not edit it.
+decodes. `vllm-spark docs` writes this page from `src/vllm_spark/sizing/hardware.yml`, the rows in
+`src/vllm_spark/sizing/measured` and `reported_speeds.yml`, `measured_memory.yml` and `recipes/architectures`; do not
+edit it.
 
 ## Speed
 
-    step     = (weights + cache) / (TP x bandwidth) + layers x t_layer + t_step
-               + (2 x layers + 1) x t_all_reduce            with two Sparks
-               + N x (drafter / (TP x bandwidth) + t_draft)   with a drafter of N tokens
+    step     = sum over parts of hypot(bytes / (TP x bandwidth x efficiency), 2 x weights x tokens / (TP x compute))
+               + cache / (TP x bandwidth) + layers x layer_s + step_s + tokens x sequence_s
+               + full layers x heads x context x attention_token_s                  once, however many streams
+               + reductions x (all_reduce_s + tokens x hidden x 2 B / link)         with two Sparks
+               + N x (drafter / (TP x bandwidth) + draft_s) + streams x layers x verify_s   with a drafter of N tokens
+               + attention of the prompt, FLOP / (TP x compute_attention)           while a prompt is computed
     tok/s    = (1 + N x acceptance) / step                  of each sequence
-    weights  = attention + MLP + router + head + experts of one token x U
-    U        = (1 - (1 - k/E)^requests) x E/k               k of E experts per token; an expert is read once per step
+    experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
     requests = (1 + (streams - 1) x apart_sequences) x (1 + N x apart_drafts)
-    cache    = streams x sum over layers of 2 x kv_heads x head_size x width x min(context, window)
+    cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state twice
+    eager    = the larger of step + layers x eager_layer_s and layers x eager_launch_s
+
+k of E experts serve a token; an expert is read once per step. A state is read and written. `efficiency` is
+`efficiency_8` or `efficiency_4` for narrow weights, `efficiency_experts` for the grouped product of several tokens, and
+`narrow_bf16` for one token through BF16 matrices of a model of width 2048, rising to 1 at 5120. A drafter without its
+own head reads the model's for each token; DFlash drafts all tokens in one pass.
 
 The bytes depend on the layout of the tensors, not on the name of a repository. nvidia's NVFP4 checkpoint of the 31B
-keeps its attention in BF16 and reads as many bytes as full FP8. The head is BF16 in every checkpoint.
-"""
+keeps its attention in BF16 and reads as many bytes as full FP8.
 
-CLAIM = """\
-The printed interval is ±{alone:.0%} for one Spark, and ±{more:.0%} for two Sparks or with a drafter. It is wider than
-the mean error above on purpose: operators differ by 8 % on the same configuration. The seed rows are eleven
-configurations from five reports, not 30 independent facts, and the constants were set by hand on them. The claim for a
-configuration that is not in these tables is the share of the held-back rows: {share:.0%} inside 15 % ({inside} of
-{rows}). All held-back rows but one are of the same two models, so expect a larger error for a third model.
+### Time to the first token
 
-The speed with a drafter depends on the share of its tokens that is accepted. Without a measured share the page and
-`plan` use {prose:.0%} and {code:.0%}, which field report 004 measured on prose and on code. The share depends on the
-text, too.
+Requests that arrive together wait for each other. Each step takes a token of every sequence that decodes, and as many
+tokens of the waiting prompts, in their order, as `max-num-batched-tokens` leaves. The prediction walks through these
+steps. It gives the mean time to the first token, and the decode of each stream while prompts of others are computed.
+
+### Constants
+
+A constant belongs to a hardware, and a family of models may have its own value, because its kernels differ. `rows` are
+the measured rows behind a value; 0 is a value that was set by hand.
+
 """
 
 SITE = """\
-A site can set constants that it has measured in `vllm_roofline` (inventories/sample). The most useful one is
-t_all_reduce: reports have 35 us and 75 to 117 us. Measure it with all_reduce_perf of nccl-tests at 10 KB.
+A site can set constants that it has measured in `vllm_roofline` (inventories/sample); they count before those of a
+family. `vllm-spark plan --site FILE` reads the same variables. The most useful one is all_reduce_s: reports have 10 to
+117 us. Measure it with all_reduce_perf of nccl-tests at 10 KB.
+"""
+
+GOALS = """\
+### What misses, and why
+
+- Gemma 4 has a mean error of 5 %, and the goal is 4 %. jvr0x's rows of the 26B in BF16 contradict djangodevreng's:
+  12.2 tok/s of each of 16 streams against 10.5 of 10. E2B, whose matrices are small, is predicted 5 to 7 % too slow.
+- Nemotron 3 in FP8 and Ministral: with prompts of 1,024 to 4,096 tokens the first token takes up to three times as long
+  as predicted. Their first cell of each shape has it, so probably kernels are compiled or tuned while it runs.
+- Routing depends on the text. Long outputs (llama-benchy's test 03) repeat themselves and use fewer experts than short
+  answers to long prompts, by up to 20 % of the speed at 5 and 10 streams.
+- jvr0x's streams beyond 8 are up to 35 % faster than predicted: FP4 kernels of the image are faster with a prompt than
+  Marlin, and few rows say how much.
+- Qwen3.6-35B-A3B with its MTP head: public figures of one load differ by a factor of two (107 and 62 tok/s), so the
+  interval is wide.
+- NVFP4 of a dense Llama 70B is predicted 38 % too fast: one row, and no family.
+- Time to the first token of two Sparks: four rows, the short prompts are predicted 30 to 80 % too slow.
+- Acceptance by number of tokens is that of one drafter on code (field report 004), and is carried over to others.
+
 """
 
 MEMORY = """\
@@ -84,10 +121,54 @@ vLLM's own `Maximum concurrency`:
 """
 
 
+MEANINGS = {
+    "bandwidth": "of the memory, as the products with large matrices read it",
+    "narrow_bf16": "share of it for one token through BF16 matrices of width 2048",
+    "efficiency_8": "share of it for 8-bit weights",
+    "efficiency_4": "share of it for 4-bit weights",
+    "efficiency_experts": "share of it for the grouped product of several tokens",
+    "layer_dense_s": "launches, norms, rotary embedding of one layer",
+    "layer_experts_s": "the same with routing and sorting, of a model with experts",
+    "eager_layer_s": "more for each layer without CUDA graphs",
+    "eager_launch_s": "the CPU's time for a layer without CUDA graphs",
+    "step_s": "scheduler, HTTP",
+    "sequence_s": "sampling of one token",
+    "all_reduce_s": "one all-reduce of few bytes",
+    "link": "of an all-reduce of many bytes",
+    "draft_s": "launches of one pass of the drafter",
+    "verify_s": "attention to the drafted tokens of one sequence, in one layer",
+    "apart_sequences": "how often other sequences use other experts; 1 is independent",
+    "apart_drafts": "the same for the drafted tokens of one sequence, and for the tokens of a prompt",
+    "experts_used": "share of the experts among which routing is even",
+    "attention_token_s": "time beyond the bytes for a token of context and a head of a full layer (Triton)",
+    "compute_16": "products in BF16",
+    "compute_8": "products in FP8",
+    "compute_8_marlin": "products of 8-bit weights in 16 bits",
+    "compute_4": "products in FP4",
+    "compute_4_marlin": "products of 4-bit weights in 16 bits",
+    "experts_16": "share of it that experts in BF16 reach",
+    "experts_8": "the same in FP8",
+    "experts_4": "the same in 4 bits",
+    "compute_attention": "attention of a prompt",
+    "first_token_s": "tokenizer, HTTP and start of a request",
+}
+
+
 def text() -> str:
     """Return the page."""
     return "\n".join(
-        [HEAD, *_constants(), *_errors(), *_terms(), *_layouts(), MEMORY, *_loaded(), *_reserved(), *_cache()]
+        [
+            HEAD,
+            *_constants(),
+            *_families(),
+            *prediction_rows.parts(),
+            GOALS,
+            *_layouts(),
+            MEMORY,
+            *_loaded(),
+            *_reserved(),
+            *_cache(),
+        ]
     )
 
 
@@ -96,121 +177,68 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _constants() -> Iterator[str]:
-    c = Constants()
-    rows = [
-        ("bandwidth", f"{c.bandwidth / GB:.0f} GB/s", "a saturating read reaches 231 to 234 of the 273 GB/s"),
-        ("t_layer", f"{c.layer_dense_s * 1e3:.3f} ms", "launches, norms, rotary embedding; `layer_dense_s`"),
-        ("t_layer, with experts", f"{c.layer_experts_s * 1e3:.3f} ms", "and routing, sorting; `layer_experts_s`"),
-        ("t_step", f"{c.step_s * 1e3:.1f} ms", "sampler, scheduler, HTTP; `step_s`"),
-        ("t_all_reduce", f"{c.all_reduce_s * 1e3:.3f} ms", "between two Sparks; `all_reduce_s`"),
-        ("t_draft", f"{c.draft_s * 1e3:.1f} ms", "launches of one drafted token; `draft_s`"),
+    entries = constants.hardware()
+    names = list(entries[constants.SPARK]["constants"])
+    columns = ("constant", *(f"{name}, rows" for name in entries), "meaning")
+    cells = [
         (
-            "apart_sequences",
-            f"{c.apart_sequences:.2f}",
-            "how often other sequences use other experts; 1 is independent",
-        ),
-        ("apart_drafts", f"{c.apart_drafts:.2f}", "the same for the drafted tokens of one sequence"),
+            f"`{name}`",
+            *(
+                f"{quantity(name, entry['constants'][name])}, {entry['rows'].get(name, 0)}"
+                for entry in entries.values()
+            ),
+            MEANINGS[name],
+        )
+        for name in names
     ]
-    yield _table(("constant", "value", "meaning; name in `vllm_roofline`"), rows)
+    yield _table(columns, cells)
+    yield "".join(f"- {name}: {entry['summary']}.\n" for name, entry in entries.items())
     yield SITE
 
 
-def _errors() -> Iterator[str]:
-    seeds, held_back = reported_speeds.rows("seeds"), reported_speeds.rows("held_back")
-    held_back_errors = _summary(held_back)
-    yield "### Seed rows\n"
-    yield _row_table(seeds)
-    yield _summary_line(_summary(seeds))
-    naive = reported_speeds.summary([row.naive_error() for row in seeds])
-    yield (
-        "The naive prediction divides 273 GB/s by the bytes of the active weights at the width in the checkpoint's "
-        f"name. Its mean error is {naive.mean:.0%}, {naive.inside} of {naive.rows} inside 15 %.\n"
-    )
-    yield "### Held-back rows\n\nThese rows are from other reports. The constants are not fitted to them.\n"
-    yield _row_table(held_back)
-    yield _summary_line(held_back_errors)
-    yield CLAIM.format(
-        alone=roofline.INTERVAL_ALONE,
-        more=roofline.INTERVAL_PAIR_OR_DRAFTER,
-        share=held_back_errors.share_inside,
-        inside=held_back_errors.inside,
-        rows=held_back_errors.rows,
-        prose=roofline.ACCEPTED_PROSE,
-        code=roofline.ACCEPTED_CODE,
-    )
-    yield "### Reported speeds above the limit\n"
-    rows = [
-        (row.id, _figure(row.measured), _figure(row.step().tokens_per_s), row.source)
-        for row in reported_speeds.rows("disputed")
-    ]
-    yield _table(("row", "reported tok/s", "at 100 % acceptance", "source"), rows)
-    yield "### Reported speeds without a prediction\n"
-    yield "".join(f"- {entry['what']}: {entry['why']}.\n" for entry in reported_speeds.document()["not_predicted"])
+def _constant(entry: constants.HardwareEntry, name: str) -> str:
+    return f"{quantity(name, entry['constants'][name])}, {entry['rows'].get(name, 0)}"
 
 
-def _row_table(rows: Sequence[Row]) -> str:
-    cells = [
-        (
-            row.id,
-            _figure(sum(row.step().read.values()) / GB),
-            _figure(row.step().tokens_per_s),
-            _figure(row.measured),
-            f"{row.error():+.1%}",
-            f"{row.naive_error():+.0%}",
-            row.source,
-        )
-        for row in rows
-    ]
-    return _table(("row", "GB per step", "predicted tok/s", "measured tok/s", "error", "naive error", "source"), cells)
+def _families() -> Iterator[str]:
+    yield "A family has these values instead:\n"
+    cells = []
+    for name, entry in constants.hardware()[constants.SPARK]["families"].items():
+        values = ", ".join(f"{key} {quantity(key, value)}" for key, value in entry["constants"].items())
+        cells.append((name, str(entry["rows"]), str(entry["configurations"]), values))
+    yield _table(("family", "rows", "configurations", "values"), cells)
 
 
-def _summary(rows: Sequence[Row], constants: Constants | None = None) -> Summary:
-    return reported_speeds.summary([row.error(constants) for row in rows])
-
-
-def _summary_line(summary: Summary) -> str:
-    return (
-        f"{summary.rows} rows: mean absolute error {summary.mean:.1%}, largest {summary.largest:.1%}, "
-        f"{summary.inside} of {summary.rows} inside 15 %.\n"
-    )
-
-
-def _terms() -> Iterator[str]:
-    """Yield the errors of the seed rows with one term left out and the other constants unchanged."""
-    c = Constants()
-    variants = {
-        "all terms": c,
-        "bandwidth 273 GB/s": replace(c, bandwidth=273e9),
-        "no overhead of layers and steps": replace(c, layer_dense_s=0, layer_experts_s=0, step_s=0),
-        "drafted tokens cost only their bytes": replace(c, draft_s=0),
-        "all tokens share their experts": replace(c, apart_sequences=0, apart_drafts=0),
-        "no token shares its experts": replace(c, apart_sequences=1, apart_drafts=1),
-        "all-reduces are free": replace(c, all_reduce_s=0),
-    }
-    rows = reported_speeds.rows("seeds")
-    yield "### Necessity of the terms\n\nThe errors of the seed rows with one term left out and the others unchanged.\n"
-    errors = {name: _summary(rows, constants) for name, constants in variants.items()}
-    cells = [(n, f"{s.mean:.1%}", f"{s.largest:.0%}", f"{s.inside} of {s.rows}") for n, s in errors.items()]
-    yield _table(("variant", "mean error", "largest", "inside 15 %"), cells)
+def quantity(name: str, value: float) -> str:
+    """Return a value with its unit, which follows from the name."""
+    if name == "attention_token_s":
+        return f"{value * 1e9:.1f} ns"
+    if name.endswith("_s"):
+        return f"{value * 1e3:.3f} ms"
+    if name in ("bandwidth", "link"):
+        return f"{value / GB:.1f} GB/s"
+    if name.startswith("compute"):
+        return f"{value / 1e12:.0f} TFLOP/s"
+    return f"{value:.2f}"
 
 
 def _layouts() -> Iterator[str]:
     yield (
         "### Bytes read for one token\n\nGB of weights, for one stream and without a cache. Bytes per weight: "
-        + ", ".join(f"{name} {width}" for name, width in roofline.WIDTHS.items())
+        + ", ".join(f"{name} {width}" for name, width in layout.WIDTHS.items())
         + ".\n"
     )
     cells = []
-    for name, layout in reported_speeds.document()["layouts"].items():
+    for name, named in reported_speeds.document()["layouts"].items():
         for model in ("gemma-4-31b", "gemma-4-26b-a4b"):
             has_experts = bool(architecture.load(model).experts)
-            if has_experts == ("experts" in layout) or name in {"bf16", "fp8", "nvfp4"}:
-                cells.append(_layout_row(name, model, layout))
+            if has_experts == ("experts" in named) or name in {"bf16", "fp8", "nvfp4"}:
+                cells.append(_layout_row(name, model, named))
     yield _table(("layout", "model", "attention", "MLP", "experts", "head", "total", "limit tok/s at 273 GB/s"), cells)
 
 
-def _layout_row(name: str, model: str, layout: Mapping[str, Width]) -> tuple[str, ...]:
-    read = roofline.weight_bytes(architecture.load(model), reported_speeds.mixed(layout), roofline.Load(), Constants())
+def _layout_row(name: str, model: str, names: Mapping[str, Width]) -> tuple[str, ...]:
+    read = roofline.weight_bytes(architecture.load(model), widths(names), Load(), constants.constants_of({}))
     parts = [f"{read[part] / GB:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
     total = sum(read.values())
     return (name, model, *parts, f"{total / GB:.2f}", f"{273e9 / total:.1f}")
@@ -254,7 +282,7 @@ def _cache() -> Iterator[str]:
     cells = []
     for entry in measured_memory.measurements()["cache"]:
         model = architecture.load(entry["architecture"])
-        cache = kv_cache.of(model, roofline.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1))
+        cache = kv_cache.of(model, layout.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1))
         room, load = entry["room"] * GIB, (entry["context"], entry["batched"])
         tokens = cache.logged_tokens(room, *load, entry.get("before_0_20", False))
         logged = f"{entry['requests']:.2f}" if "requests" in entry else "-"

@@ -1,12 +1,12 @@
 """Architectures of models, from recipes/architectures/NAME.yml. Memory and speed are predicted from them.
 
-The files hold the dimensions of the model's config.json. The number of weights of each part follows from them. The
-parts are those of a recipe's `layout` (attention, mlp, experts, head) and three whose width a recipe cannot choose:
-router, embedding and vision, which stay BF16.
+The files hold the dimensions of the model's config.json. The number of weights of each part follows from them.
+`PARTS` are the parts whose width a recipe's `layout` may name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,59 +15,46 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import mixers
+from vllm_spark.recipe.feed_forward import Experts, Mlp, PerLayerEmbedding
+from vllm_spark.recipe.mixer import Mixer
 
 BAD_ARCHITECTURE = register("bad-architecture", runbook="recipe-refused")
 
 FOLDER = paths.RECIPES / "architectures"
 
-# A gated MLP has three matrices: gate, up and down.
-MLP_MATRICES = 3
+# Part -> the part whose width it has if a layout does not name it; empty for BF16.
+PARTS: Mapping[str, str] = {
+    "attention": "",
+    "linear": "attention",
+    "mlp": "",
+    "shared": "mlp",
+    "experts": "",
+    "latent": "",
+    "router": "",
+    "head": "",
+    "embedding": "",
+    "per_layer": "",
+    "vision": "",
+    "drafter": "",
+}
+
+# Parts that a decoding step does not read whole: it looks up rows of the first, and the second works on pictures.
+NOT_READ = ("embedding", "vision")
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """Attention layers of one kind.
+class Drafting:
+    """How a drafter works.
 
-    - sliding: the cache is limited to `window` tokens
-    - full: the cache grows with the context
-    - borrowed: a drafter's layers that read the cache of its model
-    - linear: a state of fixed size and no cache
+    - method: assistant (Gemma 4), mtp (a model's own head), eagle, eagle3, or dflash
+    - block: one pass drafts all tokens; otherwise each token takes one pass
+    - borrows: head and embedding that are the model's own
     """
 
-    kind: str
-    layers: int
-    heads: int = 0
-    kv_heads: int = 0
-    head_size: int = 0
-    window: int = 0
-    # The files have no v_proj, because V equals K. vLLM loads K's weights into both places and reads both.
-    values_are_keys: bool = False
-    # q_proj has a second half, the output gate.
-    gated: bool = False
-    # Only for linear layers, whose shape the fields above cannot describe: weights per layer, and bytes of its state.
-    parameters: int = 0
-    state_bytes: int = 0
-
-    def loaded_weights(self, hidden: int) -> int:
-        """Return the weights of one layer in the engine's memory."""
-        if self.kind == "linear":
-            return self.parameters
-        queries = hidden * self.heads * self.head_size * (3 if self.gated else 2)
-        return queries + 2 * hidden * self.kv_heads * self.head_size
-
-    def copied_weights(self, hidden: int) -> int:
-        """Return the weights of one layer that the engine copies and the files do not contain."""
-        return hidden * self.kv_heads * self.head_size if self.values_are_keys else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The experts of `layers` layers: `count` per layer, of which each token uses `per_token`."""
-
-    layers: int
-    count: int
-    per_token: int
-    width: int
+    method: str
+    block: bool = False
+    borrows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +64,8 @@ class Architecture:
     name: str
     family: str
     hidden: int
-    attention: tuple[Attention, ...]
-    mlp_layers: int
-    mlp_width: int
+    attention: tuple[Mixer, ...]
+    mlp: tuple[Mlp, ...]
     experts: Experts | None
     vocabulary: int
     # The output head and the input embedding are one matrix.
@@ -89,28 +75,53 @@ class Architecture:
     vision: int = 0
     # More weights that every pass reads: a drafter's projections from and to its model.
     extra: int = 0
+    # More weights of tables, of which a step looks up a few rows.
+    tables: int = 0
+    per_layer: PerLayerEmbedding | None = None
+    # Each layer is one mixer, one MLP or one set of experts, and no layer has two of them (Nemotron-H and later).
+    single: bool = False
+    drafting: Drafting | None = None
+
+    @property
+    def mixers(self) -> int:
+        """The number of layers that mix tokens."""
+        return sum(group.layers for group in self.attention)
 
     @property
     def layers(self) -> int:
-        return sum(group.layers for group in self.attention)
+        """The number of layers, as config.json counts them."""
+        if not self.single:
+            return self.mixers
+        return self.mixers + sum(group.layers for group in self.mlp) + (self.experts.layers if self.experts else 0)
+
+    @property
+    def reductions(self) -> int:
+        """The number of all-reduces of one pass over several ranks: after each sublayer, and after the embedding."""
+        return self.layers * (1 if self.single else 2) + 1
 
     @property
     def expert(self) -> int:
         """The number of weights of one expert of one layer."""
-        return MLP_MATRICES * self.hidden * self.experts.width if self.experts else 0
+        return self.experts.expert(self.hidden) if self.experts else 0
 
     def weights(self) -> dict[str, int]:
         """Return part -> weights in the engine's memory, with all experts."""
-        experts = self.experts
-        return {
-            "attention": sum(group.layers * group.loaded_weights(self.hidden) for group in self.attention) + self.extra,
-            "mlp": self.mlp_layers * MLP_MATRICES * self.hidden * self.mlp_width,
-            "experts": experts.layers * experts.count * self.expert if experts else 0,
-            "router": experts.layers * experts.count * self.hidden if experts else 0,
-            "head": self.vocabulary * self.hidden,
-            "embedding": 0 if self.tied else self.vocabulary * self.hidden,
+        experts, table = self.experts, self.vocabulary * self.hidden
+        borrows = self.drafting.borrows if self.drafting else ()
+        counts = dict.fromkeys(PARTS, 0) | {
+            "attention": self._mixing("attention") + self.extra,
+            "linear": self._mixing("linear"),
+            "mlp": sum(group.weights(self.hidden) for group in self.mlp),
+            "head": 0 if "head" in borrows else table,
+            "embedding": (0 if self.tied or "embedding" in borrows else table) + self.tables,
             "vision": self.vision,
         }
+        if experts:
+            counts |= experts.weights(self.hidden)
+        if self.per_layer:
+            counts["per_layer"] = self.per_layer.read_weights(self.hidden, self.layers)
+            counts["embedding"] += self.per_layer.table_weights(self.layers)
+        return counts
 
     def stored_weights(self) -> dict[str, int]:
         """Return part -> weights in the files, which do not contain the engine's copies of K."""
@@ -118,19 +129,27 @@ class Architecture:
         weights = self.weights()
         return weights | {"attention": weights["attention"] - copied}
 
+    def read_weights(self) -> dict[str, int]:
+        """Return part -> weights that one token reads, with the engine's copies of K."""
+        read = {part: count for part, count in self.weights().items() if part not in NOT_READ}
+        experts = self.experts
+        return read | {"experts": experts.layers * experts.per_token * self.expert if experts else 0}
+
     @property
     def active(self) -> int:
         """The number of weights that one token reads, without the copies of K, as a model's name counts them."""
-        weights, experts = self.stored_weights(), self.experts
-        routed = experts.layers * experts.per_token * self.expert if experts else 0
-        return weights["attention"] + weights["mlp"] + routed + weights["router"] + weights["head"]
+        copied = sum(self.weights().values()) - sum(self.stored_weights().values())
+        return sum(self.read_weights().values()) - copied
 
     def table_bytes(self) -> int:
         """Return the bytes of the tables of rotary angles: one table per head size, BF16, on every rank.
 
         For Gemma 4 they are 0.4 GB.
         """
-        return 2 * self.positions * sum({group.head_size for group in self.attention if group.kv_heads})
+        return 2 * self.positions * sum({group.rotary_size for group in self.attention})
+
+    def _mixing(self, part: str) -> int:
+        return sum(group.layers * group.loaded_weights(self.hidden) for group in self.attention if group.part == part)
 
 
 def names() -> dict[str, Path]:
@@ -152,33 +171,55 @@ def load(name: str) -> Architecture:
 
 def read(file: Path) -> Architecture:
     """Read and check one file. Raises RefusedError with every fault of it."""
+    return from_document(read_document(file))
+
+
+def read_document(file: Path) -> Document:
+    """Return the checked document of one file. Raises RefusedError with every fault of it."""
     try:
-        document = documents.read_yaml(file)
+        document: Document = documents.read_yaml(file)
     except DocumentError as error:
         raise RefusedError([_refusal(file, error.fault)]) from error
-    faults = list(schema.faults(document, FOLDER / "schema.json"))
-    if not faults and document["name"] != file.stem:
-        faults = [Fault(f"name: {document['name']}", f"{file.stem}, the file's stem")]
+    faults = list(document_faults(document, file.stem))
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
-    return _from_document(document)
+    return document
 
 
-def _from_document(document: Document) -> Architecture:
-    mlp = document.get("mlp", {"layers": 0, "width": 0})
+def document_faults(document: Document, name: str) -> Iterator[Fault]:
+    """Yield the faults of an architecture that must have this name."""
+    faults = list(schema.faults(document, FOLDER / "schema.json"))
+    yield from faults
+    if not faults and document["name"] != name:
+        yield Fault(f"name: {document['name']}", f"{name}, the file's stem")
+
+
+def of_recipe(recipe: Document, name: str) -> Architecture:
+    """Return an architecture that a recipe names: one that comes with it, or one of the toolkit's."""
+    own = recipe.get("architectures", {})
+    return from_document(own[name]) if name in own else load(name)
+
+
+def from_document(document: Document) -> Architecture:
+    """Return the architecture of a document that passed the schema."""
+    mlp = document.get("mlp", [])
+    per_layer, drafting = document.get("per_layer_embedding"), document.get("drafting")
     return Architecture(
         name=document["name"],
         family=document["family"],
         hidden=document["hidden"],
-        attention=tuple(Attention(**group) for group in document["attention"]),
-        mlp_layers=mlp["layers"],
-        mlp_width=mlp["width"],
+        attention=tuple(mixers.of_document(group) for group in document["attention"]),
+        mlp=tuple(Mlp(**group) for group in ([mlp] if isinstance(mlp, dict) else mlp)),
         experts=Experts(**document["experts"]) if "experts" in document else None,
         vocabulary=document["vocabulary"],
         tied=document["tied"],
         positions=document["positions"],
         vision=document.get("vision", 0),
         extra=document.get("extra", 0),
+        tables=document.get("tables", 0),
+        per_layer=PerLayerEmbedding(**per_layer) if per_layer else None,
+        single=document.get("single", False),
+        drafting=Drafting(**{**drafting, "borrows": tuple(drafting.get("borrows", ()))}) if drafting else None,
     )
 
 

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
-from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest, measured_acceptance
+from vllm_spark.sizing import acceptance, request_limits
+from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
-from vllm_spark.sizing.roofline import Prediction
+from vllm_spark.sizing.prediction import Prediction
+
+# From so many seconds on tenths say enough.
+TENTHS = 10
 
 
 def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> list[str]:
     """Return the forecast as text for an operator."""
-    reasons = len(forecast.refusals)
-    verdict = "go" if forecast.go else f"no-go, {reasons} reason{'s' * (reasons > 1)}"
-    result = [f"{forecast.name} on {'+'.join(forecast.hosts)}: {verdict}"]
+    result = [f"{forecast.name} on {'+'.join(forecast.hosts)}: {forecast.verdict}"]
     for host, fit in forecast.fits.items():
         result += _fit_lines(host, fit, recipe)
     result.append(_download_line(forecast))
@@ -47,16 +49,22 @@ def _fit_lines(host: str, fit: Fit, recipe: Document) -> Iterator[str]:
 
 
 def _download_line(forecast: Forecast) -> str:
+    if not forecast.download_known:
+        return "  download: unknown, the recipe has no size_bytes"
     if not forecast.download_bytes:
         return "  download: nothing, the model is on the host"
     return f"  download: {forecast.download_bytes / GB:.1f} GB of model, and the image if it is not on the host yet"
 
 
 def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequest) -> Iterator[str]:
-    streams = ONE_STREAM if request.streams == 1 else f"each of {request.streams} streams"
+    served = request_limits.at_once(recipe, request.streams)
+    streams = ONE_STREAM if served == 1 else f"each of {served} streams"
     yield f"  speed: {prediction}, {streams}, {request.context or USUAL_CONTEXT} tokens of context"
-    if request.streams > 1:
-        yield f"  together: {prediction.slow.tokens_per_s * request.streams:.0f} tok/s"
+    if served > 1:
+        yield f"  together: {prediction.slow.tokens_per_s * served:.0f} tok/s"
+    yield _first_token_line(prediction, served, request.context or USUAL_CONTEXT)
+    if not prediction.known:
+        yield "  no row of this family was seen: the interval is that of a family left out"
     yield f"  bound by {prediction.slow.bound()}"
     if "drafter" in recipe:
         low, high = (f"{share:.0%}" for share in prediction.accepted)
@@ -65,11 +73,19 @@ def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequ
         yield f"  drafter: {tokens} tokens a step, acceptance {span} ({_acceptance_origin(recipe['drafter'])})"
 
 
+def _first_token_line(prediction: Prediction, streams: int, prompt: int) -> str:
+    seconds, spread = prediction.first_token_s, prediction.first_token_spread
+    load = "one prompt" if streams == 1 else f"{streams} prompts at once, mean"
+    digits = 1 if seconds >= TENTHS else 2
+    interval = f"{seconds * (1 - spread):.{digits}f} to {seconds * (1 + spread):.{digits}f}"
+    return f"  first token: {seconds:.{digits}f} s (±{spread:.0%}: {interval}), {load} of {prompt} tokens"
+
+
 def _acceptance_origin(drafter: Document) -> str:
-    if measured_acceptance(drafter):
+    if acceptance.measured(drafter):
         return "measured"
     others = sorted({entry["tokens"] for entry in drafter.get("acceptance", [])})
     known = (
         f"measured only with {' and '.join(map(str, others))} tokens a step" if others else "this drafter has no figure"
     )
-    return f"of prose and of code; {known}"
+    return f"{'carried over' if others else 'of prose and of code'}; {known}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vllm_spark.recipe.architecture import Architecture, Attention
+from vllm_spark.recipe.architecture import Architecture
 
 # Tokens of a block in the group with the largest page; vLLM's default for attention on CUDA.
 BLOCK_TOKENS = 16
@@ -67,10 +67,13 @@ class Cache:
 
 def of(architecture: Architecture, kv_width: float, tensor_parallel: int = 1) -> Cache:
     """Return the cache of one rank of a model. `kv_width` is in bytes per number."""
-    caching = [group for group in architecture.attention if group.kv_heads]
+    caching = [group for group in architecture.attention if group.token_bytes(kv_width)]
+    states = sum(group.layers * group.state() for group in architecture.attention) // tensor_parallel
+    if not caching:
+        return Cache(block_bytes=1, groups=(), state_bytes=states)
     counts = [group.layers for group in caching]
     size = max(counts) if max(counts) < NEARLY_EQUAL * min(counts) else min(counts)
-    token_bytes = {group: _token_bytes(group, kv_width, tensor_parallel) for group in caching}
+    token_bytes = {group: group.token_bytes(kv_width, tensor_parallel) for group in caching}
     largest = max(token_bytes.values())
     return Cache(
         block_bytes=int(size * largest * BLOCK_TOKENS),
@@ -78,10 +81,5 @@ def of(architecture: Architecture, kv_width: float, tensor_parallel: int = 1) ->
             Group(math.ceil(group.layers / size), int(BLOCK_TOKENS * largest / token_bytes[group]), group.window)
             for group in caching
         ),
-        state_bytes=sum(group.layers * group.state_bytes for group in architecture.attention) // tensor_parallel,
+        state_bytes=states,
     )
-
-
-def _token_bytes(group: Attention, kv_width: float, tensor_parallel: int) -> float:
-    """Return the bytes of K and V of one token in one layer of one rank. A rank has at least one head."""
-    return 2 * max(1, group.kv_heads // tensor_parallel) * group.head_size * kv_width

@@ -10,7 +10,7 @@ from typing import NotRequired, TypedDict
 import yaml
 
 from vllm_spark.recipe import architecture
-from vllm_spark.sizing import reported_speeds
+from vllm_spark.sizing import layout, reported_speeds
 from vllm_spark.sizing.memory import MemoryModel
 
 FILE = Path(__file__).with_name("measured_memory.yml")
@@ -76,7 +76,7 @@ def model(row: LoadedRow) -> MemoryModel:
     name = row["architecture"]
     return MemoryModel(
         architecture=architecture.load(name),
-        layout=reported_speeds.mixed(reported_speeds.document()["layouts"][row["layout"]]),
+        layout=layout.widths(reported_speeds.document()["layouts"][row["layout"]]),
         kv_width=1.0,
         vision=row.get("vision", False),
         drafter=architecture.load(f"{name}-assistant") if row.get("drafter") else None,

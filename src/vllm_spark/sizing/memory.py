@@ -14,8 +14,8 @@ from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
 from vllm_spark.recipe import architecture, flag_names
 from vllm_spark.recipe.architecture import Architecture
-from vllm_spark.sizing import kv_cache, roofline
-from vllm_spark.sizing.roofline import Layout
+from vllm_spark.sizing import kv_cache, layout
+from vllm_spark.sizing.layout import Layout
 
 TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
 
@@ -45,12 +45,13 @@ class MemoryModel:
     def loaded_bytes(self, tensor_parallel: int) -> dict[str, int]:
         """Return part -> bytes on each rank after loading. Every rank has the whole rotary tables."""
         sizes = {
-            part: int(count * self.layout.get(part, roofline.UNQUANTISED) / tensor_parallel)
+            part: int(count * self.layout.get(part, layout.UNQUANTISED) / tensor_parallel)
             for part, count in self.architecture.weights().items()
             if count and (self.vision or part != "vision")
         }
         sizes["tables"] = self.architecture.table_bytes()
-        drafter = sum(self.drafter.weights().values()) * roofline.UNQUANTISED if self.drafter else self.drafter_bytes
+        width = self.layout.get("drafter", layout.UNQUANTISED)
+        drafter = sum(self.drafter.weights().values()) * width if self.drafter else self.drafter_bytes
         if drafter:
             sizes["drafter"] = int(drafter / tensor_parallel)
         return sizes
@@ -65,11 +66,11 @@ def model_of(recipe: Document) -> MemoryModel | None:
     if not {"architecture", "layout"} <= set(model):
         return None
     return MemoryModel(
-        architecture=architecture.load(model["architecture"]),
-        layout=roofline.widths(model["layout"]),
+        architecture=architecture.of_recipe(recipe, model["architecture"]),
+        layout=layout.widths(model["layout"]),
         kv_width=kv_width(recipe),
         vision=not recipe["args"].get("language-model-only", False),
-        drafter=architecture.load(drafter["architecture"]) if "architecture" in drafter else None,
+        drafter=architecture.of_recipe(recipe, drafter["architecture"]) if "architecture" in drafter else None,
         drafter_bytes=drafter.get("size_bytes", 0),
     )
 
@@ -81,10 +82,10 @@ def kv_width(recipe: Document) -> float:
     """
     name = str(recipe["args"].get("kv-cache-dtype", "auto"))
     if name == "auto":
-        quantised = "nvfp4" in recipe["model"].get("layout", {}).values()
-        return roofline.WIDTHS["fp8" if quantised else "bf16"]
+        quantised = "nvfp4" in layout.names(recipe["model"].get("layout", {}))
+        return layout.WIDTHS["fp8" if quantised else "bf16"]
     known = {"fp8": "fp8", "int8": "fp8", "nvfp4": "nvfp4"}
-    return roofline.WIDTHS[next((width for start, width in known.items() if name.startswith(start)), "bf16")]
+    return layout.WIDTHS[next((width for start, width in known.items() if name.startswith(start)), "bf16")]
 
 
 def file_bytes(recipe: Document) -> int:
@@ -93,9 +94,9 @@ def file_bytes(recipe: Document) -> int:
     names = model.get("checkpoint", model.get("layout"))
     if "size_bytes" in model or names is None or "architecture" not in model:
         return int(model.get("size_bytes", 0))
-    layout = roofline.widths(names)
-    filed = architecture.load(model["architecture"]).stored_weights()
-    return int(sum(count * layout.get(part, roofline.UNQUANTISED) for part, count in filed.items()))
+    known = layout.widths(names)
+    filed = architecture.of_recipe(recipe, model["architecture"]).stored_weights()
+    return int(sum(count * known.get(part, layout.UNQUANTISED) for part, count in filed.items()))
 
 
 def loading_peak_bytes(recipe: Document) -> int:

@@ -12,13 +12,13 @@ import yaml
 
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
-from vllm_spark.sizing import roofline
-from vllm_spark.sizing.roofline import Constants, Drafter, Load, Step
+from vllm_spark.sizing import layout, roofline
+from vllm_spark.sizing.constants import Constants
+from vllm_spark.sizing.layout import Width
+from vllm_spark.sizing.load import Drafter, Load
+from vllm_spark.sizing.roofline import Step
 
 FILE = Path(__file__).with_name("reported_speeds.yml")
-
-# A width, or a mixture of widths: width -> number of layers.
-Width = str | Mapping[str, int]
 
 
 class RowEntry(TypedDict):
@@ -60,7 +60,7 @@ class Row:
 
     def step(self, constants: Constants | None = None) -> Step:
         """Return the predicted step."""
-        return roofline.step(self.architecture, mixed(self.layout), self.load, constants)
+        return roofline.step(self.architecture, layout.widths(self.layout), self.load, constants)
 
     def error(self, constants: Constants | None = None) -> float:
         """Return predicted / measured - 1."""
@@ -95,18 +95,6 @@ def summary(errors: Sequence[float]) -> Summary:
     return Summary(len(sizes), sum(sizes) / len(sizes), max(sizes), sum(size <= INSIDE for size in sizes))
 
 
-def mixed(layout: Mapping[str, Width]) -> dict[str, float]:
-    """Return part -> bytes per weight of a layout whose parts may be mixtures."""
-    return {part: _mean_width(width) for part, width in layout.items()}
-
-
-def _mean_width(width: Width) -> float:
-    if isinstance(width, str):
-        return roofline.WIDTHS[width]
-    layers = sum(width.values())
-    return sum(roofline.WIDTHS[name] * count for name, count in width.items()) / layers
-
-
 @cache
 def document() -> Reports:
     """Return the content of the file."""
@@ -131,7 +119,7 @@ def _row(entry: RowEntry) -> Row:
             context=entry["context"],
             streams=entry.get("streams", 1),
             tensor_parallel=entry.get("tensor_parallel", 1),
-            kv_width=roofline.WIDTHS[entry.get("kv", "bf16")],
+            kv_width=layout.WIDTHS[entry.get("kv", "bf16")],
             drafter=Drafter(drafter, drafted, entry.get("accepted", 0.0)) if drafter else None,
         ),
         measured=entry["measured"],

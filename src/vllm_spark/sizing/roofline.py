@@ -1,78 +1,40 @@
-"""Decode speed of a model on Sparks: the bytes that a step reads over the bandwidth, and the overheads. Pure.
+"""Time of one step of an engine: bytes and FLOP of its tokens, and the overheads of layers, steps and ranks. Pure.
 
-A step reads the weights that its tokens need and the cache of every sequence. Each layer, each step, each all-reduce
-between two Sparks and each drafted token adds a time. docs/reference/prediction.md has the formula and its errors.
+A step decodes a token of every sequence, or several with a drafter, and may compute a part of a prompt. It reads the
+weights that its tokens need and the cache of every sequence. docs/reference/prediction.md has the formula and its
+errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from vllm_spark.recipe.architecture import Architecture
+from vllm_spark.sizing import constants as hardware
+from vllm_spark.sizing.constants import Constants
+from vllm_spark.sizing.layout import UNQUANTISED, WIDTHS, Layout
+from vllm_spark.sizing.load import Drafter, Load
 
-# Bytes per weight, including scales. NVFP4: 4 bits and one 8-bit scale per 16 weights. int4-g32: 4 bits, a 16-bit
-# scale and a 4-bit zero per 32 weights.
-WIDTHS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "int4-g32": 0.578125}
+# Causes of time in a step.
+WEIGHTS, CACHE, LAYERS, FIXED, ALL_REDUCE, DRAFTS, PROMPT, EAGER = (
+    "reading the weights",
+    "reading the cache",
+    "overhead of the layers",
+    "overhead of a step",
+    "all-reduces between the Sparks",
+    "drafting",
+    "attention of the prompt",
+    "launches without a graph",
+)
+PARTS = {"mlp": "the MLP", "head": "the output head", "experts": "the experts", "router": "the router"}
 
-# Bytes per weight of parts whose width no recipe names.
-UNQUANTISED = 2.0
+# Parts whose tokens go to experts.
+ROUTED = "experts"
 
-# Half the width of the printed interval, as a share. Operators differ by 8 % on the same configuration.
-INTERVAL_ALONE = 0.12
-INTERVAL_PAIR_OR_DRAFTER = 0.18
-
-# Field report 004: shares of the drafted tokens accepted on prose and on code.
-ACCEPTED_PROSE, ACCEPTED_CODE = 0.50, 0.76
-
-# Bytes per weight of each part.
-Layout = Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """Speeds and overheads of a Spark, in bytes and seconds. A site may set its own (vllm_roofline)."""
-
-    # Measured with a saturating read. The data sheet's 273 GB/s are not reached.
-    bandwidth: float = 232e9
-    # Launches, norms, rotary embedding; with experts also routing, sorting and the grouped product.
-    layer_dense_s: float = 0.115e-3
-    layer_experts_s: float = 0.205e-3
-    # Sampler, scheduler, HTTP.
-    step_s: float = 0.5e-3
-    # One all-reduce between two Sparks. Measure it with all_reduce_perf of nccl-tests at 10 KB.
-    all_reduce_s: float = 0.075e-3
-    # Launches of one drafted token.
-    draft_s: float = 0.5e-3
-    # How often other sequences, and the drafted tokens of one sequence, use other experts; 1 is independent.
-    apart_sequences: float = 0.60
-    apart_drafts: float = 0.35
-
-
-@dataclass(frozen=True, slots=True)
-class Drafter:
-    """Speculative decoding: the drafter, its tokens per step, and the share of them that is accepted."""
-
-    architecture: Architecture
-    tokens: int
-    acceptance: float
-    width: float = UNQUANTISED
-
-    @property
-    def tokens_per_step(self) -> float:
-        """The mean acceptance length of vLLM."""
-        return 1 + self.tokens * self.acceptance
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Load of the server: tokens in the cache of each sequence, concurrent sequences, ranks, and the cache's width."""
-
-    context: int = 1024
-    streams: int = 1
-    tensor_parallel: int = 1
-    kv_width: float = 2.0
-    drafter: Drafter | None = None
+# Widths of a model between which BF16 matrices of one token are read more and more evenly.
+NARROW, WIDE = 2048, 5120
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,132 +65,101 @@ class Step:
         return f"{cause}, {longest / self.total_s:.0%} of a step; {share:.0%} of them is {PARTS.get(part, part)}"
 
 
-# Causes of time in a step.
-WEIGHTS, CACHE, LAYERS, FIXED, ALL_REDUCE, DRAFTS = (
-    "reading the weights",
-    "reading the cache",
-    "overhead of the layers",
-    "overhead of a step",
-    "all-reduces between the Sparks",
-    "drafting",
-)
-PARTS = {"mlp": "the MLP", "head": "the output head", "experts": "the experts", "router": "the router"}
-
-
-def widths(names: Mapping[str, str]) -> dict[str, float]:
-    """Return part -> bytes per weight of a recipe's layout."""
-    return {part: WIDTHS[name] for part, name in names.items()}
-
-
 def expert_sets(architecture: Architecture, load: Load, constants: Constants) -> float:
     """Return how many times a step reads the experts of one token. Tokens that use the same expert read it once."""
     experts = architecture.experts
     if experts is None:
         return 0.0
     drafted = load.drafter.tokens if load.drafter else 0
-    requests = (1 + (load.streams - 1) * constants.apart_sequences) * (1 + drafted * constants.apart_drafts)
-    share = experts.per_token / experts.count
+    decoding = (1 + (load.streams - 1) * constants.apart_sequences) * (1 + drafted * constants.apart_drafts)
+    requests = (decoding if load.streams else 0.0) + load.prompt * constants.apart_drafts
+    share = min(1.0, experts.per_token / (experts.count * constants.experts_used))
     unused: float = (1 - share) ** requests
     return (1 - unused) / share
 
 
 def weight_bytes(architecture: Architecture, layout: Layout, load: Load, constants: Constants) -> dict[str, float]:
     """Return part -> bytes of weights that one step reads. Decoding reads neither the input embedding nor vision."""
-    weights, experts = architecture.weights(), architecture.experts
-    active = experts.layers * experts.per_token * architecture.expert if experts else 0
-    read = {part: weights[part] * layout.get(part, UNQUANTISED) for part in ("attention", "mlp", "router", "head")}
-    read["experts"] = active * layout.get("experts", UNQUANTISED) * expert_sets(architecture, load, constants)
+    counts = architecture.read_weights()
+    read = {part: count * layout.get(part, UNQUANTISED) for part, count in counts.items()}
+    read[ROUTED] *= expert_sets(architecture, load, constants)
     return {part: size for part, size in read.items() if size}
 
 
 def cache_bytes(architecture: Architecture, context: int, kv_width: float) -> float:
-    """Return the bytes of cache that one step reads for one sequence: K and V of the tokens in each layer's window."""
-    total = 0.0
-    for group in architecture.attention:
-        tokens = min(context, group.window) if group.window else context
-        total += group.layers * (2 * group.kv_heads * group.head_size * kv_width * tokens + group.state_bytes)
-    return total
+    """Return the bytes of cache that one step reads for one sequence: K and V of the tokens in each layer's window.
+
+    A state is read and written.
+    """
+    return sum(group.layers * (group.read_bytes(context, kv_width) + group.state()) for group in architecture.attention)
 
 
 def step(architecture: Architecture, layout: Layout, load: Load, constants: Constants | None = None) -> Step:
-    """Return the step that decodes one token of every sequence, or several with a drafter."""
-    constants = constants or Constants()
+    """Return the step that decodes a token of every sequence and computes `load.prompt` tokens of a prompt.
+
+    Without constants they are those of a Spark, with the architecture's family.
+    """
+    known = constants or hardware.constants_of({})
+    constants = known.for_family(architecture.family)
     read = weight_bytes(architecture, layout, load, constants)
-    weights = sum(read.values())
     cache = load.streams * cache_bytes(architecture, load.context, load.kv_width)
     bandwidth = load.tensor_parallel * constants.bandwidth
     layer_s = constants.layer_experts_s if architecture.experts else constants.layer_dense_s
+    heads = sum(group.layers * group.attending_heads for group in architecture.attention if not group.window)
     seconds = {
-        WEIGHTS: weights / bandwidth,
-        CACHE: cache / bandwidth,
+        WEIGHTS: _weights_s(architecture, layout, read, load, constants),
+        CACHE: cache / bandwidth + min(1, load.streams) * heads * load.context * constants.attention_token_s,
         LAYERS: architecture.layers * layer_s,
-        FIXED: constants.step_s,
+        FIXED: constants.step_s + load.decoded * constants.sequence_s,
     }
+    if load.prompt:
+        flop = sum(g.layers * g.prompt_flop(load.prompt, load.before) for g in architecture.attention)
+        seconds[PROMPT] = flop / (constants.compute_attention * load.tensor_parallel)
     if load.tensor_parallel > 1:
-        # Each layer has two, after attention and after the MLP. The embedding has one.
-        seconds[ALL_REDUCE] = (2 * architecture.layers + 1) * constants.all_reduce_s
+        message = load.tokens * architecture.hidden * UNQUANTISED
+        seconds[ALL_REDUCE] = architecture.reductions * (constants.all_reduce_s + message / constants.link)
     drafter = load.drafter
-    if drafter:
-        drafted = sum(weight_bytes(drafter.architecture, {}, Load(), constants).values()) / UNQUANTISED * drafter.width
-        seconds[DRAFTS] = drafter.tokens * (drafted / bandwidth + constants.draft_s)
+    if drafter and load.streams:
+        judged = load.streams * architecture.mixers * constants.verify_s
+        seconds[DRAFTS] = _drafting_s(architecture, layout, drafter, load, constants) + judged
+    if load.eager:
+        shown = sum(seconds.values()) + architecture.layers * constants.eager_layer_s
+        longest = max(shown, architecture.layers * constants.eager_launch_s)
+        seconds[EAGER] = longest - sum(seconds.values())
     return Step({**read, CACHE: cache}, seconds, drafter.tokens_per_step if drafter else 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Decode speed of one sequence, and its interval.
-
-    With a drafter, `slow` and `fast` are the steps at the lowest and the highest acceptance. `spread` is half the width
-    of the interval, as a share. `ceiling` is the speed in tok/s if every drafted token is accepted; a report above it
-    measures something else. Without a drafter it is the predicted speed.
-    """
-
-    slow: Step
-    fast: Step
-    accepted: tuple[float, float]
-    spread: float
-    ceiling: float
-
-    @property
-    def low(self) -> float:
-        return self.slow.tokens_per_s * (1 - self.spread)
-
-    @property
-    def high(self) -> float:
-        return self.fast.tokens_per_s * (1 + self.spread)
-
-    def __str__(self) -> str:
-        slow, fast = f"{self.slow.tokens_per_s:.1f}", f"{self.fast.tokens_per_s:.1f}"
-        figure = slow if slow == fast else f"{slow} to {fast}"
-        return f"{figure} tok/s (±{self.spread:.0%}: {self.low:.1f} to {self.high:.1f})"
+def _weights_s(
+    architecture: Architecture, layout: Layout, read: Mapping[str, float], load: Load, constants: Constants
+) -> float:
+    """Return the time of the products with the weights: of reading, of computing, or of both where they meet."""
+    counts, total = architecture.read_weights(), 0.0
+    alone = load.tokens == 1
+    narrow = min(1.0, max(0.0, (architecture.hidden - NARROW) / (WIDE - NARROW)))
+    even = constants.narrow_bf16 + (1 - constants.narrow_bf16) * narrow
+    for part, size in read.items():
+        width = layout.get(part, UNQUANTISED)
+        efficiency = even if alone and width > WIDTHS["mxfp8"] else constants.efficiency(width)
+        if part == ROUTED and not alone:
+            efficiency *= constants.efficiency_experts
+        reading = size / (constants.bandwidth * efficiency)
+        # Only the last token of a prompt needs the head.
+        tokens = load.decoded + min(1, load.prompt) if part == "head" else load.tokens
+        rate = constants.compute(width, load.marlin) * (constants.routed(width) if part == ROUTED else 1.0)
+        total += math.hypot(reading, 2 * counts[part] * tokens / rate)
+    return total / load.tensor_parallel
 
 
-def predict(
-    architecture: Architecture,
-    layout: Layout,
-    load: Load,
-    constants: Constants | None = None,
-    accepted: Sequence[float] = (),
-) -> Prediction:
-    """Return the prediction for a load.
-
-    `accepted` are the measured acceptances; without any, those of prose and of code are used. The acceptance of
-    `load.drafter` is ignored.
-    """
-    drafter = load.drafter
-
-    def at(share: float) -> Step:
-        drafting = replace(drafter, acceptance=share) if drafter else None
-        return step(architecture, layout, replace(load, drafter=drafting), constants)
-
-    shares = (accepted or (ACCEPTED_PROSE, ACCEPTED_CODE)) if drafter else (0.0,)
-    return Prediction(
-        slow=at(min(shares)),
-        fast=at(max(shares)),
-        accepted=(min(shares), max(shares)),
-        spread=INTERVAL_PAIR_OR_DRAFTER if drafter or load.tensor_parallel > 1 else INTERVAL_ALONE,
-        ceiling=at(1.0).tokens_per_s,
-    )
+def _drafting_s(
+    architecture: Architecture, layout: Layout, drafter: Drafter, load: Load, constants: Constants
+) -> float:
+    """Return the time of the passes that draft: one for each token, or one for all tokens of a block."""
+    drafting = drafter.architecture.drafting
+    size = sum(weight_bytes(drafter.architecture, {}, Load(), constants).values()) / UNQUANTISED * drafter.width
+    if drafting and "head" in drafting.borrows:
+        size += architecture.vocabulary * architecture.hidden * layout.get("head", UNQUANTISED)
+    passes = 1 if drafting and drafting.block else drafter.tokens
+    return passes * (size / (load.tensor_parallel * constants.bandwidth) + constants.draft_s)
 
 
 def naive(architecture: Architecture, bits: Mapping[str, str], load: Load) -> float:
@@ -237,12 +168,3 @@ def naive(architecture: Architecture, bits: Mapping[str, str], load: Load) -> fl
     width = min(label[name] for part, name in bits.items() if part != "head")
     accepted = load.drafter.tokens_per_step if load.drafter else 1.0
     return accepted * load.tensor_parallel * 273e9 / (architecture.active * width)
-
-
-def constants_of(overrides: Mapping[str, float]) -> Constants:
-    """Return the constants with those of a site. Raises ValueError for an unknown name."""
-    known = asdict(Constants())
-    unknown = sorted(set(overrides) - set(known))
-    if unknown:
-        raise ValueError(f"unknown {', '.join(unknown)}")
-    return Constants(**{**known, **{name: float(value) for name, value in overrides.items()}})

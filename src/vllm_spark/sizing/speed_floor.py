@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.sizing.roofline import Prediction
+from vllm_spark.sizing.prediction import Prediction
 
 TOO_SLOW = register("too-slow", runbook="slow")
 
