@@ -9,6 +9,8 @@ import base64
 import hashlib
 import json
 import socket
+import ssl
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 import loopback
 from fakes.fake_http import Reply, serving
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.node.pull.oci import INDEX_TYPE, MANIFEST_TYPES
 from vllm_spark.pinning import registry
 from vllm_spark.pinning.registry import Registry
 
@@ -31,14 +34,14 @@ def entry(digest: str, os: str, architecture: str) -> dict[str, Any]:
 
 
 INDEX = {
-    "mediaType": registry.INDEXES[0],
+    "mediaType": INDEX_TYPE,
     "manifests": [
         entry(AMD, "linux", "amd64"),
         entry(ARM, "linux", "arm64"),
         entry(CONFIG, "unknown", "unknown"),  # BuildKit's entry for the provenance of the image
     ],
 }
-MANIFEST = {"mediaType": registry.MANIFESTS[1], "config": {"digest": CONFIG}, "layers": []}
+MANIFEST = {"mediaType": MANIFEST_TYPES[3], "config": {"digest": CONFIG}, "layers": []}
 MANIFEST_DIGEST = f"sha256:{hashlib.sha256(json.dumps(MANIFEST).encode()).hexdigest()}"
 RESPONSES: dict[str, Reply] = {
     "/v2/owner/engine/manifests/index": Reply(INDEX),
@@ -76,7 +79,7 @@ def test_a_tag_resolves_to_the_digest_for_a_platform(tag: str, platforms: tuple[
         answer = Registry({"images.test": url}).resolve(IMAGE, tag, platforms)
     assert (answer.value, answer.platform) == DIGESTS[tag, platforms]
     assert answer.origin == "images.test"
-    assert registry.INDEXES[0] in requests[0][1]["Accept"]
+    assert INDEX_TYPE in requests[0][1]["Accept"]
 
 
 # tag -> (id of the refusal, a part of its message)
@@ -114,6 +117,27 @@ def test_a_registry_that_sends_nothing_is_refused_at_the_deadline() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(RefusedError, match="does not answer"):
             Registry({"images.test": url}, deadline_s=0.3).resolve(IMAGE, "index", ("linux/arm64",))
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_registry_with_a_certificate_of_its_own(
+    tmp_path: Path, trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REQUESTS_CA_BUNDLE names it, as for pip."""
+    files = [str(tmp_path / name) for name in ("key.pem", "cert.pem")]
+    words = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=registry")
+    name = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files[0], "-out", files[1])
+    subprocess.run(["openssl", "req", *words, *name], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", files[1] if trusted else "")
+    with serving(registry_response, tls=context) as (url, _):
+        source = Registry({"images.test": url.replace("http:", "https:")})
+        if trusted:
+            assert source.resolve(IMAGE, "index", ("linux/arm64",)).value == ARM
+        else:
+            with pytest.raises(RefusedError, match=r"does not answer at https://.* certificate"):
+                source.resolve(IMAGE, "index", ("linux/arm64",))
 
 
 @pytest.fixture
@@ -156,6 +180,37 @@ def test_the_login_of_this_machine_is_used() -> None:
         assert Registry({"images.test": url}).resolve(IMAGE, "one", ("linux/arm64",)).value == MANIFEST_DIGEST
     assert requests[-1][1]["Authorization"] == "Bearer for-me"
     assert not any("secret" in path for path, _ in requests)
+
+
+# A token service's reply without a token that a header can carry.
+NO_TOKEN = {
+    "no token": {"expires_in": 300},
+    "null": {"token": None},
+    "a line end": {"token": "a\r\nHost: evil"},
+    "list": [1],
+}
+
+
+@pytest.mark.usefixtures("no_login")
+@pytest.mark.parametrize("name", NO_TOKEN)
+def test_a_token_service_without_a_token_is_refused(name: str) -> None:
+    def respond(path: str, headers: Mapping[str, str]) -> Reply:
+        if path.startswith("/token"):
+            return Reply(NO_TOKEN[name])
+        realm = f'Bearer realm="http://{headers["Host"]}/token",service="hub"'
+        return Reply("", status=401, headers={"WWW-Authenticate": realm})
+
+    with serving(respond) as (url, requests), pytest.raises(RefusedError, match="which gives no token") as refused:
+        Registry({"images.test": url}).resolve(IMAGE, "one", ("linux/arm64",))
+    assert [item.id for item in refused.value.refusals] == ["token-service"]
+    assert [headers.get("Authorization") for _, headers in requests] == [None, None]
+
+
+@pytest.mark.parametrize("length", ["5000000", "900"])
+def test_a_response_that_ends_early_is_refused(length: str) -> None:
+    reply = Reply(json.dumps(INDEX), headers={"Content-Length": length, "Connection": "close"})
+    with serving(lambda *_: reply) as (url, _), pytest.raises(RefusedError, match=r"does not answer at .* early"):
+        Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
 
 
 @pytest.mark.usefixtures("login")

@@ -35,7 +35,10 @@ def put(place: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 # name -> (change of a good recipe, a part of the only message)
 FAULTS = {
-    "unknown key": (put("imagee", {}), "(top level): unknown key imagee — expected: only args, corrections, drafter"),
+    "unknown key": (
+        put("imagee", {}),
+        "(top level): unknown key imagee — expected: only architectures, args, corrections",
+    ),
     "wrong type": (put("args.max-model-len", None), ""),
     "digest short": (
         put("image.digest", "sha256:1234"),

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_spark.core import documents, paths
+from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Facts
-from vllm_spark.recipe import loader
+from vllm_spark.recipe import folders, loader
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import reference_spark
 
@@ -33,12 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def positive(text: str) -> int:
+    """Return a number of at least 1, for `type=` of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
 def load_recipe(name: str) -> tuple[Recipe, tuple[Path, ...]]:
     """Load a recipe by name or by file. Returns it with the folders that were searched."""
     file = Path(name)
     if file.suffix == ".yml":
         return loader.load(file.stem, (file.parent,)), (file.parent,)
-    return loader.load(name), (paths.RECIPES,)
+    return loader.load(name, folders.searched()), folders.searched()
 
 
 def hosts_of(recipe: Recipe) -> tuple[str, ...]:

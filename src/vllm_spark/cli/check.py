@@ -6,22 +6,21 @@ import argparse
 from pathlib import Path
 
 from vllm_spark.bench import recipe_evidence
-from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.recipe import engine_arguments, loader
+from vllm_spark.recipe import engine_arguments, folders, loader
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("check", help="check recipe files, every fault at once")
-    parser.add_argument("files", nargs="*", type=Path, help="default: all of recipes/")
+    parser.add_argument("files", nargs="*", type=Path, help="default: the site's own and all of recipes/")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read every file. Raises RefusedError with the faults of all files."""
     refusals: list[Refusal] = []
-    for file in args.files or loader.names([paths.RECIPES]).values():
+    for file in args.files or loader.names(folders.searched()).values():
         try:
             recipe = loader.read(file)
             refusals += engine_arguments.refusals(recipe.document, ())

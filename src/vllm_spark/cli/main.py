@@ -8,21 +8,32 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vllm_spark.cli import check, docs, plan, recipes, render, report
+from vllm_spark.cli import check, docs, key, plan, recipes, render, report, trust
 from vllm_spark.cli.bench import command as bench
 from vllm_spark.cli.contact import command as contact
+from vllm_spark.cli.recipe import command as recipe
 from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.version import version
 from vllm_spark.doctor import command as doctor
 
 # Each module has add_parser(commands), which adds one sub-command and sets its default `run` to run(args) -> int.
-COMMANDS = (render, recipes, report, check, contact, plan, bench, doctor, docs)
+COMMANDS = (render, recipes, recipe, report, check, contact, plan, bench, key, trust, doctor, docs)
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
+
+
+class ShowVersion(argparse.Action):
+    """Print the version of the toolkit and end. Only this option pays for the question to git."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"{parser.prog} {version()}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command. Returns its exit status: 1 for a refusal. Raises SystemExit(2) for wrong arguments."""
     parser = argparse.ArgumentParser(prog="vllm-spark", description=__doc__)
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the toolkit and its commit")
     commands = parser.add_subparsers(dest="command", required=True)
     for module in COMMANDS:
         module.add_parser(commands)

@@ -6,8 +6,10 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from vllm_spark.cli import arguments
+from vllm_spark.cli import arguments, site_file
+from vllm_spark.cli.site_file import Site
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
@@ -23,36 +25,36 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     arguments.add_arguments(parser, "a Spark that nothing uses")
     parser.add_argument(
         "--memory",
-        type=_positive,
+        type=arguments.positive,
         metavar="GB",
         help="memory of each Spark without --facts, 64 or 128; default: 128, and the verdict for 64",
     )
-    parser.add_argument("--context", type=_positive, help="tokens of context of each sequence")
+    parser.add_argument("--context", type=arguments.positive, help="tokens of context of each sequence")
     parser.add_argument("--accept-known-issue", nargs="+", default=[], metavar="ID", help="continue in spite of it")
-    parser.add_argument("--streams", type=_positive, default=1, help="concurrent sequences")
-    parser.add_argument("--min-speed", type=float, default=0, metavar="TOK_S", help="refuse a slower forecast")
+    parser.add_argument("--streams", type=arguments.positive, default=1, help="concurrent sequences")
+    parser.add_argument("--min-speed", type=float, metavar="TOK_S", help="refuse a slower forecast")
+    parser.add_argument(
+        "--site",
+        type=Path,
+        metavar="FILE",
+        help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
+    )
     parser.set_defaults(run=run)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return number
-
-
 def run(args: argparse.Namespace) -> int:
-    """Print the forecast. Returns 1 for a no-go."""
+    """Print the forecast. Returns 1 for a no-go, and for a forecast that does not know memory or speed."""
     recipe, _ = arguments.load_recipe(args.recipe)
     fact_files = arguments.read_facts(recipe, args.facts)
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
+    site = site_file.read(args.site)
     size_gb = args.memory or max(reference_spark.SIZES_GB)
-    result = _forecast(args, recipe, facts or _reference(recipe, size_gb))
-    print("\n".join(forecast_text.lines(result, recipe.document, _request(args))))
+    result = _forecast(args, site, recipe, facts or _reference(recipe, size_gb))
+    print("\n".join(forecast_text.lines(result, recipe.document, _request(args, site))))
     if not facts and not args.memory:
         for other_gb in reference_spark.SIZES_GB[:-1]:
-            other = _forecast(args, recipe, _reference(recipe, other_gb))
-            verdict = _verdict(other.refusals, result.refusals)
+            other = _forecast(args, site, recipe, _reference(recipe, other_gb))
+            verdict = _verdict(other, result.refusals)
             print(f"  on Sparks of {other_gb} GB: {verdict} (vllm-spark plan --memory {other_gb})")
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
@@ -64,10 +66,10 @@ def _reference(recipe: Recipe, size_gb: int) -> dict[str, Facts]:
     return {host: {"memory": reference_spark.memory(size_gb)} for host in arguments.hosts_of(recipe)}
 
 
-def _forecast(args: argparse.Namespace, recipe: Recipe, facts: Mapping[str, Facts]) -> Forecast:
+def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mapping[str, Facts]) -> Forecast:
     """Return the forecast with the refusals that need no other facts."""
-    context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
-    result = forecast.forecast(recipe.name, recipe.document, facts, _request(args), context)
+    context = ForecastContext(constants=site.constants, catalogue=forecast.catalogue([paths.RECIPES]))
+    result = forecast.forecast(recipe.name, recipe.document, facts, _request(args, site), context)
     subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)
     accepted = args.accept_known_issue
     refusals = [
@@ -83,13 +85,14 @@ def _forecast(args: argparse.Namespace, recipe: Recipe, facts: Mapping[str, Fact
     return replace(result, refusals=refusals, notes=notes)
 
 
-def _request(args: argparse.Namespace) -> ForecastRequest:
-    return ForecastRequest(args.context, args.streams, args.min_speed)
+def _request(args: argparse.Namespace, site: Site) -> ForecastRequest:
+    least = site.least_speed if args.min_speed is None else args.min_speed
+    return ForecastRequest(args.context, args.streams, least)
 
 
-def _verdict(refusals: Sequence[Refusal], printed: Sequence[Refusal]) -> str:
-    """Return go, or no-go with its first reason that is not among those printed in full."""
-    own = [refusal for refusal in refusals if refusal not in printed]
+def _verdict(other: Forecast, printed: Sequence[Refusal]) -> str:
+    """Return the verdict, a no-go with its first reason that is not among those printed in full."""
+    own = [refusal for refusal in other.refusals if refusal not in printed]
     if own:
         return f"no-go, {own[0].what}"
-    return "no-go for the same reason" if refusals else "go"
+    return "no-go for the same reason" if other.refusals else other.verdict

@@ -10,7 +10,7 @@ from pathlib import Path
 import rich.console
 import rich.table
 
-from vllm_spark.recipe import lockfile
+from vllm_spark.recipe import folders, lockfile
 from vllm_spark.sizing import catalogue
 
 PIPE_WIDTH = 140
@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the catalogue."""
-    entries = catalogue.entries(locked=lockfile.read(args.lock))
+    entries = catalogue.entries(folders.searched(), locked=lockfile.read(args.lock))
     if args.json:
         print(json.dumps([entry.to_json() for entry in entries], indent=2))
         return 0

@@ -19,7 +19,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import flag_names, rules, shared_gates
+from vllm_spark.recipe import architecture, flag_names, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
@@ -97,6 +97,8 @@ def read(file: Path) -> Recipe:
     faults = list(schema.faults(document, SCHEMA))
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
+    document, architecture_faults = _with_architectures(document, file.parent)
+    faults += architecture_faults
     faults += shared_gates.faults(document)
     document = shared_gates.expanded(document)
     faults += rules.recipe_faults(document, file.stem)
@@ -108,6 +110,24 @@ def read(file: Path) -> Recipe:
     if faults:
         raise RefusedError(_refusal(file, fault) for fault in faults)
     return Recipe(document, files)
+
+
+def _with_architectures(document: Document, folder: Path) -> tuple[Document, list[Fault]]:
+    """Return the recipe with the architectures beside it that it names, and the faults of those that it brings."""
+    own = dict(document.get("architectures", {}))
+    faults = [
+        Fault(f"architectures.{name}: {fault.what}", fault.expected)
+        for name, brought in own.items()
+        for fault in architecture.document_faults(brought, name)
+    ]
+    if folder.resolve() != paths.RECIPES:
+        for name in (
+            document[key]["architecture"] for key in ("model", "drafter") if "architecture" in document.get(key, {})
+        ):
+            file = folder / "architectures" / f"{name}.yml"
+            if name not in own and file.is_file():
+                own[name] = architecture.read_document(file)
+    return ({**document, "architectures": own} if own else document), faults
 
 
 def _toolkit_files(document: Document, folder: Path) -> tuple[dict[str, str], list[Fault]]:

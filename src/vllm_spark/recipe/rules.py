@@ -18,6 +18,7 @@ PLANNED_FLAGS = {
     "speculative-config": "drafter",
     "host": "the deployment's bind",
     "port": "the deployment's port",
+    "uds": "vllm_edge",
     "api-key": "vllm_secrets.VLLM_API_KEY",
     "tensor-parallel-size": "topology.tensor_parallel",
     "distributed-executor-backend": "topology.executor",

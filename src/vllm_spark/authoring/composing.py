@@ -1,0 +1,181 @@
+"""The document of a new recipe, from what is settled about its model. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.authoring import family
+from vllm_spark.authoring.checkpoint import Checkpoint
+from vllm_spark.authoring.family import Facts
+from vllm_spark.authoring.model_facts import ModelFacts, Question
+from vllm_spark.core.types import Document
+from vllm_spark.core.units import GIB
+
+# The share and the floor of the catalogue's recipes: at 0.78 a Spark had at least 13 GiB free, at 0.85 less than 5.
+UTILIZATION, FLOOR_BYTES = 0.78, 8 * GIB
+# Requests at once where --streams asks for fewer.
+LEAST_REQUESTS = 8
+# Seconds to the first token: the catalogue's for one Spark, and for two, of which one needed 707 s.
+DEADLINES_S = {1: 900, 2: 1800}
+NAME_CHARACTERS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the operator asks for. `drafter` is auto, none, a method, or a repository of the family's table."""
+
+    name: str
+    context: int = 0
+    streams: int = 1
+    drafter: str = "auto"
+
+
+def recipe_name(repository: str) -> str:
+    """Return the name of a recipe for a repository: lower case, words joined by dashes or dots."""
+    name = re.sub(r"[^a-z0-9.]+", "-", repository.rpartition("/")[2].lower())
+    return re.sub(r"([-.])[-.]+", r"\1", name)[:NAME_CHARACTERS].strip("-.") or "model"
+
+
+def compose(
+    checkpoint: Checkpoint, model: ModelFacts, base: Document, request: Request, nodes: int
+) -> tuple[dict[str, Any], list[Question]]:
+    """Return the recipe for a number of Sparks, without max-model-len, and the questions that it leaves open.
+
+    `base` has image and engine, and of a site's own recipe also runtime and memory.
+    """
+    facts = Facts(
+        repository=checkpoint.repository,
+        model_types=family.model_types(checkpoint.config),
+        widths=model.widths(),
+        nodes=nodes,
+        own_head=bool(model.head),
+        image=f"{base['image']['repository']}:{base['image']['tag']}",
+    )
+    questions = [*model.questions, *(_open(text) for text in model.family.get("open", ()))]
+    parsers, parser_questions = _parsers(checkpoint, model, facts)
+    drafter, drafter_questions = _drafter(checkpoint, model, facts, request)
+    questions += [*parser_questions, *drafter_questions]
+    args: dict[str, Any] = {"max-num-seqs": max(LEAST_REQUESTS, request.streams), **parsers}
+    for row in family.rows(model.family, "args", facts):
+        args |= row["set"]
+    repository = {
+        "repository": checkpoint.repository,
+        **({"revision": checkpoint.revision} if checkpoint.revision else {}),
+    }
+    sized = {"size_bytes": checkpoint.size_bytes} if checkpoint.size_bytes else {}
+    settled = {"architecture": model.architecture["name"], "layout": model.layout} if model.settled else {}
+    recipe: dict[str, Any] = {
+        "schema_version": 1,
+        "name": request.name,
+        "summary": f"{checkpoint.repository} for {'one Spark' if nodes == 1 else 'two Sparks'}, written by recipe new",
+        "sources": _sources(checkpoint, model),
+        "image": base["image"],
+        "engine": base["engine"],
+        "model": {**repository, **settled, "served_name": recipe_name(checkpoint.repository), **sized},
+        **({"drafter": drafter} if drafter else {}),
+        "args": dict(sorted(args.items())),
+        "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
+        "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": FLOOR_BYTES}),
+        "runtime": base.get("runtime", {"shm_size": "16g"}),
+        "gates": gates(checkpoint, model, args, facts),
+    }
+    return recipe, questions
+
+
+def _open(text: str) -> Question:
+    field, _, question = text.partition(": ")
+    return Question(field, question)
+
+
+def _sources(checkpoint: Checkpoint, model: ModelFacts) -> list[str]:
+    what = "config.json" if checkpoint.alone else "config.json and the safetensors headers"
+    origin = f"{checkpoint.repository}@{checkpoint.revision}" if checkpoint.revision else checkpoint.name
+    return [f"{what} of {origin}", *model.family["sources"]]
+
+
+def _parsers(checkpoint: Checkpoint, model: ModelFacts, facts: Facts) -> tuple[dict[str, Any], list[Question]]:
+    """Return the arguments of the parsers, and a question for each parser that the template does not settle."""
+    if not checkpoint.template:
+        what = "config.json alone was read" if checkpoint.alone else "the files have none"
+        return {}, [
+            Question(
+                "args.chat-template",
+                f"which template do chats use? {what}. Without it the gates of chats, tools and reasoning are left out",
+            )
+        ]
+    args: dict[str, Any] = {}
+    questions = []
+    known = model.family.get("parsers", {})
+    for kind, pattern in (("reasoning", r"<think>|enable_thinking|reasoning|channel"), ("tools", r"\btools\b")):
+        row = family.parser(known.get(kind, ()), checkpoint.template, facts.model_types)
+        flag = "reasoning-parser" if kind == "reasoning" else "tool-call-parser"
+        if row and (kind == "reasoning" or re.search(pattern, checkpoint.template)):
+            args[flag] = row["name"]
+        elif not row and re.search(pattern, checkpoint.template):
+            questions.append(Question(f"args.{flag}", f"which parser reads its {kind}? The template has them, and the "
+                                      f"family {model.family['name']} names none for its format"))  # fmt: skip
+    if "tool-call-parser" in args:
+        args["enable-auto-tool-choice"] = True
+    return args, questions
+
+
+def _drafter(
+    checkpoint: Checkpoint, model: ModelFacts, facts: Facts, request: Request
+) -> tuple[dict[str, Any], list[Question]]:
+    """Return the block `drafter`, empty for none."""
+    if request.drafter == "none":
+        return {}, []
+    rows = family.rows(model.family, "drafters", facts)
+    wanted = [row for row in rows if request.drafter in {"auto", row["method"], row.get("repository")}]
+    if not wanted:
+        known = ", ".join(row.get("repository", row["method"]) for row in rows) or "none for this model"
+        asked = Question(
+            "drafter", f"is {request.drafter} a drafter of this model? The family {model.family['name']} knows {known}"
+        )
+        return {}, [asked] if request.drafter != "auto" else []
+    row = wanted[0]
+    block = {
+        key: row[key] for key in ("repository", "revision", "architecture", "size_bytes", "acceptance") if key in row
+    }
+    if "repository" not in block:
+        revision = {"revision": checkpoint.revision} if checkpoint.revision else {}
+        block = {"repository": checkpoint.repository, **revision, "architecture": model.head["name"], **block}
+    block["speculative_tokens"] = row["tokens"]
+    if "config" in row:
+        block["config"] = row["config"]
+    questions = [] if "acceptance" in block else [
+        Question("drafter.acceptance", "which share of the drafted tokens does the model accept? No source has it for "
+                 f"{row['tokens']} tokens a step; `vllm-spark bench` measures it")
+    ]  # fmt: skip
+    return block, questions
+
+
+def gates(checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the gates that the flags permit. Known answers and the probe need a sound run first."""
+    use = {"no-unknown-variable": True}
+    for row in family.rows(model.family, "gates", facts):
+        use = row["use"] | use
+    return {"ready": {"deadline_s": DEADLINES_S[facts.nodes]}, "use": use} | dict(
+        _answering(checkpoint, model, args, facts)
+    )
+
+
+def _answering(
+    checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    if facts.nodes > 1:
+        yield "fabric", {"network": "IB"}
+    yield "failover", {}
+    if not checkpoint.template:
+        return
+    yield "garbage", {}
+    yield "structured", {}
+    if "tool-call-parser" in args:
+        yield "tools", {}
+    if model.vision:
+        yield "vision", {}
+    if "reasoning-parser" in args:
+        yield "reasoning", dict(model.family.get("thinking", {}))

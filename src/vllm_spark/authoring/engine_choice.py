@@ -1,0 +1,46 @@
+"""The engine and image of a new recipe: the newest pinned one of the catalogue that a family permits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
+
+NO_ENGINE = register("no-engine", runbook="recipe-new")
+
+# What a recipe takes over with the image: runtime and platforms belong to the host that the image is for.
+OF_A_SITE = ("image", "engine", "runtime", "memory")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, to compare it."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
+
+
+def choose(name: str, family: Document, catalogue: Iterable[Document]) -> dict[str, Any]:
+    """Return `image` and `engine` for a recipe. Raises RefusedError if no image of the catalogue is new enough."""
+    engine = family["engine"]
+    pinned = [one for one in catalogue if "digest" in one["image"] and "derive" not in one["image"]]
+    usable = [one for one in pinned if "patches" not in one and _in_range(one["engine"]["version"], engine)]
+    if not usable:
+        raise RefusedError([_no_engine(name, family, pinned)])
+    best = max(usable, key=lambda one: numbers(one["engine"]["version"]))
+    return {"image": dict(best["image"]), "engine": dict(best["engine"])}
+
+
+def _in_range(version: str, engine: Document) -> bool:
+    below = engine.get("below")
+    return numbers(engine["since"]) <= numbers(version) and (below is None or numbers(version) < numbers(below))
+
+
+def _no_engine(name: str, family: Document, pinned: Iterable[Document]) -> Refusal:
+    versions = sorted({one["engine"]["version"] for one in pinned}, key=numbers)
+    engine = family["engine"]
+    range_ = f"since {engine['since']}" + (f" and below {engine['below']}" if "below" in engine else "")
+    return NO_ENGINE(
+        what=f"{name} needs vLLM {range_} (family {family['name']}); the catalogue pins {', '.join(versions)}",
+        expected="an image whose engine knows the model",
+        fix="--like RECIPE names a recipe of yours whose image and engine the new one takes over.",
+    )

@@ -1,0 +1,78 @@
+"""The forecast of a new recipe, and the longest context that fits it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_spark.core import ports
+from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.types import Document, Facts
+from vllm_spark.recipe import engine_arguments, known_issues
+from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
+from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
+
+# A context is a multiple of this, and a server with less than the shortest is of no use.
+STEP, SHORTEST = 1024, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A recipe with its forecast and every reason against it."""
+
+    recipe: Document
+    result: Forecast
+    refusals: Sequence[Refusal]
+
+    def lines(self, request: ForecastRequest) -> list[str]:
+        """Return the forecast as text."""
+        return forecast_text.lines(self.result, self.recipe, request)
+
+
+def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catalogue: Sequence[Document]) -> Verdict:
+    """Return the verdict for idle Sparks of this memory."""
+    hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
+    facts: dict[str, Facts] = {host: {"memory": reference_spark.memory(node_memory_gb)} for host in hosts}
+    result = forecast.forecast(recipe["name"], recipe, facts, request, ForecastContext(catalogue=catalogue))
+    subject = known_issues.Subject(recipe, recipe.get("secrets", ()), ports.LOOPBACK)
+    refusals = [
+        *known_issues.refusals(subject, ()),
+        *engine_arguments.refusals(recipe, ()),
+        *result.refusals,
+        *(
+            refusal
+            for host, known in facts.items()
+            for refusal in memory.too_little_refusal(recipe["name"], host, recipe, known["memory"])
+        ),
+    ]
+    return Verdict(recipe, result, refusals)
+
+
+def sized(recipe: dict[str, Any], node_memory_gb: int) -> dict[str, Any]:
+    """Return the recipe with a share of the memory that the Spark has to give."""
+    budget = recipe["memory"]
+    if "utilization" not in budget:
+        return recipe
+    known = reference_spark.memory(node_memory_gb)
+    possible = int((known["available"] - memory.floor_bytes(recipe)) / known["total"] * 100) / 100
+    return {**recipe, "memory": {**budget, "utilization": min(budget["utilization"], possible)}}
+
+
+def longest_context(recipe: Document, node_memory_gb: int, most: int, streams: int) -> int:
+    """Return the longest context of which `streams` requests fit, at most `most`; 0 if none of SHORTEST does."""
+    model = memory.model_of(recipe)
+    if model is None:
+        return most
+
+    def fits(tokens: int) -> bool:
+        fit = memory.fit(recipe, model, reference_spark.memory(node_memory_gb), tokens)
+        return fit.room > 0 and fit.requests >= streams
+
+    if fits(most):
+        return most
+    low, high = 0, most // STEP
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * STEP) else (low, middle)
+    return low * STEP if low * STEP >= min(SHORTEST, most) else 0

@@ -1,0 +1,181 @@
+"""`recipe new`: from a source to a recipe, its architectures and its forecast. Reads the source and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm_spark.authoring import checkpoint as checkpoints
+from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, model_facts
+from vllm_spark.authoring.checkpoint import Checkpoint
+from vllm_spark.authoring.composing import Request
+from vllm_spark.authoring.judging import Verdict
+from vllm_spark.authoring.model_facts import ModelFacts, Question
+from vllm_spark.authoring.source import Source
+from vllm_spark.core import text
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB, gib
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import forecast, reference_spark
+from vllm_spark.sizing.forecast import ForecastRequest
+
+DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
+NEEDS_CODE = register("needs-remote-code", runbook="recipe-new")
+NO_NAME = register("no-repository", runbook="recipe-new")
+BAD_CONTEXT = register("bad-context", runbook="recipe-new")
+
+NODES = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the operator asks for. `nodes` 0 takes the fewest Sparks that it fits. `like` is a recipe of a site whose
+    image, engine, runtime and memory the new one takes over."""
+
+    request: Request
+    node_memory_gb: int
+    nodes: int = 0
+    like: Document | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecipe:
+    """The result. `recipe` names its architectures; `architectures` are those that the catalogue does not have.
+
+    `verdicts` are by number of Sparks, of every number that the memory permits to judge.
+    """
+
+    recipe: Document
+    architectures: dict[str, Any]
+    questions: Sequence[Question]
+    verdicts: dict[int, Verdict]
+    checkpoint: Checkpoint
+    family: str
+
+
+def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRecipe:
+    """Return the new recipe. Raises RefusedError if there can be none."""
+    opened = checkpoints.open_checkpoint(source)
+    known = _family(opened)
+    _refuse_early(opened, order)
+    read = checkpoints.read_tensors(source, opened, dimensions.alike(opened.config, known["architecture"]))
+    model = model_facts.read(read, known, order.request.name)
+    model = _with_known_name(model)
+    base = order.like or engine_choice.choose(opened.name, known, catalogue)
+    documents = {one["name"]: one for one in (model.architecture, model.head) if one}
+    new = {name: one for name, one in documents.items() if name not in architecture.names()}
+    verdicts, questions = {}, {}
+    for nodes in [order.nodes] if order.nodes else NODES:
+        recipe, questions[nodes] = composing.compose(read, model, base, order.request, nodes)
+        verdicts[nodes] = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
+    chosen = next((nodes for nodes, verdict in verdicts.items() if not verdict.refusals), 0)
+    if not chosen:
+        raise RefusedError(_refusals(opened, verdicts, order))
+    recipe = {key: value for key, value in verdicts[chosen].recipe.items() if key != "architectures"}
+    used = {recipe[key].get("architecture") for key in ("model", "drafter") if key in recipe}
+    brought = {name: one for name, one in new.items() if name in used}
+    return NewRecipe(recipe, brought, questions[chosen], verdicts, read, known["name"])
+
+
+def _family(opened: Checkpoint) -> Document:
+    """Return the family of a checkpoint. Raises RefusedError for an unknown one, and for code that it would run."""
+    needs_code = bool(opened.config.get("auto_map"))
+    try:
+        known = family.of_config(opened.name, opened.config)
+    except RefusedError as error:
+        raise RefusedError([*([_needs_code(opened)] if needs_code else []), *error.refusals]) from error
+    if needs_code and not known["engine"].get("own_code"):
+        raise RefusedError([_needs_code(opened)])
+    return known
+
+
+def _with_known_name(model: ModelFacts) -> ModelFacts:
+    """Return the model with the architecture file of the catalogue that describes it, if there is one."""
+    if not model.settled:
+        return model
+    known = _known(model.architecture)
+    head = _known(model.head) if model.head else {}
+    return replace(model, architecture=known or model.architecture, head=head or model.head)
+
+
+def _known(document: Document) -> dict[str, Any]:
+    """Return the catalogue's file of the same architecture, empty if it has none."""
+    for name, file in architecture.names().items():
+        if model_facts.same_model(document, architecture.load(name)):
+            return dict(architecture.read_document(file))
+    return {}
+
+
+def _judged(recipe: dict[str, Any], order: Order, catalogue: Sequence[Document]) -> Verdict:
+    """Return the verdict of a recipe with its memory and its longest context."""
+    recipe = judging.sized(recipe, order.node_memory_gb) if not order.like else recipe
+    asked = order.request.context
+    if "architecture" in recipe["model"]:
+        positions = architecture.of_recipe(recipe, recipe["model"]["architecture"]).positions
+        if asked > positions:
+            raise RefusedError([_bad_context(recipe["name"], asked, positions)])
+        longest = judging.longest_context(recipe, order.node_memory_gb, positions, 1)
+        recipe = _with_context(recipe, asked or longest)
+    elif asked:
+        recipe = _with_context(recipe, asked)
+    request = ForecastRequest(asked or None, order.request.streams)
+    return judging.judge(recipe, order.node_memory_gb, request, catalogue)
+
+
+def _with_context(recipe: dict[str, Any], tokens: int) -> dict[str, Any]:
+    args = {**recipe["args"], **({"max-model-len": tokens} if tokens else {})}
+    return {**recipe, "args": dict(sorted(args.items()))}
+
+
+def _refuse_early(opened: Checkpoint, order: Order) -> None:
+    """Refuse what needs no header: no name, and more bytes than the Sparks have."""
+    if not opened.repository:
+        raise RefusedError([_no_name(opened)])
+    memory = reference_spark.memory(order.node_memory_gb)
+    most = (order.nodes or max(NODES)) * forecast.LARGEST_SHARE * memory["total"]
+    if opened.size_bytes > most:
+        raise RefusedError([_too_large(opened, order)])
+
+
+def _refusals(opened: Checkpoint, verdicts: dict[int, Verdict], order: Order) -> list[Refusal]:
+    """Return why no number of Sparks will do: what stands against the most of them."""
+    nodes = max(verdicts)
+    return [*verdicts[nodes].refusals] or [_too_large(opened, order)]
+
+
+def _too_large(opened: Checkpoint, order: Order) -> Refusal:
+    memory = reference_spark.memory(order.node_memory_gb)
+    nodes = order.nodes or max(NODES)
+    most = nodes * forecast.LARGEST_SHARE * memory["total"]
+    return DOES_NOT_FIT(
+        what=f"{opened.name} has {opened.size_bytes / GB:.1f} GB of weights; {nodes} Spark{'s' * (nodes > 1)} of "
+        f"{order.node_memory_gb} GB hold {most / GB:.1f} GB beside their hosts, {gib(memory['total'])} each",
+        expected="weights that fit",
+        fix="name a checkpoint of the model with fewer bits (NVFP4, AWQ), or a smaller model.",
+    )
+
+
+def _needs_code(opened: Checkpoint) -> Refusal:
+    return NEEDS_CODE(
+        what=f"{opened.name} needs its own Python code (auto_map of config.json), which --trust-remote-code would run",
+        expected="a model that the engine loads with its own code",
+        fix="name a checkpoint without auto_map, or one of a family of recipes/families whose engine.own_code is true.",
+    )
+
+
+def _no_name(opened: Checkpoint) -> Refusal:
+    return NO_NAME(
+        what=f"{opened.name} does not say which repository it is a copy of",
+        expected="a folder models--OWNER--NAME/snapshots/COMMIT of the hub's cache, or its name",
+        fix="vllm-spark recipe new FOLDER --as OWNER/NAME@COMMIT.",
+    )
+
+
+def _bad_context(name: str, asked: int, positions: int) -> Refusal:
+    return BAD_CONTEXT(
+        what=f"--context {asked} for {text.one_line(name)}, whose config.json has {positions} positions",
+        expected=f"at most {positions}",
+        fix=f"--context {positions}.",
+    )

@@ -1,0 +1,90 @@
+"""`vllm-spark recipe import`: a recipe of sparkrun, or one that `vllm-spark recipe export` wrote."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from vllm_spark.authoring import composing, engine_choice, recipe_file, recipe_text, sharing, sparkrun
+from vllm_spark.cli.recipe import like
+from vllm_spark.core import documents, paths
+from vllm_spark.core.plain_data import DocumentError
+from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.recipe import engine_arguments, folders
+from vllm_spark.sizing import forecast
+
+BAD_IMPORT = register("bad-import", runbook="recipe-new")
+
+# Any vLLM: a recipe of sparkrun names an image and not a version.
+ANY_ENGINE = {"name": "sparkrun", "engine": {"since": "0.0.0"}}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("import", help="write a recipe from sparkrun's, or from an exported file")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--name", help="name of the recipe; default: the file's")
+    parser.add_argument("--like", metavar="RECIPE", help="take image, engine and runtime from this recipe")
+    parser.add_argument(
+        "--into", type=Path, metavar="DIR", help="where to write; default: recipes beside the inventory"
+    )
+    parser.add_argument("--replace", action="store_true", help="write over a recipe of this name")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the recipe and print what was left out. Raises RefusedError; then nothing is written."""
+    document = _read(args.file)
+    into = args.into or folders.of_site()
+    if sparkrun.is_sparkrun(document) and "schema_version" not in document:
+        return _of_sparkrun(args, document, into)
+    if not isinstance(document.get("name"), str):
+        raise RefusedError([_bad(args.file, "no `name` in it", "a file of `vllm-spark recipe export`")])
+    recipe, architectures = sharing.parted(document)
+    files = _texts(args.name, recipe, architectures)
+    print("\n".join(f"written: {file}" for file in recipe_file.place(files, into, replace=args.replace)))
+    return 0
+
+
+def _read(file: Path) -> Any:
+    try:
+        document = documents.read_yaml(file)
+    except DocumentError as error:
+        raise RefusedError([_bad(file, error.fault.what, error.fault.expected)]) from error
+    if not isinstance(document, dict) or not ({"model", "name"} & set(document)):
+        raise RefusedError(
+            [_bad(file, "no `model` in it", "a recipe of sparkrun, or a file of `vllm-spark recipe export`")]
+        )
+    return document
+
+
+def _bad(file: Path, what: str, expected: str) -> Any:
+    return BAD_IMPORT(what=f"{file}: {what}", expected=expected, fix="name another file.")
+
+
+def _texts(name: str | None, recipe: dict[str, Any], architectures: dict[str, Any]) -> dict[str, str]:
+    named = {**recipe, "name": name} if name else recipe
+    files = {f"{named['name']}.yml": recipe_text.text(named, recipe_file.SCHEMA)}
+    for key, one in architectures.items():
+        files[f"architectures/{key}.yml"] = recipe_text.text(one, recipe_file.ARCHITECTURE_SCHEMA)
+    return files
+
+
+def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path) -> int:
+    name = args.name or composing.recipe_name(args.file.stem)
+    catalogue = forecast.catalogue([paths.RECIPES])
+    base = like.base(args.like) or engine_choice.choose(str(args.file), ANY_ENGINE, catalogue)
+    imported = sparkrun.convert(document, name, base, args.file.name)
+    recipe = imported.recipe
+    sparkrun.without_unknown(imported)
+    refusals = list(engine_arguments.refusals(recipe, ()))
+    if refusals:
+        raise RefusedError(refusals)
+    files = recipe_file.place(_texts(None, recipe, {}), into, replace=args.replace)
+    print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
+    print(f"  Sparks: {recipe['topology']['nodes']}")
+    print("\n".join(f"  left out: {line}" for line in imported.left_out))
+    print("\n".join(f"written: {file}" for file in files))
+    print(f"next: vllm-spark recipe new {recipe['model']['repository']} knows its architecture, widths and forecast")
+    return 0

@@ -1,0 +1,174 @@
+"""`vllm-spark recipe new` from a folder, and what a site does with its own recipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fakes import derived_headers, derived_hub
+from tiny_gemma4 import shape, template
+from vllm_spark.cli import main
+from vllm_spark.core import paths
+from vllm_spark.recipe import loader
+
+COMMIT = "7e577e577e577e577e577e577e577e577e577e57"
+SPECIAL = {"<bos>": 1, "<pad>": 0, "<eos>": 2, shape.END: 3}
+
+
+def snapshot(root: Path) -> Path:
+    """Write a snapshot of the sandbox's model, without its weights. The file has its full size."""
+    folder = root / "models--vllm-spark--tiny-gemma4" / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    config = shape.configuration(SPECIAL, 640)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").write_text(template.TEMPLATE)
+    (folder / "tokenizer.json").write_text("{}")
+    start, size = derived_headers.header(derived_headers.tensors(derived_headers.Model(config, {}, {})))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(start)
+        file.truncate(size)
+    return folder
+
+
+def test_the_sandbox_model_from_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, site = snapshot(tmp_path), tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setenv("ANSIBLE_INVENTORY", str(site))
+    words = ["--like", "sandbox/recipes/tiny-gemma4.yml", "--name", "tiny-new", "--context", "4096", "--streams", "4"]
+    assert main.main(["recipe", "new", str(folder), *words]) == 0
+    file = site / "recipes" / "tiny-new.yml"
+    recipe = loader.read(file).document
+    like = loader.load("tiny-gemma4", (paths.ROOT / "sandbox" / "recipes",)).document
+    assert {key: recipe[key] for key in ("image", "engine", "runtime", "memory")} == {
+        key: like[key] for key in ("image", "engine", "runtime", "memory")
+    }
+    assert recipe["model"]["repository"] == "vllm-spark/tiny-gemma4"
+    assert recipe["model"]["revision"] == COMMIT
+    assert recipe["model"]["architecture"] == "tiny-gemma4"
+    assert recipe["model"]["layout"] == like["model"]["layout"]
+    assert recipe["args"]["tool-call-parser"] == recipe["args"]["reasoning-parser"] == "gemma4"
+    assert sorted(recipe["gates"]) == ["failover", "garbage", "log", "ready", "reasoning", "structured", "tools"]
+    assert "drafter" not in recipe
+    # The other commands find it by its name, beside the inventory.
+    assert main.main(["check"]) == 0
+    lock = tmp_path / "lock.yml"
+    lock.write_text(f'images: {{"registry:5000/vllm-spark/engine:0.32.0-cpu": {{digest: "sha256:{"5" * 64}"}}}}\n')
+    assert main.main(["render", "tiny-new", "--lock", str(lock)]) == 0
+    assert "--max-model-len 4096" in capsys.readouterr().out
+    assert main.main(["plan", "tiny-new"]) == 0
+    assert "tiny-new on spark1: go" in capsys.readouterr().out
+    assert main.main(["recipes", "--json"]) == 0
+    assert "tiny-new" in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+
+
+def test_a_folder_without_a_name_needs_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = snapshot(tmp_path).rename(tmp_path / "copy")
+    words = ["recipe", "new", str(folder), "--into", str(tmp_path / "out"), "--like", "sandbox/recipes/tiny-gemma4.yml"]
+    assert main.main(words) == 1
+    assert f"{folder} does not say which repository it is a copy of" in capsys.readouterr().err
+    assert main.main([*words, "--as", f"some/model@{COMMIT}"]) == 0
+    assert loader.read(tmp_path / "out" / "model.yml").document["model"]["repository"] == "some/model"
+
+
+def test_a_config_alone_leaves_the_widths_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = derived_hub.DATA / "openai--gpt-oss-20b" / "config.json"
+    assert main.main(["recipe", "new", str(file), "--as", "openai/gpt-oss-20b", "--into", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "model.layout: which width has each part? config.json names mxfp4" in output
+    assert "args.chat-template: which template do chats use?" in output
+    text = (tmp_path / "gpt-oss-20b.yml").read_text()
+    assert "  # open: layout: which width" in text
+
+
+def header(text: str, weights: int = 0) -> bytes:
+    """Return a file with this header, and weights of zeros."""
+    return len(text).to_bytes(8, "little") + text.encode() + bytes(weights)
+
+
+CUT = {
+    "an empty file": (b"", "file is too small"),
+    "half a header": ((1000).to_bytes(8, "little") + b"{", "file is truncated"),
+    "weights that are not there": (
+        header('{"a.weight": {"dtype": "BF16", "shape": [1000, 1000], "data_offsets": [0, 2000000]}}'),
+        "its header puts a.weight at bytes 0 to 2000000",
+    ),
+    "a shape that is no shape": (
+        header('{"a.weight": {"dtype": "BF16", "shape": ["x"], "data_offsets": [0, 1]}}', 1),
+        "no header that can be read",
+    ),
+    "offsets that are none": (
+        header('{"a.weight": {"dtype": "BF16", "shape": [1], "data_offsets": [0]}}', 1),
+        "whose tensor a.weight cannot be read",
+    ),
+    "bytes that are not those of the shape": (
+        header('{"a.weight": {"dtype": "BF16", "shape": [8], "data_offsets": [0, 8]}}', 8),
+        "gives a.weight 8 bytes for 8 numbers of BF16",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_a_folder_with_a_damaged_file(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, expected = CUT[what]
+    folder = snapshot(tmp_path)
+    (folder / "model.safetensors").write_bytes(content)
+    assert main.main(["recipe", "new", str(folder), "--into", str(tmp_path / "out")]) == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert " Fix: name another commit" in message
+
+
+def test_a_site_shares_a_recipe_as_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    (mine / "architectures").mkdir(parents=True)
+    known = yaml.safe_load((paths.RECIPES / "architectures" / "llama-3.1-8b.yml").read_text())
+    (mine / "architectures" / "own-llama.yml").write_text(yaml.safe_dump({**known, "name": "own-llama"}))
+    recipe = yaml.safe_load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
+    recipe["model"] |= {"architecture": "own-llama", "layout": {"attention": "bf16", "mlp": "bf16", "head": "bf16"}}
+    (mine / "own.yml").write_text(yaml.safe_dump({**recipe, "name": "own"}))
+    assert main.main(["recipe", "export", str(mine / "own.yml")]) == 0
+    shared = tmp_path / "shared.yml"
+    shared.write_text(capsys.readouterr().out)
+    assert main.main(["recipe", "import", str(shared), "--into", str(theirs)]) == 0
+    assert loader.read(theirs / "own.yml").document == loader.read(mine / "own.yml").document
+    assert (theirs / "architectures" / "own-llama.yml").is_file()
+    assert main.main(["plan", str(theirs / "own.yml")]) == 0
+    assert "memory of spark1" in capsys.readouterr().out
+
+
+def test_a_recipe_with_patches_is_not_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["recipe", "export", "gemma-4-31b-nvfp4-tp2-mtp"]) == 1
+    assert "needs patches/shm-broadcast-sleep.patch beside it" in capsys.readouterr().err
+
+
+def test_a_broken_architecture_beside_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "architectures").mkdir()
+    (tmp_path / "architectures" / "bad.yml").write_text("---\nname: bad\n")
+    recipe = yaml.safe_load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
+    recipe["model"]["architecture"] = "bad"
+    (tmp_path / "own.yml").write_text(yaml.safe_dump({**recipe, "name": "own"}))
+    assert main.main(["check", str(tmp_path / "own.yml")]) == 1
+    assert "bad.yml: (top level): missing keys" in capsys.readouterr().err
+
+
+def test_recipes_beside_an_inventory_are_not_inventories(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "hosts.yml").write_text("sparks: {hosts: {spark1: {}}}\n")
+    (tmp_path / "recipes" / "own.yml").write_text((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
+    listed = subprocess.run(
+        [Path(sys.executable).parent / "ansible-inventory", "-i", tmp_path, "--list"],
+        env={**os.environ, "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg")},
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(listed.stdout)["all"]["children"] == ["ungrouped", "sparks"]
