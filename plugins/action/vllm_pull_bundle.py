@@ -49,6 +49,6 @@ class ActionModule(SparkAction):
             "key": key,
             "unsigned": trust.unsigned,
         }
-        own_process.run("vllm_spark.transfer.bundle_process", downloads, self.show)
+        own_process.run("vllm_spark.transfer.bundle", downloads, self.show)
         self.show(f"{folder} is finished. At a site without internet, the same command loads from it.")
         return {"changed": True, "written": True}

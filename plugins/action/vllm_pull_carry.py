@@ -1,6 +1,6 @@
 """Serve the bundle on this machine and reverse-forward it over Ansible's SSH connection to the Spark.
 
-The servers listen on the loopback device only, and the Spark needs no other connection to this machine.
+The server listens on the loopback device only, and the Spark needs no other connection to this machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, BUNDLE_WEIGHTS_PORT, LOOPBACK
+from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.transfer import bundle_server
 from vllm_spark_ansible.action import SparkAction
@@ -26,15 +26,12 @@ class ActionModule(SparkAction):
         if self.check_mode:
             return {}
         if earlier := self.args.get("opened"):
-            self._ssh("cancel", earlier["forwards"])
+            self._ssh("cancel", earlier["forward"])
             bundle_server.stop(earlier["process"])
             return {}
         process, opened = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
-        forwards = [
-            f"{LOOPBACK}:{BUNDLE_WEIGHTS_PORT}:{LOOPBACK}:{opened['weights']}",
-            f"{LOOPBACK}:{BUNDLE_IMAGES_PORT}:{LOOPBACK}:{opened['images']}",
-        ]
-        if detail := self._ssh("forward", forwards):
+        forward = f"{LOOPBACK}:{BUNDLE_PORT}:{LOOPBACK}:{opened['port']}"
+        if detail := self._ssh("forward", forward):
             bundle_server.stop(process)
             refusal = BUNDLE_LACKS(
                 what=f"no reverse tunnel from the Spark to the bundle: {detail}",
@@ -42,12 +39,11 @@ class ActionModule(SparkAction):
                 fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
             )
             raise RefusedError([refusal])
-        return {"process": process, "forwards": forwards, "manifests": opened["manifests"]}
+        return {"process": process, "forward": forward, "manifests": opened["manifests"]}
 
-    def _ssh(self, request: str, forwards: list[str]) -> str:
+    def _ssh(self, request: str, forward: str) -> str:
         """Send a control request to the ssh master of Ansible's connection. Returns ssh's error message, or nothing."""
         connection: Any = self._connection  # Ansible's ssh connection, whose option for this is private
-        options = [option for forward in forwards for option in ("-R", forward)]
-        argv = connection._build_command("ssh", "ssh", "-O", request, *options, connection.get_option("host"))
+        argv = connection._build_command("ssh", "ssh", "-O", request, "-R", forward, connection.get_option("host"))
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=SSH_TIMEOUT_S)  # noqa: S603
         return " ".join(done.stderr.split()) if done.returncode else ""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import socket
+import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_unix_http import UnixConnection
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import ContainerFacts
@@ -25,13 +27,6 @@ CONFIG_FIELDS = ("Cmd", "Entrypoint", "Env", "StopSignal", "User", "Volumes", "W
 
 class DockerError(Exception):
     """The engine does not answer, or answers with an error."""
-
-
-class _Connection(http.client.HTTPConnection):
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(SOCKET)
 
 
 class Docker:
@@ -56,7 +51,8 @@ class Docker:
 
     def _request(self, path: str) -> bytes | None:
         """Return the bytes of a GET, None for a 404. Raises DockerError."""
-        connection = _Connection("docker")
+        # Only root writes in this path, so a link in it may be followed.
+        connection = UnixConnection(os.path.realpath(SOCKET), TIMEOUT_S)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

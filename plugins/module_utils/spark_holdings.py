@@ -30,7 +30,10 @@ UNIT_PATTERNS = (
     "vllm-liveness@*",
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
+    "vllm-edge.service",
 )
+# The folder of the edge below CONFIG, and its account.
+EDGE, ACCOUNT = "edge", "vllm-spark-edge"
 CHAIN = "VLLM-SPARK"
 FIREWALLS = ("iptables", "ip6tables")
 # The images that pulls have brought (src/vllm_spark/node/pull/image_pull.py).
@@ -80,7 +83,8 @@ def deployments(root: str, count: bool) -> dict[str, dict[str, Any]]:
             "mounts": sized(inside(os.path.join(folder, "mounts")), count),
         }
         for folder in inside(os.path.join(root, CONFIG))
-        if os.path.isdir(folder)
+        # The folder of the edge is no deployment.
+        if os.path.isdir(folder) and os.path.basename(folder) != EDGE
     }
 
 
@@ -104,7 +108,11 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     """Return (unit files, drop-ins and links of the toolkit, those of others beside them)."""
     folder = os.path.join(root, UNITS)
     # A link of `systemctl enable` leads to the template, which may be removed already.
-    links = glob.glob(os.path.join(folder, "*.wants", "vllm@*.service"))
+    links = [
+        link
+        for name in ("vllm@*.service", "vllm-edge.service")
+        for link in glob.glob(os.path.join(folder, "*.wants", name))
+    ]
     files = [
         *glob.glob(os.path.join(folder, "vllm*")),
         *glob.glob(os.path.join(folder, "vllm*.d", "*")),
@@ -119,6 +127,12 @@ def units() -> dict[str, str]:
     result = run("systemctl", "list-units", "--all", "--plain", "--no-legend", *UNIT_PATTERNS)
     rows = [line.split() for line in result.output.splitlines()] if result.status == 0 else []
     return {row[0]: row[2] for row in rows if len(row) > 3}  # noqa: PLR2004  name, loaded, active, sub
+
+
+def accounts(root: str) -> list[str]:
+    """Return the system accounts of the toolkit that exist, as users or groups."""
+    files = (read_text(os.path.join(root, "etc", name)) or "" for name in ("passwd", "group"))
+    return [ACCOUNT] if any(line.startswith(f"{ACCOUNT}:") for text in files for line in text.splitlines()) else []
 
 
 def chains() -> list[str]:
@@ -191,4 +205,5 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         ),
         "caches": sized(inside(os.path.join(root, STATE, "cache")), count),
         "chains": chains(),
+        "accounts": accounts(root),
     }

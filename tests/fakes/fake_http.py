@@ -1,12 +1,16 @@
-"""A fake HTTP server on the loopback device: a function from a path to a response."""
+"""A fake HTTP server on the loopback device or on a unix socket: a function from a path to a response."""
 
 from __future__ import annotations
 
 import json
+import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
 from threading import Thread
 from typing import Any
 
@@ -30,14 +34,28 @@ Request = tuple[str, Mapping[str, str]]
 Respond = Callable[[str, Mapping[str, str]], Reply]
 
 
+class UnixServer(ThreadingHTTPServer):
+    """A server on a unix socket."""
+
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        """Bind as a server without a host name."""
+        TCPServer.server_bind(self)
+
+
 @contextmanager
-def serving(respond: Respond) -> Iterator[tuple[str, list[Request]]]:
-    """Serve every path through `respond`. Yields the URL, and the list of requests so far."""
+def serving(
+    respond: Respond, path: Path | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[Request]]]:
+    """Serve every path through `respond`, on a port or on the unix socket `path`. Yields the URL, and the list of
+    requests so far."""
     requests: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             requests.append((self.path, dict(self.headers)))
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             reply = respond(self.path, self.headers)
             content = reply.content()
             self.send_response(reply.status)
@@ -52,11 +70,13 @@ def serving(respond: Respond) -> Iterator[tuple[str, list[Request]]]:
         def log_message(self, *_: object) -> None:
             """Log nothing: the list has every request."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = UnixServer(str(path), Handler) if path else ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
+        yield f"unix:{path}" if path else f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         server.server_close()

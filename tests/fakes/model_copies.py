@@ -68,7 +68,7 @@ def request(hub: Path, port: int, files: Files = FILES, **more: Any) -> dict[str
     return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 2, "streams": 4, **more}
 
 
-def fetch(hub: Path, port: int, stop: Event | None = None, **more: Any) -> range_client.PeerResult:
+def fetch(hub: Path, port: int, stop: Event | None = None, **more: Any) -> dict[str, float]:
     return range_client.fetch_from_peer(request(hub, port, **more), JobProgress(), stop or Event())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import urllib.error
@@ -108,6 +109,23 @@ def test_a_lost_connection_continues_at_the_same_byte(tmp_path: Path, image: Ima
     assert content == image.layers[0]
 
 
+@pytest.mark.parametrize(("byte_range", "status", "begin"), [("", 200, 0), ("bytes=7-", 206, 7), ("bytes=90-", 416, 0)])
+def test_a_stored_blob_is_served_from_any_byte(tmp_path: Path, byte_range: str, status: int, begin: int) -> None:
+    cache, content = BlobCache(tmp_path), bytes(range(90))
+    cache.create()
+    digest = cache.store(content)
+    with served(cache) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+        connection.request("GET", f"/v2/a/blobs/{digest}", headers={"Range": byte_range} if byte_range else {})
+        response = connection.getresponse()
+        body = response.read()
+        connection.close()
+    assert response.status == status
+    if status != 416:
+        assert (body, response.headers["Docker-Content-Digest"]) == (content[begin:], digest)
+        assert response.headers["Content-Range"] == (f"bytes {begin}-89/90" if byte_range else None)
+
+
 def test_the_part_of_a_killed_run_is_continued(tmp_path: Path, image: Image) -> None:
     layer = digest_of(image.layers[0])
     cache = BlobCache(tmp_path)
@@ -135,21 +153,14 @@ def test_a_damaged_part_is_deleted(tmp_path: Path, image: Image) -> None:
     assert cache.blob(layer).read_bytes() == image.layers[0]
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[0] ^= 1
-    file.write_bytes(content)
-
-
 FAULTS = {
     "a layer missing": (lambda file: file.unlink(), " is missing"),
     "a layer truncated": (lambda file: os.truncate(file, 10), "has 10 bytes, not 300000"),
-    "a layer damaged": (flip, "has another sha256 than its name"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_missing_or_damaged_layer_is_described(tmp_path: Path, image: Image, name: str) -> None:
+def test_a_missing_or_truncated_layer_is_described(tmp_path: Path, image: Image, name: str) -> None:
     damage, text = FAULTS[name]
     with registry(image) as (url, _):
         cache = mirror(tmp_path, url, image)

@@ -89,7 +89,10 @@ def write(folder: Path, image: Image, url: str, hub: Hub, wheel: Path) -> None:
         {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(folder.parent / "home")},
         ("--no-index", "--find-links", str(wheel.parent), "demo"),
     )
-    bundle.write(folder, request_of(image), sources, UNSIGNED, quiet)
+    with pytest.MonkeyPatch.context() as restored:
+        for name in sources.environment:
+            restored.setenv(name, "")
+        bundle.write(folder, request_of(image), sources, UNSIGNED, quiet)
 
 
 def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, hub: Hub, wheel: Path) -> None:
@@ -219,12 +222,12 @@ def test_a_bundle_without_the_model_of_a_recipe_is_refused(finished: tuple[Path,
 
 
 def test_a_client_with_the_token_can_read_a_finished_bundle(tmp_path: Path, finished: tuple[Path, Image]) -> None:
-    """Both servers run in their own process, and a Spark copies from them."""
+    """The server runs in its own process, and a Spark copies files and images from it."""
     folder, image = finished
-    process, ports = bundle_server.start(folder, TOKEN)
+    process, opened = bundle_server.start(folder, TOKEN)
     try:
-        assert fetch(tmp_path / "spark", ports["weights"])["moved"] == sum(map(len, FILES.values()))
-        upstream = Upstream(f"http://127.0.0.1:{ports['images']}", f"docker.io/{IMAGE_REPOSITORY}", "the bundle", TOKEN)
+        assert fetch(tmp_path / "spark", opened["port"])["moved"] == sum(map(len, FILES.values()))
+        upstream = Upstream(f"http://127.0.0.1:{opened['port']}", f"docker.io/{IMAGE_REPOSITORY}", "the bundle", TOKEN)
         cache = BlobCache(tmp_path / "images", upstream)
         assert len(list(blob_cache.mirror_image(cache, image.digest, ("linux/arm64",)))) == len(image.layers) + 1
         with pytest.raises(JobError, match="does not prove that it belongs to this run"):

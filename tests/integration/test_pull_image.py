@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Event, Thread
 
@@ -19,10 +20,13 @@ import pytest
 import loopback
 from fakes import fake_docker
 from fakes.fake_docker import Engine
+from fakes.fake_http import Reply, serving
 from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
-from vllm_spark.node.pull import docker_engine, image_pull
+from vllm_spark.node.pull import docker_engine, image_pull, upstream
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageResult
 from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
+from vllm_spark.node.pull.oci import BlobError
+from vllm_spark.transfer.jobs import JOBS
 
 SECRET = "one-time"
 
@@ -167,17 +171,77 @@ def test_a_stopped_pull_ends(engine: Engine, tmp_path: Path, image: Image) -> No
 )
 def test_plain_http_follows_dockers_own_setting(engine: Engine, host: str, insecure: tuple[str, ...], url: str) -> None:
     engine.insecure = insecure
-    upstream = image_pull.upstream_of({"host": host, "repository": "x"}, SECRET)
-    assert upstream
-    assert (upstream.url, upstream.token) == (url, "")
+    found = image_pull.upstream_of({"host": host, "repository": "x"}, SECRET)
+    assert found
+    assert (found.url, found.token) == (url, "")
 
 
 def test_docker_hub_is_asked_through_dockers_own_mirror(engine: Engine, image: Image) -> None:
     with registry(image) as (url, _):
         engine.mirrors = (f"http://127.0.0.1:{loopback.free_port()}/", f"{url}/")
-        upstream = image_pull.upstream_of({"host": "docker.io", "repository": "x"})
-    assert upstream
-    assert upstream.url == url
+        found = image_pull.upstream_of({"host": "docker.io", "repository": "x"})
+    assert found
+    assert found.url == url
+
+
+@pytest.mark.parametrize("challenge", ['Basic realm="home"', 'Bearer realm="http://HOST/token",service="hub"'])
+def test_a_mirror_gets_its_own_login_and_not_that_of_docker_hub(
+    engine: Engine, tmp_path: Path, challenge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def respond(path: str, headers: Mapping[str, str]) -> Reply:
+        seen.append(headers.get("Authorization"))
+        login = {"WWW-Authenticate": challenge.replace("HOST", headers["Host"])}
+        return Reply({}) if path.startswith("/token") else Reply(status=401, headers=login)
+
+    seen: list[str | None] = []
+    monkeypatch.setattr(upstream, "DOCKER_CONFIG", tmp_path / "config.json")
+    hub, own = (base64.b64encode(word).decode() for word in (b"me:hub", b"me:mirror"))
+    for mirror_login in ("", own):
+        with serving(respond) as (url, _):
+            engine.mirrors = (url,)
+            logins = {"https://index.docker.io/v1/": {"auth": hub}, url.removeprefix("http://"): {"auth": mirror_login}}
+            (tmp_path / "config.json").write_text(json.dumps({"auths": logins}))
+            mirror = image_pull.upstream_of({"host": "docker.io", "repository": "x"})
+            assert mirror
+            with pytest.raises(BlobError):
+                mirror.open("manifests", "v1")
+    assert {*seen} == {None, f"Basic {own}"}
+
+
+CONFIGS = {
+    "one for this registry": (
+        {"credHelpers": {"127.0.0.1:PORT": "pass"}},
+        "credential helper 'pass' is configured for",
+    ),
+    "one for all": ({"credsStore": "secretservice", "auths": {"127.0.0.1:PORT": {}}}, "helper 'secretservice' is"),
+    "one for another registry": ({"credHelpers": {"nvcr.io": "pass"}}, ""),
+    "none": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_unused_credential_helper_is_named(
+    engine: Engine, tmp_path: Path, image: Image, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the summary of a pull, and in the error of one that fails."""
+    config, text = CONFIGS[name]
+    monkeypatch.setattr(upstream, "DOCKER_CONFIG", tmp_path / "config.json")
+    with registry(image) as (url, _):
+        host = url.removeprefix("http://")
+        engine.insecure = (host,)
+        port = host.rpartition(":")[2]
+        (tmp_path / "config.json").write_text(json.dumps(config).replace("PORT", port))
+        image_request = request(tmp_path, image, "")
+        image_request["upstream"] = {"host": host, "repository": REPOSITORY}
+        result = pull(image_request)
+        assert text in result["note"]
+        assert bool(text) == bool(result["note"])
+        assert result["note"] in JOBS["image"].summary(result)
+        image_request["digest"] = f"sha256:{'0' * 64}"
+        with pytest.raises(JobError) as refused:
+            pull(image_request)
+    assert text in str(refused.value)
+    assert ("credential helper" in str(refused.value)) == bool(text)
 
 
 def test_omitted_packed_layers_are_fetched(tmp_path: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +271,7 @@ def push_request(folder: Path, url: str) -> image_pull.PushRequest:
     }
 
 
-def push(engine: Engine, image: Image, folder: Path, url: str) -> image_pull.PushResult:
+def push(engine: Engine, image: Image, folder: Path, url: str) -> dict[str, str]:
     request = push_request(folder, url)
     engine.build(request["image"], [*image.layers, b"the built layer"])
     return image_pull.push_image(request, JobProgress(), Event())

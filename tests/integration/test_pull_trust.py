@@ -85,7 +85,7 @@ def impostor(body: bytes) -> Iterator[Any]:
 
 # name -> what the impostor answers
 ANSWERS = {
-    "a manifest of its own": json.dumps(manifest_of(EVIL).to_json()).encode(),
+    "a manifest of its own": manifest_of(EVIL).to_json().encode(),
     "a guessed proof": json.dumps({"nonce": "0" * 32, "proof": "0" * 64}).encode(),
     "numbers": b'{"nonce": 1, "proof": 2}',
     "deep nesting": b"[" * 100_000,

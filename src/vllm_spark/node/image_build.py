@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -151,19 +152,28 @@ def overlay(archive: str, folder: str) -> dict[str, object]:
 # --- patches
 
 
+# A reversed patch: its old lines are the new ones.
+REVERSED = {" ": " ", "-": "+", "+": "-"}
+
+
 @dataclass(frozen=True)
 class Hunk:
-    """One change: its old and new lines, from line `start` of the old file (the first line is 1)."""
+    """One change: lines that begin with " ", "-" or "+", from line `start` of the old file (the first line is 1)."""
 
     number: int
     start: int
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    leading: int
-    trailing: int
+    lines: list[str]
+
+    def side(self, mark: str) -> list[str]:
+        """Return the old lines ("-") or the new ones ("+")."""
+        return [line[1:] for line in self.lines if line[0] in {" ", mark}]
+
+    def has_context(self, at: int) -> bool:
+        """Return True if the first line (0) or the last line (-1) stays as it is."""
+        return bool(self.lines) and self.lines[at][0] == " "
 
     def reverse(self) -> Hunk:
-        return Hunk(self.number, self.start, self.new, self.old, self.leading, self.trailing)
+        return Hunk(self.number, self.start, [REVERSED[line[0]] + line[1:] for line in self.lines])
 
 
 @dataclass(frozen=True)
@@ -172,14 +182,10 @@ class Change:
 
     old: str
     new: str
-    hunks: tuple[Hunk, ...] = field(default_factory=tuple)
-
-    @property
-    def path(self) -> str:
-        return self.new or self.old
+    hunks: list[Hunk] = field(default_factory=list)
 
     def reverse(self) -> Change:
-        return Change(self.new, self.old, tuple(hunk.reverse() for hunk in self.hunks))
+        return Change(self.new, self.old, [hunk.reverse() for hunk in self.hunks])
 
 
 def patch(*files: str) -> dict[str, str]:
@@ -223,9 +229,7 @@ def parse(text: str) -> list[Change]:
         elif line.startswith("+++ "):
             changes.append(Change(old, _path(line)))
         elif changes and (header := HUNK.match(line)):
-            last = changes.pop()
-            hunk = _hunk(len(last.hunks) + 1, header, lines, bool(last.old and last.new))
-            changes.append(Change(last.old, last.new, (*last.hunks, hunk)))
+            changes[-1].hunks.append(_hunk(changes[-1], header, lines))
     return changes
 
 
@@ -235,51 +239,38 @@ def _path(line: str) -> str:
     return "" if path == NOTHING else path.partition("/")[2]
 
 
-def _hunk(number: int, header: re.Match[str], lines: deque[str], inside: bool) -> Hunk:
-    """Read one hunk. With `inside` it changes a file that exists before and after, so it must have context."""
-    wanted_old, wanted_new = (int(header[group] or 1) if header[group] != "0" else 0 for group in (2, 4))
-    old: list[str] = []
-    new: list[str] = []
-    marks = ""
+def _hunk(change: Change, header: re.Match[str], lines: deque[str]) -> Hunk:
+    """Read one hunk. One of a file that exists before and after must have context."""
+    old, new = (1 if header[group] is None else int(header[group]) for group in (2, 4))
+    hunk = Hunk(len(change.hunks) + 1, int(header[1]), [])
     # A mark of a missing line break may follow the last line.
-    while len(old) < wanted_old or len(new) < wanted_new or (lines and lines[0].startswith("\\")):
-        line = lines.popleft() if lines else "@"
-        mark = line[:1] or " "
-        if mark not in " +-\\":
-            raise StepError(f"hunk {number} ends before its {wanted_old} old and {wanted_new} new lines")
-        if mark == "\\":
-            _cut_end(marks[-1:], old, new)
+    left_old, left_new = old, new
+    while left_old > 0 or left_new > 0 or (lines and lines[0].startswith("\\")):
+        line = (lines.popleft() if lines else "@") or " "
+        if line[0] not in " +-\\":
+            raise StepError(f"hunk {hunk.number} ends before its {old} old and {new} new lines")
+        if line[0] == "\\":
+            hunk.lines[-1:] = [last.rstrip("\n") for last in hunk.lines[-1:]]
             continue
-        marks += mark
-        if mark in " -":
-            old.append(f"{line[1:]}\n")
-        if mark in " +":
-            new.append(f"{line[1:]}\n")
-    leading, trailing = len(marks) - len(marks.lstrip(" ")), len(marks) - len(marks.rstrip(" "))
-    if inside and not leading and not trailing:
-        raise StepError(f"hunk {number} has no context, so whether it is applied already is unknown")
-    return Hunk(number, int(header[1]), tuple(old), tuple(new), leading, trailing)
-
-
-def _cut_end(mark: str, old: list[str], new: list[str]) -> None:
-    """Remove the line break of the last line that was read."""
-    if mark in " -" and old:
-        old[-1] = old[-1].rstrip("\n")
-    if mark in " +" and new:
-        new[-1] = new[-1].rstrip("\n")
+        hunk.lines.append(f"{line}\n")
+        left_old, left_new = left_old - (line[0] != "+"), left_new - (line[0] != "-")
+    if change.old and change.new and not hunk.has_context(0) and not hunk.has_context(-1):
+        raise StepError(f"hunk {hunk.number} has no context, so whether it is applied already is unknown")
+    return hunk
 
 
 def results(changes: Sequence[Change]) -> dict[Path, str | None]:
     """Return the new text of every file, None for a removed one. Raises StepError with the file and the hunk."""
     written: dict[Path, str | None] = {}
     for change in changes:
-        target = target_of(change.path)
+        path = change.new or change.old
+        target = target_of(path)
         current = written.get(target, read(target) if target.is_file() else None)
         if (current is None) is bool(change.old):
-            raise StepError(f"{change.path} {'exists already' if current is not None else 'is not in the image'}")
-        lines = applied(change, split(current or ""))
+            raise StepError(f"{path} {'exists already' if current is not None else 'is not in the image'}")
+        lines = applied(change.hunks, list(io.StringIO(current or "")), path)
         if not change.new and lines:
-            raise StepError(f"{change.path} has {len(lines)} more lines than the patch removes")
+            raise StepError(f"{path} has {len(lines)} more lines than the patch removes")
         written[target] = "".join(lines) if change.new else None
     return written
 
@@ -295,40 +286,30 @@ def target_of(path: str) -> Path:
     return root.joinpath(*parts)
 
 
-def split(text: str) -> list[str]:
-    """Return the lines with their ends. Only a line feed ends a line."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
-
-
-def applied(change: Change, lines: list[str]) -> list[str]:
+def applied(hunks: Sequence[Hunk], lines: list[str], path: str) -> list[str]:
     """Return the lines of a file after every hunk. A hunk may have moved, but its lines must be the same (no fuzz)."""
     result: list[str] = []
     done = moved = 0
-    for hunk in change.hunks:
-        wanted = max(hunk.start - (1 if hunk.old else 0), 0) + moved
-        at = find(hunk, lines, done, wanted)
-        if at is None:
-            raise StepError(f"{change.path}, hunk {hunk.number} (line {hunk.start}): its lines are not in the file")
-        result += [*lines[done:at], *hunk.new]
-        done, moved = at + len(hunk.old), at - wanted + moved
+    for hunk in hunks:
+        old = hunk.side("-")
+        expected = max(hunk.start - (1 if old else 0), 0) + moved
+        places = [at for at in places_of(hunk, done, len(lines) - len(old)) if lines[at : at + len(old)] == old]
+        if not places:
+            raise StepError(f"{path}, hunk {hunk.number} (line {hunk.start}): its lines are not in the file")
+        at = min(places, key=lambda place: abs(place - expected))
+        result += [*lines[done:at], *hunk.side("+")]
+        done, moved = at + len(old), at - expected + moved
     return [*result, *lines[done:]]
 
 
-def find(hunk: Hunk, lines: list[str], since: int, wanted: int) -> int | None:
-    """Return the place of a hunk's old lines that is nearest to its line number, or None. Without context before or
-    after them, the place is the start or the end of the file, as for git."""
-    last = len(lines) - len(hunk.old)
-    candidates: Sequence[int] = range(since, last + 1)
-    if not hunk.trailing:
-        candidates = [last]
-    elif not hunk.leading and hunk.start <= 1:
-        candidates = [0]
-    for at in sorted(candidates, key=lambda place: abs(place - wanted)):
-        if since <= at and tuple(lines[at : at + len(hunk.old)]) == hunk.old:
-            return at
-    return None
+def places_of(hunk: Hunk, first: int, last: int) -> Iterable[int]:
+    """Return where a hunk may be. Without context at its end it is at the end of the file, and without context at its
+    start it is at the start, as for git."""
+    if not hunk.has_context(-1):
+        return [last] if first <= last else []
+    if not hunk.has_context(0) and hunk.start <= 1:
+        return [0] if first == 0 else []
+    return range(first, last + 1)
 
 
 if __name__ == "__main__":

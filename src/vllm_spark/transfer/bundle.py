@@ -7,6 +7,8 @@
     wheels/       the Python packages of requirements.lock
 
 The machine that runs Ansible writes it and needs no connection to a Spark for that.
+
+    python -m vllm_spark.transfer.bundle    own_process: writes it for the action plugin vllm_pull_bundle
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from vllm_spark.core import paths, version
+from vllm_spark.core import own_process, paths, version
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull import blob_cache, hub_fetch
@@ -31,8 +33,7 @@ from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
 from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
-from vllm_spark.node.pull.upstream import Upstream
-from vllm_spark.pinning.registry import ADDRESSES
+from vllm_spark.pinning import registry
 from vllm_spark.recipe import image_name
 from vllm_spark.transfer import bundle_check, jobs
 from vllm_spark.transfer.bundle_check import Trust
@@ -82,27 +83,14 @@ class RemoteSources:
 
     registries: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    pip: Sequence[str] = ("--requirement", str(paths.ROOT / "requirements.lock"), "setuptools>=80")
-
-    def registry(self, host: str) -> str:
-        return self.registries.get(host) or ADDRESSES.get(host) or f"https://{host}"
-
-
-class BundledImageJson(TypedDict):
-    """An image in bundle.json."""
-
-    name: str
-    host: str
-    repository: str
-    digest: str
-    platforms: list[str]
+    pip: Sequence[str] = ("--requirement", str(paths.ROOT / "requirements.lock"))
 
 
 class Contents(TypedDict):
     """bundle.json, without the id of the bundle."""
 
     toolkit: str
-    images: list[BundledImageJson]
+    images: list[dict[str, Any]]
     models: list[ModelRef]
 
 
@@ -116,14 +104,16 @@ def write(folder: Path, request: BundleRequest, sources: RemoteSources, trust: T
     folder.mkdir(parents=True, exist_ok=True)
     for image in request.images:
         _write_image(folder / "images", image, sources, log)
-    _index(folder / "images", request.images)
-    with _environment(sources.environment):
-        for model in request.models:
-            _write_model(folder / "hub", model, log)
+    layout = BlobCache(folder / "images")
+    layout.write_index({image.name: layout.manifest(image.digest) for image in request.images})
     _write_wheels(folder / "wheels", sources, log)
+    # huggingface_hub has no other interface for them. Only it runs from here on.
+    os.environ.update(sources.environment)
+    for model in request.models:
+        _write_model(folder / "hub", model, log)
     contents: Contents = {
         "toolkit": version.version(),
-        "images": [_image_json(image) for image in request.images],
+        "images": [asdict(image) for image in request.images],
         "models": [model.ref() for model in request.models],
     }
     bundle_check.seal(folder, contents, key, log)
@@ -141,7 +131,7 @@ def refusals(folder: Path, request: BundleRequest, trust: Trust, log: Log) -> li
     faults = list(_misnamed_blobs(listed))
     for image in request.images:
         # The list was compared with every file, so a blob that is named after its listed sha256 is valid.
-        faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms, read=False)
+        faults += blob_cache.missing_blobs(folder / "images", image.digest, image.platforms)
     for model in request.models:
         if not model.manifest:
             log(f"the lock file has no manifest of {model}: it is proven by the signer alone")
@@ -158,7 +148,7 @@ def _incomplete(folder: Path, fault: str) -> Refusal:
 
 
 def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log: Log) -> None:
-    cache = BlobCache(layout, Upstream(sources.registry(image.host), image.repository, image.host))
+    cache = BlobCache(layout, registry.upstream(image.host, image.repository, sources.registries))
     progress = JobProgress()
     progress.enter(image.name.partition("@")[0], 0)
     before = 0
@@ -169,14 +159,9 @@ def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log:
                 progress.total, before = progress.total + size, size
     except (BlobError, ValueError, KeyError, OSError) as error:
         raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error))]) from error
-    if missing := list(blob_cache.missing_blobs(layout, image.digest, image.platforms, read=False)):
+    if missing := list(blob_cache.missing_blobs(layout, image.digest, image.platforms)):
         raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))])
     log(f"{image.name} is in the bundle")
-
-
-def _index(layout: Path, images: Iterable[BundledImage]) -> None:
-    cache = BlobCache(layout)
-    cache.write_index({image.name: cache.manifest(image.digest) for image in images})
 
 
 def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
@@ -246,21 +231,6 @@ def _logged(progress: JobProgress, log: Log) -> Iterator[None]:
         logger.join()
 
 
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while the context is open. huggingface_hub has no other interface for them."""
-    before: dict[str, str | None] = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 def _not_fetched(kind: RefusalKind, what: str, detail: str) -> Refusal:
     return kind(
         what=f"{what} was not written to the bundle: {detail}",
@@ -279,11 +249,13 @@ def read_contents(folder: Path) -> Contents:
     return contents
 
 
-def _image_json(image: BundledImage) -> BundledImageJson:
-    return {
-        "name": image.name,
-        "host": image.host,
-        "repository": image.repository,
-        "digest": image.digest,
-        "platforms": list(image.platforms),
-    }
+def work(args: Mapping[str, Any], log: Log) -> None:
+    """Write the bundle. `args`: folder, specs (as JSON), registries (host -> URL), environment (of huggingface_hub),
+    signers, key and unsigned (bundle_check.Trust). Raises RefusedError."""
+    request = BundleRequest.of([Spec.from_json(spec) for spec in args["specs"]])
+    sources = RemoteSources(args["registries"], args["environment"])
+    write(Path(args["folder"]), request, sources, Trust(Path(args["signers"]), args["key"], args["unsigned"]), log)
+
+
+if __name__ == "__main__":
+    sys.exit(own_process.serve(work))

@@ -23,7 +23,6 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.model_files import Manifest, Source, source_of
-from vllm_spark.node.pull.range_server import RangeServer
 from vllm_spark.transfer import bundle
 
 # A server that sent nothing for this long was left behind by a run that was killed. Docker may unpack an image for as
@@ -33,10 +32,9 @@ POLL_INTERVAL_S = 1.0
 
 
 class Opened(TypedDict):
-    """The ports of the servers, and the manifests that they serve: FOLDER/COMMIT -> sha256."""
+    """The port of the server, and the manifests that it serves: FOLDER/COMMIT -> sha256."""
 
-    weights: int
-    images: int
+    port: int
     manifests: dict[str, str]
 
 
@@ -81,17 +79,16 @@ def main() -> int:
     """Serve until stopped, or until nothing was sent for the idle timeout."""
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
     models = bundled_models(folder)
-    files = RangeServer((LOOPBACK, 0), token, models)
-    images = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
-    for server in (files, images):
-        Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
+    server = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
+    server.add(models)
+    Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
     manifests = {path: manifest.sha256 for path, (_, manifest) in models.items()}
-    print(json.dumps(Opened(weights=files.server_port, images=images.server_port, manifests=manifests)), flush=True)
+    print(json.dumps(Opened(port=server.server_port, manifests=manifests)), flush=True)
     sent, last_sent_at = -1, time.monotonic()
     while time.monotonic() - last_sent_at < IDLE_TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
-        if files.sent + images.sent != sent:
-            sent, last_sent_at = files.sent + images.sent, time.monotonic()
+        if server.sent != sent:
+            sent, last_sent_at = server.sent, time.monotonic()
     return 0
 
 

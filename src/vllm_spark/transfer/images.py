@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vllm_spark.core.ports import BUNDLE_IMAGES_PORT, LOOPBACK
+from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
 from vllm_spark.inventory.spec import Spec
@@ -68,7 +68,7 @@ def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: 
         own.lines.append(f"image {spec.source} comes from {sender}, over the fabric: the layers that are not here")
     elif site.bundled:
         # All layers: only this Spark has a connection to the bundle, and another Spark may need more layers.
-        url = f"http://{LOOPBACK}:{BUNDLE_IMAGES_PORT}"
+        url = f"http://{LOOPBACK}:{BUNDLE_PORT}"
         bundle = UpstreamRequest(host="the bundle", repository=image_name.path_of(spec.base), url=url)
         own.bundle_pulls.append({**images.pull_request(spec, facts, bundle, keep=True), "all_layers": True})
         own.lines.append(f"image {spec.source} comes from the bundle")

@@ -89,7 +89,8 @@ def _fetched(result: Result) -> str:
 
 
 def _pulled(result: Result) -> str:
-    return f"image {result['digest'][:19]}: {units.gib(result['sent'])} of layers" if result.get("pulled") else ""
+    note = f". {result['note']}" if result.get("note") else ""
+    return f"image {result['digest'][:19]}: {units.gib(result['sent'])} of layers{note}" if result.get("pulled") else ""
 
 
 def _deleted(result: Result) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
-from vllm_spark.core.ports import BUNDLE_WEIGHTS_PORT, LOOPBACK, WEIGHTS_PORT
+from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.transfer.jobs import JOBS
@@ -99,7 +99,7 @@ def _fetch_from_peer(
 def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host: str) -> None:
     if site.bundled:
         request = own.bundle_fetch
-        request.update({"address": LOOPBACK, "port": BUNDLE_WEIGHTS_PORT, "hub": site.hub(host)})
+        request.update({"address": LOOPBACK, "port": BUNDLE_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
         size = units.gib(site.missing_bytes(host, model))

@@ -1,4 +1,5 @@
 """A registry over HTTP that serves the blobs of caches by digest, and accepts a push. Runs on the host.
+It serves models too if it is given some (range_server.py): a bundle has both.
 
 Docker speaks plain HTTP to the loopback device without configuration, so this host's Docker pulls from it and pushes to
 it. Another Spark proves itself with the secret of the run, and can only read.
@@ -7,6 +8,7 @@ it. Another Spark proves itself with the secret of the run, and can only read.
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import urllib.parse
@@ -17,7 +19,8 @@ from http import HTTPStatus
 from vllm_spark.node.pull.blob_cache import BLOCK_BYTES, MAX_MANIFEST_BYTES, BlobCache
 from vllm_spark.node.pull.blob_upload import Uploads, body_blocks
 from vllm_spark.node.pull.oci import BlobError, digest_of, media_type
-from vllm_spark.node.pull.peer_server import CLIENT_TIMEOUT_S, PeerHandler, PeerServer
+from vllm_spark.node.pull.peer_server import CLIENT_TIMEOUT_S
+from vllm_spark.node.pull.range_server import ModelHandler, RangeServer
 
 TLS_HANDSHAKE = b"\x16"
 DIGEST = "sha256:[0-9a-f]{64}"
@@ -27,34 +30,9 @@ PATH = re.compile(
 UPLOAD = re.compile(r"/v2/(?P<repository>[a-z0-9._/-]+)/blobs/uploads/(?P<id>[0-9a-f]{32})?")
 
 
-class BlobServer(PeerServer):
-    """Blob caches over HTTP, by repository; "" has all others. `sent` counts blob bytes, `fault` is the last error.
-
-    `tags` of the repositories: tag -> digest. `uploads` accepts a push.
-    """
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        caches: Mapping[str, BlobCache],
-        secret: str = "",
-        tags: Mapping[str, str] | None = None,
-        uploads: Uploads | None = None,
-    ) -> None:
-        self.caches, self.tags, self.uploads, self.fault = caches, dict(tags or {}), uploads, ""
-        super().__init__(address, _Handler, secret)
-
-    def cache_of(self, repository: str) -> BlobCache:
-        """Return the cache of a repository. Raises BlobError."""
-        cache = self.caches.get(repository) or self.caches.get("")
-        if cache is None:
-            raise BlobError(f"this run serves no {repository}")
-        return cache
-
-
-class _Handler(PeerHandler):
+class _Handler(ModelHandler):
     server: BlobServer
-    do_HEAD = PeerHandler.do_GET  # noqa: N815  the name that http.server looks for
+    do_HEAD = ModelHandler.do_GET  # noqa: N815  the name that http.server looks for
 
     def handle(self) -> None:
         # The containerd store tries TLS first, also on the loopback device. It repeats a request in plain HTTP only
@@ -72,7 +50,7 @@ class _Handler(PeerHandler):
             return self._reply(HTTPStatus.OK, b"{}")
         match = PATH.fullmatch(path)
         if not match:
-            return self._reply(HTTPStatus.NOT_FOUND, b"{}")
+            return super().answer()
         try:
             cache = self.server.cache_of(match["repository"])
             if match["manifest"]:
@@ -94,12 +72,12 @@ class _Handler(PeerHandler):
         if size is None:
             return self._reply(HTTPStatus.NOT_FOUND, b"")
         # A push writes this size into the manifest.
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Length", str(size))
-        self.send_header("Docker-Content-Digest", digest)
-        return self.end_headers()
+        return self.begin(HTTPStatus.OK, size, Docker_Content_Digest=digest)
 
     def _send(self, cache: BlobCache, digest: str) -> None:
+        if cache.is_stored(digest, 0):
+            stored = os.open(cache.blob(digest), os.O_RDONLY | os.O_CLOEXEC)
+            return self.send_file(stored, Content_Type="application/octet-stream", Docker_Content_Digest=digest)
         blocks = cache.read(digest)
         # An error of the first block can still become a status.
         first = next(blocks, b"")
@@ -116,6 +94,7 @@ class _Handler(PeerHandler):
         except BlobError as error:
             # Without the last chunk the client knows that the blob is incomplete.
             self.server.fault, self.close_connection = str(error), True
+        return None
 
     def _send_chunk(self, block: bytes) -> None:
         if block:
@@ -175,3 +154,30 @@ class _Handler(PeerHandler):
     def _reply(self, status: HTTPStatus, body: bytes, kind: str = "application/json", **headers: str) -> None:
         version = {"Docker_Distribution_API_Version": "registry/2.0"}
         self.reply(status, body, Content_Type=kind, **version, **headers)
+
+
+class BlobServer(RangeServer):
+    """Blob caches over HTTP, by repository; "" has all others. `sent` counts blob bytes, `fault` is the last error.
+
+    `tags` of the repositories: tag -> digest. `uploads` accepts a push.
+    """
+
+    handler = _Handler
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        caches: Mapping[str, BlobCache],
+        secret: str = "",
+        tags: Mapping[str, str] | None = None,
+        uploads: Uploads | None = None,
+    ) -> None:
+        self.caches, self.tags, self.uploads, self.fault = caches, dict(tags or {}), uploads, ""
+        super().__init__(address, secret)
+
+    def cache_of(self, repository: str) -> BlobCache:
+        """Return the cache of a repository. Raises BlobError."""
+        cache = self.caches.get(repository) or self.caches.get("")
+        if cache is None:
+            raise BlobError(f"this run serves no {repository}")
+        return cache

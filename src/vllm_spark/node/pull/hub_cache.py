@@ -159,14 +159,8 @@ def link_existing_blob(model: Source, entry: Entry) -> None:
         model.link(entry)
 
 
-class CheckResult(TypedDict):
-    """Deleted files by model folder."""
-
-    bad: dict[str, list[str]]
-
-
-def check_models(request: HubRequest, progress: JobProgress, stop: Event) -> CheckResult:
-    """Verify the files of every model that has a manifest. Bad files are deleted and returned."""
+def check_models(request: HubRequest, progress: JobProgress, stop: Event) -> dict[str, dict[str, list[str]]]:
+    """Verify the files of every model that has a manifest. Bad files are deleted and returned by model folder."""
     bad: dict[str, list[str]] = {}
     for ref in request["sources"]:
         model = source_of(request["hub"], ref)

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
 from vllm_spark.node.pull.model_files import (
     BLOB_NAME,
     Entry,
-    FileJson,
     Manifest,
     ManifestError,
     Source,
@@ -47,32 +44,9 @@ ATTEMPTS = 2
 PASSING_STATUSES = {429, 500, 502, 503, 504}
 RETRY_DELAYS_S = (1.0, 5.0, 20.0, 60.0)
 MAX_RETRY_AFTER_S = 300.0
-DISK_FULL_ERRNOS = {28, 122}  # ENOSPC, EDQUOT
 LOGIN_ERRORS = {"GatedRepoError", "RepositoryNotFoundError"}
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file as the hub lists it. `sha256` is empty for a small file, whose git hash is `oid`."""
-
-    path: str
-    size: int
-    oid: str
-    sha256: str
-
-
-class FetchedModel(TypedDict):
-    """A model that was downloaded, with the size of its files."""
-
-    repository: str
-    bytes: int
-    files: int
-
-
-class FetchResult(TypedDict):
-    fetched: list[FetchedModel]
 
 
 def ensure_model(
@@ -105,7 +79,7 @@ def ensure_model(
     raise JobError("corrupt", detail)
 
 
-def list_files(repository: str, model: Source) -> list[HubFile]:
+def list_files(repository: str, model: Source) -> list[Entry]:
     """Return the files of the commit that are taken, with the hub's checksums. Raises JobError if the hub has another
     commit, and ManifestError for a path that leads out."""
     from huggingface_hub import HfApi  # noqa: PLC0415  the rest of this file needs no library
@@ -118,13 +92,17 @@ def list_files(repository: str, model: Source) -> list[HubFile]:
     return taken_files(info, model.more)
 
 
-def taken_files(info: Any, more: Collection[str] = ()) -> list[HubFile]:
-    """Return the files of a ModelInfo that are taken. Raises ManifestError for a path that leads out."""
-    return [
-        HubFile(check_path(file.rfilename), int(file.size or 0), str(file.blob_id), file.lfs.sha256 if file.lfs else "")
-        for file in info.siblings or ()
-        if is_taken(file.rfilename, more)
-    ]
+def taken_files(info: Any, more: Collection[str] = ()) -> list[Entry]:
+    """Return the files of a ModelInfo that are taken. A small one has no sha256, and its blob is named by git's hash.
+
+    Raises ManifestError for a path that leads out.
+    """
+    return [_listed(file) for file in info.siblings or () if is_taken(file.rfilename, more)]
+
+
+def _listed(file: Any) -> Entry:
+    sha256 = file.lfs.sha256 if file.lfs else ""
+    return Entry(check_path(file.rfilename), int(file.size or 0), sha256, sha256 or str(file.blob_id))
 
 
 def refuse_links(model: Source) -> None:
@@ -135,7 +113,7 @@ def refuse_links(model: Source) -> None:
                 raise LinkError(f"{model.root / 'blobs' / links[0]} is a link")
 
 
-def _download(model: Source, repository: str, files: list[HubFile], progress: JobProgress) -> None:
+def _download(model: Source, repository: str, files: list[Entry], progress: JobProgress) -> None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
@@ -169,31 +147,31 @@ def _watch_disk(blobs: Path, progress: JobProgress, ended: Event) -> None:
         progress.done = min(sizes, progress.total)
 
 
-def _remove_wrong_size(model: Source, file: HubFile) -> None:
+def _remove_wrong_size(model: Source, file: Entry) -> None:
     """Delete a blob of a wrong size: the library assumes that an existing blob is complete."""
-    entry = Entry(file.path, file.size, file.sha256, file.sha256 or file.oid)
-    for path in (model.file(entry), model.blob(entry)):
+    for path in (model.file(file), model.blob(file)):
         if path.exists() and path.stat().st_size != file.size:
-            model.remove(entry)
+            model.remove(file)
 
 
-def _manifest(model: Source, repository: str, files: list[HubFile]) -> Manifest:
-    entries = [_entry(model, file) for file in files]
-    return parse(json.dumps({"repository": repository, "commit": model.commit, "files": entries}), model.more)
+def _manifest(model: Source, repository: str, files: list[Entry]) -> Manifest:
+    """Return the manifest of the downloaded files, checked as that of a sender."""
+    entries = tuple(_entry(model, file) for file in files)
+    return parse(Manifest(repository, model.commit, entries).to_json(), model.more)
 
 
-def _entry(model: Source, file: HubFile) -> FileJson:
+def _entry(model: Source, file: Entry) -> Entry:
     path = model.snapshot / file.path
     sha256 = file.sha256
     if not sha256:
         content = path.read_bytes()
-        if git_sha1(content) != file.oid:
+        if git_sha1(content) != file.blob:
             path.resolve().unlink()
-            raise JobError("corrupt", f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.oid}")
+            raise JobError("corrupt", f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.blob}")
         sha256 = hashlib.sha256(content).hexdigest()
     name = path.resolve().name
-    blob = name if path.is_symlink() and BLOB_NAME.fullmatch(name) else file.sha256 or file.oid
-    return {"path": file.path, "size": path.stat().st_size, "sha256": sha256, "blob": blob}
+    blob = name if path.is_symlink() and BLOB_NAME.fullmatch(name) else file.blob
+    return Entry(file.path, path.stat().st_size, sha256, blob)
 
 
 def _with_reasons(
@@ -233,15 +211,15 @@ def _job_error(error: Exception, status: int) -> JobError:
     detail = " ".join(str(error).split())[:500] or type(error).__name__
     if type(error).__name__ in LOGIN_ERRORS or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return JobError("hub-login", detail)
-    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+    if reason_of(error) == "disk-full":
         return JobError("disk-full", detail)
     return JobError("hub-down", f"{type(error).__name__}: {detail}")
 
 
-def fetch_from_hub(request: HubRequest, progress: JobProgress, stop: Event) -> FetchResult:
-    """Download every model of the request that is not complete. Raises JobError."""
+def fetch_from_hub(request: HubRequest, progress: JobProgress, stop: Event) -> dict[str, object]:
+    """Download every model of the request that is not complete. Return those with bytes and files. Raises JobError."""
     Thread(target=_exit_on, args=(stop,), daemon=True).start()
-    fetched: list[FetchedModel] = []
+    fetched: list[dict[str, object]] = []
     for ref in request["sources"]:
         model = source_of(request["hub"], ref)
         verify = bool(request.get("verify"))

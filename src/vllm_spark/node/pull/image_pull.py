@@ -25,8 +25,8 @@ from vllm_spark.node.pull.files import replace_file
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.layer_progress import LayerProgress, layer_id
 from vllm_spark.node.pull.oci import BlobError
-from vllm_spark.node.pull.peer_server import SentBytes, serve
-from vllm_spark.node.pull.upstream import Upstream, registry_url
+from vllm_spark.node.pull.peer_server import serve
+from vllm_spark.node.pull.upstream import Upstream, helper_note, registry_of
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
 PULLED = Path("/var/lib/vllm-spark/pulled")
@@ -78,19 +78,16 @@ class ImageServerRequest(TypedDict):
 
 
 class ImageResult(TypedDict):
-    """Result of a pull: bytes sent to Docker and bytes fetched from upstream. `pulled` is False if Docker had it."""
+    """Result of a pull: bytes sent to Docker and bytes fetched from upstream. `pulled` is False if Docker had it.
+
+    `note` is for the operator.
+    """
 
     digest: str
     pulled: bool
     sent: int
     fetched: int
-
-
-class PushResult(TypedDict):
-    """Result of a push."""
-
-    image: str
-    digest: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +111,10 @@ class LocalName:
 def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> ImageResult:
     """Pull an image unless Docker has it by this digest. Raises JobError."""
     image, digest = request["image"], request["digest"]
-    with _job_errors(image, stop):
+    note = _note(request["upstream"])
+    with _job_errors(image, stop, note):
         if is_complete(image, digest):
-            return {"digest": digest, "pulled": False, "sent": 0, "fetched": 0}
+            return {"digest": digest, "pulled": False, "sent": 0, "fetched": 0, "note": ""}
         upstream = upstream_of(request["upstream"], request.get("token", ""))
         cache = BlobCache(Path(request["folder"]), upstream, keep=bool(request["keep"]))
         cache.create()
@@ -131,13 +129,13 @@ def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> Ima
                 _fetch_omitted(image, request["platform"])
         if not is_complete(image, digest):
             raise EngineError(f"Docker's answer ended, and Docker does not have all of {digest}. {server.fault}")
-        return {"digest": digest, "pulled": True, "sent": server.sent, "fetched": cache.fetched}
+        return {"digest": digest, "pulled": True, "sent": server.sent, "fetched": cache.fetched, "note": note}
 
 
-def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> PushResult:
-    """Push a built image into the cache, without the layers of its base. Raises JobError."""
+def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> dict[str, str]:
+    """Push a built image into the cache, without the layers of its base. Return its digest. Raises JobError."""
     image, name = request["image"], LocalName.of(request["image"])
-    with _job_errors(image, stop):
+    with _job_errors(image, stop, _note(request["upstream"])):
         cache = BlobCache(Path(request["folder"]), upstream_of(request["upstream"]))
         cache.create()
         progress.enter("taking the built layers from Docker", 0)
@@ -153,7 +151,7 @@ def push_image(request: PushRequest, progress: JobProgress, stop: Event) -> Push
         return {"image": image, "digest": digest}
 
 
-def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> SentBytes:
+def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event) -> dict[str, int]:
     """Serve the blob cache to the other Sparks until stopped. Raises JobError."""
     first = BlobCache(Path(request["folder"]))
     first.create()
@@ -163,15 +161,19 @@ def serve_images(request: ImageServerRequest, progress: JobProgress, stop: Event
     return serve(lambda: BlobServer(address, caches, request["token"]), progress, stop, IDLE_TIMEOUT_S)
 
 
+def _note(source: UpstreamRequest | None) -> str:
+    return helper_note(source["host"]) if source and "url" not in source else ""
+
+
 @contextmanager
-def _job_errors(image: str, stop: Event) -> Iterator[None]:
+def _job_errors(image: str, stop: Event, note: str = "") -> Iterator[None]:
     """Raise JobError for the errors of Docker, of a registry and of an image's documents."""
     try:
         yield
     except (BlobError, EngineError, ValueError, KeyError) as error:
         if stop.is_set():
             raise JobError("stopped", "stopped on request; the layers in the cache are kept") from error
-        raise JobError("image", f"{image}: {error}".strip()) from error
+        raise JobError("image", f"{image}: {error}".strip() + (f". {note}" if note else "")) from error
 
 
 @contextmanager
@@ -205,7 +207,8 @@ def upstream_of(source: UpstreamRequest | None, token: str = "") -> Upstream | N
         if engine.get(key):
             os.environ.setdefault(variable, str(engine[key]))
     # The token is for the blob server of this run. A registry must not see it.
-    return Upstream(registry_url(source["host"], engine), source["repository"], source["host"])
+    url, host = registry_of(source["host"], engine)
+    return Upstream(url, source["repository"], host)
 
 
 def _layers(cache: BlobCache, request: ImageRequest, progress: JobProgress) -> LayerProgress:

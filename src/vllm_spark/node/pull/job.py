@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -48,8 +49,11 @@ class JobError(Exception):
 
 def reason_of(error: Exception) -> str:
     """Return the reason of an exception: its own, or that of its class."""
-    own = getattr(error, "reason", "")
-    return own or next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "ended")
+    if isinstance(error, JobError):
+        return error.reason
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "disk-full"
+    return next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "ended")
 
 
 class ProgressJson(TypedDict, total=False):

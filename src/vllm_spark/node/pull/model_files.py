@@ -18,11 +18,11 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
-from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder, write_json
+from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder, replace_file
 
 NOTES_DIR = ".vllm-spark"
 BLOB_NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -58,23 +58,6 @@ class ModelRef(TypedDict):
     more: NotRequired[Mapping[str, str]]
 
 
-class FileJson(TypedDict):
-    """A file of a manifest as it is stored. `size` is in bytes."""
-
-    path: str
-    size: int
-    sha256: str
-    blob: str
-
-
-class ManifestJson(TypedDict):
-    """A manifest as it is stored."""
-
-    repository: str
-    commit: str
-    files: list[FileJson]
-
-
 class ManifestError(Exception):
     """An invalid manifest, or one with paths outside its own folder."""
 
@@ -91,9 +74,6 @@ class Entry:
     size: int
     sha256: str
     blob: str
-
-    def to_json(self) -> FileJson:
-        return {"path": self.path, "size": self.size, "sha256": self.sha256, "blob": self.blob}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +96,9 @@ class Manifest:
         text = json.dumps([self.repository, self.commit, files], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def to_json(self) -> ManifestJson:
-        files = [entry.to_json() for entry in self.files]
-        return {"repository": self.repository, "commit": self.commit, "files": files}
+    def to_json(self) -> str:
+        """Return the text as it is stored and sent."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
 def is_taken(path: str, more: Collection[str] = ()) -> bool:
@@ -251,7 +231,7 @@ class Source:
 
     def write_manifest(self, manifest: Manifest) -> None:
         with self.pinned(NOTES_DIR, create=True) as folder:
-            write_json(folder / self.manifest_file.name, manifest.to_json())
+            replace_file(folder / self.manifest_file.name, manifest.to_json())
 
     def file(self, entry: Entry) -> Path:
         """Return the path that the engine reads."""

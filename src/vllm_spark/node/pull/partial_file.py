@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import open_plain, write_json
@@ -27,14 +27,6 @@ CHUNK_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 
 
-class PartialFileKey(TypedDict):
-    """Identity of a partial file: sha256, size and chunk size. Chunks of another identity are not reused."""
-
-    sha256: str
-    size: int
-    chunk: int
-
-
 @dataclass(slots=True)
 class PartialFile:
     """A file of `model`: its complete chunks, and the sha256 of the first `hashed` chunks."""
@@ -44,7 +36,6 @@ class PartialFile:
     descriptor: int = -1
     chunks: set[int] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
-    attempts: int = 0
     digest: _Hash = field(default_factory=hashlib.sha256)
     hashed: int = 0
     hashing: bool = False
@@ -85,7 +76,8 @@ class PartialFile:
                 raise JobError("disk-full", f"{self.entry.path} needs {self.entry.size} bytes: {error}") from error
         os.ftruncate(self.descriptor, self.entry.size)
 
-    def _key(self) -> PartialFileKey:
+    def _key(self) -> dict[str, object]:
+        """Return the identity of the file. Chunks of another one are not reused."""
         return {"sha256": self.entry.sha256, "size": self.entry.size, "chunk": CHUNK_BYTES}
 
     def mark_chunk(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""HTTP between two hosts of a pull: each proves that it has the secret of the run. Runs on the host.
+"""HTTP between two hosts of a pull: proof that each has the secret of the run, and ranges of files. Runs on the host.
 
 Neither side sends the secret. GET /hello with a nonce of the client returns a nonce of the server and their HMAC, which
 proves the server. Every other request carries an HMAC of both nonces, its path and its range, which proves the client.
@@ -10,6 +10,7 @@ import errno
 import hmac
 import http.client
 import json
+import os
 import re
 import secrets
 import socket
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from typing import Any, TypedDict
+from typing import Any
 
 from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
 
@@ -35,6 +36,9 @@ MAX_UNPROVEN = 32
 UNPROVEN_TIMEOUT_S = 10.0
 # A client that is gone must not keep a thread forever.
 CLIENT_TIMEOUT_S = 120.0
+RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
+# Sent between two notes that the client still reads.
+SEND_BYTES = 64 << 20
 
 
 def hmac_of(secret: str, *parts: str) -> str:
@@ -159,13 +163,41 @@ class PeerHandler(BaseHTTPRequestHandler):
 
     def reply(self, status: HTTPStatus, body: bytes = b"", **headers: str) -> None:
         """Send a short response. `headers` have underscores for hyphens."""
+        self.begin(status, len(body), **headers)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def begin(self, status: HTTPStatus, size: int, **headers: str) -> None:
+        """Send the status and the headers of a response of `size` bytes."""
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(size))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+
+    def send_file(self, descriptor: int, **headers: str) -> None:
+        """Send a file, or the range of it that the request names. The descriptor is closed."""
+        with os.fdopen(descriptor, "rb") as file:
+            size, wanted = os.fstat(descriptor).st_size, self.headers.get("Range")
+            match = RANGE.fullmatch(wanted or f"bytes=0-{size - 1}")
+            begin, end = (int(match[1]), int(match[2] or size - 1) + 1) if match else (0, 0)
+            if wanted and not 0 <= begin < end <= size:
+                return self.reply(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, f"the file has {size} bytes".encode())
+            if wanted:
+                # Docker continues a layer only with it.
+                headers["Content_Range"] = f"bytes {begin}-{end - 1}/{size}"
+            self.begin(HTTPStatus.PARTIAL_CONTENT if wanted else HTTPStatus.OK, end - begin, **headers)
+            while begin < end:
+                # The kernel copies from the page cache to the socket, without a copy in Python.
+                sent = self.connection.sendfile(file, begin, min(SEND_BYTES, end - begin))
+                if not sent:
+                    # The file became shorter. The closed connection tells the client that the range is incomplete.
+                    self.close_connection = True
+                    return None
+                begin += sent
+                self.server.sent += sent
+                self.server.last_request_at = time.monotonic()
+            return None
 
     def handle(self) -> None:
         # The client reports a broken connection.
@@ -176,20 +208,14 @@ class PeerHandler(BaseHTTPRequestHandler):
         """Log nothing: the result has the bytes sent."""
 
 
-class SentBytes(TypedDict):
-    """Result of a server: bytes of file content."""
-
-    sent: int
-
-
 def serve(
     start: Callable[[], PeerServer],
     progress: JobProgress,
     stop: Event,
     idle_timeout_s: float,
     manifests: Mapping[str, str] | None = None,
-) -> SentBytes:
-    """Serve until stopped, or until no proven request came for the idle timeout.
+) -> dict[str, int]:
+    """Serve until stopped, or until no proven request came for the idle timeout. Return the bytes of files `sent`.
 
     The phase "serving" in the progress tells the controller that the port is open. Raises JobError if it is taken.
     """

@@ -1,9 +1,8 @@
 """Copy models from another Spark over the fabric: ranges of files over several HTTP connections. Runs on the host.
 
 The client reads the manifest of the sender, refuses any other than the one that Ansible names, verifies what is on the
-disk, and fetches the rest. Chunks that arrived
-are kept if the copy is interrupted, and the next run fetches the others. A file is valid if its sha256 matches the
-manifest.
+disk, and fetches the rest. Chunks that arrived are kept if the copy is interrupted, and the next run fetches the
+others. A file is valid if its sha256 matches the manifest.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TypedDict
 from urllib.parse import quote
 
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
 from vllm_spark.node.pull.model_files import (
     MAX_MANIFEST_BYTES,
     Manifest,
@@ -43,8 +42,6 @@ IDLE_TIMEOUT_S = 60.0
 RETRY_S = 0.5
 # A file that arrived with a wrong sha256 is fetched once more: the network or the sender damaged it.
 ATTEMPTS = 2
-# ENOSPC, EDQUOT
-DISK_FULL_ERRNOS = {28, 122}
 STOPPED = "stopped on request; what has arrived is kept"
 
 
@@ -60,15 +57,6 @@ class PeerRequest(HubRequest, total=False):
     idle_timeout_s: float
 
 
-class PeerResult(TypedDict):
-    """Files and bytes that were copied."""
-
-    files: int
-    moved: int
-    reconnects: int
-    seconds: float
-
-
 class _ConnectionLostError(Exception):
     """A connection that ended before its range was complete."""
 
@@ -81,13 +69,12 @@ class RangeClient:
     progress: JobProgress
     stop: Event
     idle_timeout_s: float = IDLE_TIMEOUT_S
-    todo: Queue[tuple[PartialFile, int]] = field(default_factory=Queue)
+    todo: SimpleQueue[tuple[PartialFile, int]] = field(default_factory=SimpleQueue)
     checksums: dict[str, ChecksumCache] = field(default_factory=dict)
-    failure: JobError | None = None
+    failure: Exception | None = None
     last_byte_at: float = field(default_factory=time.monotonic)
     reconnects: int = 0
     moved: int = 0
-    unfinished_files: int = 0
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -125,78 +112,59 @@ class RangeClient:
                 connection.close()
 
     def fetch(self, files: list[PartialFile], streams: int) -> None:
-        """Fetch all files. Raises JobError; chunks that have arrived by then are kept."""
-        self.last_byte_at, self.unfinished_files = time.monotonic(), len(files)
-        try:
+        """Fetch all files. Raises JobError or LinkError; chunks that have arrived by then are kept."""
+        for _ in range(ATTEMPTS):
+            damaged = self._fetch_once(files, streams)
+            if not damaged:
+                return
+            self.progress.note = f"{damaged[0].entry.path} arrived damaged and is fetched again"
+            files = damaged
+        detail = f"{files[0].entry.path} arrived {ATTEMPTS} times with another sha256 than {files[0].entry.sha256}"
+        raise JobError("corrupt", f"{detail}: the copy on {self.sender[0]} is damaged")
+
+    def _fetch_once(self, files: list[PartialFile], streams: int) -> list[PartialFile]:
+        """Return the files that arrived damaged, and were deleted."""
+        damaged: list[PartialFile] = []
+        with ExitStack() as opened:
             for file in files:
+                opened.callback(file.close)
                 file.open()
-        except (JobError, LinkError):
-            for file in files:
-                file.close()
-            raise
-        total, done = sum(file.entry.size for file in files), sum(file.complete_bytes() for file in files)
-        self.progress.enter("copying", total, done)
-        for file in files:
-            self._enqueue(file)
-        workers = [Thread(target=self._work, daemon=True) for _ in range(streams)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        for file in files:
-            file.close()
-        if self.failure:
-            raise self.failure
-        if self.stop.is_set():
-            raise JobError("stopped", STOPPED)
+                # -1: an empty file, or one whose chunks had all arrived when the earlier copy was interrupted.
+                for number in file.missing_chunks() or [-1]:
+                    self.todo.put((file, number))
+            self.progress.enter(
+                "copying", sum(file.entry.size for file in files), sum(file.complete_bytes() for file in files)
+            )
+            self.last_byte_at = time.monotonic()
+            workers = [Thread(target=self._work, args=(damaged,), daemon=True) for _ in range(streams)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        if self.failure or self.stop.is_set():
+            raise self.failure or JobError("stopped", STOPPED)
+        return damaged
 
-    def _enqueue(self, file: PartialFile) -> None:
-        missing = file.missing_chunks()
-        for number in missing:
-            self.todo.put((file, number))
-        if not missing:
-            # An empty file, or one whose chunks had all arrived when the earlier copy was interrupted.
-            self.todo.put((file, -1))
-
-    def _work(self) -> None:
+    def _work(self, damaged: list[PartialFile]) -> None:
+        """Fetch chunks over one connection until none is left, and finish the files that they complete."""
         connection: http.client.HTTPConnection | None = None
-        while not self._is_over():
+        while not self.failure and not self.stop.is_set():
             try:
-                file, number = self.todo.get(timeout=0.1)
+                file, number = self.todo.get_nowait()
             except Empty:
-                continue
+                break
             try:
                 if number >= 0:
                     connection = self._fetch_chunk(connection, file, number)
                     file.mark_chunk(number)
-                if file.update_hash(self.stop):
-                    self._finish(file)
-            except JobError as error:
+                if file.update_hash(self.stop) and not file.finish(self.checksums[file.model.folder]):
+                    damaged.append(file)
+            except (JobError, LinkError) as error:
                 self.failure = self.failure or error
-            except LinkError as error:
-                self.failure = self.failure or JobError("link-in-hub", str(error))
             except OSError as error:
-                reason = "disk-full" if error.errno in DISK_FULL_ERRNOS else "os"
-                self.failure = self.failure or JobError(reason, f"{file.entry.path}: {error}")
+                self.failure = self.failure or JobError(reason_of(error), f"{file.entry.path}: {error}")
         if connection:
             connection.close()
-
-    def _is_over(self) -> bool:
-        return self.failure is not None or self.stop.is_set() or self.unfinished_files == 0
-
-    def _finish(self, file: PartialFile) -> None:
-        if file.finish(self.checksums[file.model.folder]):
-            with self.lock:
-                self.unfinished_files -= 1
-            return
-        file.attempts += 1
-        if file.attempts >= ATTEMPTS:
-            detail = f"{file.entry.path} arrived {ATTEMPTS} times with another sha256 than {file.entry.sha256}"
-            raise JobError("corrupt", f"{detail}: the copy on {self.sender[0]} is damaged")
-        self.progress.note = f"{file.entry.path} arrived damaged and is fetched again"
-        self.progress.add(-file.entry.size)
-        file.open()
-        self._enqueue(file)
 
     def _fetch_chunk(
         self, connection: http.client.HTTPConnection | None, file: PartialFile, number: int
@@ -268,8 +236,11 @@ class RangeClient:
             raise self.failure or JobError("stopped", STOPPED) from error
 
 
-def fetch_from_peer(request: PeerRequest, progress: JobProgress, stop: Event) -> PeerResult:
-    """Copy every model of the request from the sender. Verified files are neither read nor copied. Raises JobError."""
+def fetch_from_peer(request: PeerRequest, progress: JobProgress, stop: Event) -> dict[str, float]:
+    """Copy every model of the request from the sender. Verified files are neither read nor copied. Raises JobError.
+
+    Returns the number of `files` copied, the bytes `moved`, `reconnects` and `seconds`.
+    """
     client = RangeClient(PeerLogin((request["address"], request["port"]), request["token"]), progress, stop)
     client.idle_timeout_s = float(request.get("idle_timeout_s", IDLE_TIMEOUT_S))
     started_at = time.monotonic()

@@ -1,4 +1,7 @@
-"""Read manifests and blobs of one repository from a registry or from another Spark over HTTP. Runs on the host."""
+"""Read manifests and blobs of one repository from a registry or from another Spark over HTTP.
+
+Runs on the host, and on the controller for `lock` and for a bundle.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,21 +37,70 @@ DOCKER_CERTS = Path("/etc/docker/certs.d")
 
 
 class RefusedByRegistryError(BlobError):
-    """An HTTP error status of the registry. A repeated request would get the same one."""
+    """An HTTP error of the registry, which a repeated request would get again. `text` is the start of its body."""
+
+    def __init__(self, message: str, status: int, text: str = "") -> None:
+        super().__init__(message)
+        self.status, self.text = status, text
+
+
+class TokenServiceError(RefusedByRegistryError):
+    """A token service that must not be asked, or that gives no token: `realm`, and the reason `why`."""
+
+    def __init__(self, realm: str, registry: str, why: str) -> None:
+        self.realm, self.why = realm[:100], why
+        super().__init__(f"the token service {self.realm!r} of {registry} {why}", HTTPStatus.UNAUTHORIZED)
+
+
+def docker_login(host: str) -> str:
+    """Return base64 of user:password that `docker login` stored for a registry, or an empty string."""
+    with suppress(TypeError, AttributeError, ValueError):
+        login = str(_docker_config("auths").get(_login_name(host), {}).get("auth", ""))
+        base64.b64decode(login, validate=True)
+        return login
+    return ""
+
+
+def helper_note(host: str) -> str:
+    """Return what an operator must know if Docker's client has a credential helper for a registry; else an empty text.
+
+    A helper is a program of a user's session, which a service of root does not have.
+    """
+    with suppress(TypeError, AttributeError):
+        if helper := _docker_config("credHelpers").get(_login_name(host)) or _docker_config("credsStore"):
+            return (
+                f"Docker's credential helper {str(helper)[:60]!r} is configured for {host} and a pull does not use it: "
+                f"a private image needs its login in `auths` of {DOCKER_CONFIG}"
+            )
+    return ""
+
+
+def _login_name(host: str) -> str:
+    return "https://index.docker.io/v1/" if host == DOCKER_HUB else host
+
+
+def _docker_config(key: str) -> Any:
+    try:
+        return json.loads(DOCKER_CONFIG.read_text(encoding="utf-8")).get(key, {})
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
 
 
 @dataclass
 class Upstream:
     """A repository of a registry, or of the blob server of another Spark.
 
-    `token` is the secret of a run for its blob server, which is never sent. The login of a registry `host` is that of
-    `docker login` of this user.
+    `token` is the secret of a run for its blob server, which is never sent. `login_of` returns this machine's login of
+    a registry `host`. `authorities` are files or folders of certificates beside those of the system.
     """
 
     url: str
     repository: str
     host: str = ""
     token: str = ""
+    login_of: Callable[[str], str] = docker_login
+    authorities: tuple[Path | str, ...] = ()
+    timeout_s: float = TIMEOUT_S
     login: str = field(default="", init=False)
 
     def open(self, kind: str, digest: str, accept: str = "*/*", at: int = 0) -> http.client.HTTPResponse:
@@ -57,7 +109,7 @@ class Upstream:
         try:
             return self._open(path, {"Accept": accept}, f"bytes={at}-" if at else "")
         except urllib.error.HTTPError as error:
-            raise RefusedByRegistryError(f"{self.url}{path} answers {error.code}") from error
+            raise RefusedByRegistryError(f"{self.url}{path} answers {error.code}", error.code, _start(error)) from error
         except (OSError, http.client.HTTPException) as error:
             raise BlobError(f"{self.url}{path}: {getattr(error, 'reason', error)}") from error
 
@@ -69,7 +121,7 @@ class Upstream:
             for name, value in self._login_headers(path, byte_range).items():
                 request.add_unredirected_header(name, value)
             try:
-                response: http.client.HTTPResponse = self._opener.open(request, timeout=TIMEOUT_S)
+                response: http.client.HTTPResponse = self._opener.open(request, timeout=self.timeout_s)
             except urllib.error.HTTPError as error:
                 if error.code != HTTPStatus.UNAUTHORIZED or retried or self.token:
                     raise
@@ -84,8 +136,8 @@ class Upstream:
         if self.token:
             return urllib.request.build_opener(urllib.request.ProxyHandler({}))
         context = ssl.create_default_context()
-        for file in sorted((DOCKER_CERTS / self.host).glob("*.crt")) if self.host else []:
-            context.load_verify_locations(file)
+        for file in [*self.authorities, *(sorted((DOCKER_CERTS / self.host).glob("*.crt")) if self.host else [])]:
+            context.load_verify_locations(None, file) if Path(file).is_dir() else context.load_verify_locations(file)
         return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     @cached_property
@@ -105,47 +157,49 @@ class Upstream:
         """
         kind, _, parameters = challenge.partition(" ")
         fields = {name: quoted or bare for name, quoted, bare in PARAMETER.findall(parameters)}
-        password = _docker_login(self.host)
+        password = self.login_of(self.host)
         if kind.lower() == "basic" and password:
             return f"Basic {password}"
         realm = fields.get("realm", "")
         if kind.lower() != "bearer" or not realm:
-            raise BlobError(f"{self.url} requires the login {challenge[:100]!r}, and this host has none")
+            message = f"{self.url} requires the login {challenge[:100]!r}, and this host has none"
+            raise RefusedByRegistryError(message, HTTPStatus.UNAUTHORIZED)
         if why := token_service.objection(realm, self.url, login=bool(password)):
-            raise BlobError(f"the token service {realm[:100]!r} of {self.url} {why}")
+            raise TokenServiceError(realm, self.url, why)
         query = {"service": fields.get("service"), "scope": fields.get("scope") or f"repository:{self.repository}:pull"}
         words = urllib.parse.urlencode({name: value for name, value in query.items() if value})
-        token = _token(f"{realm}{'&' if '?' in realm else '?'}{words}", password, self._opener)
-        if not token:
-            raise BlobError(f"the token service {realm[:100]!r} of {self.url} gives no token")
-        return f"Bearer {token}"
+        request = urllib.request.Request(f"{realm}{'&' if '?' in realm else '?'}{words}")  # noqa: S310  judged above
+        if password:
+            request.add_unredirected_header("Authorization", f"Basic {password}")
+        with self._opener.open(request, timeout=self.timeout_s) as response:
+            body = response.read(MAX_REPLY_BYTES + 1)
+        with suppress(ValueError, AttributeError, RecursionError):
+            reply = json.loads(body) if len(body) <= MAX_REPLY_BYTES else {}
+            token = str(reply.get("token") or reply.get("access_token") or "")
+            if TOKEN.fullmatch(token):
+                return f"Bearer {token}"
+        raise TokenServiceError(realm, self.url, "gives no token")
 
 
-def _token(url: str, password: str, opener: urllib.request.OpenerDirector) -> str:
-    """Return the token that a service gives, or an empty string if its reply has none."""
-    request = urllib.request.Request(url)  # noqa: S310  token_service has judged it
-    if password:
-        request.add_unredirected_header("Authorization", f"Basic {password}")
-    with opener.open(request, timeout=TIMEOUT_S) as response:
-        body = response.read(MAX_REPLY_BYTES + 1)
-    with suppress(ValueError, AttributeError, RecursionError):
-        reply = json.loads(body) if len(body) <= MAX_REPLY_BYTES else {}
-        token = str(reply.get("token") or reply.get("access_token") or "")
-        return token if TOKEN.fullmatch(token) else ""
+def _start(error: urllib.error.HTTPError) -> str:
+    with suppress(OSError, http.client.HTTPException):
+        return error.read(200).decode(errors="replace")
     return ""
 
 
-def registry_url(host: str, engine: Mapping[str, Any]) -> str:
-    """Return the URL of a registry, as this host's Docker (`docker info`) would reach it.
+def registry_of(host: str, engine: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the URL of a registry, as this host's Docker (`docker info`) would reach it, and the host of its login.
 
-    That is plain HTTP if Docker is configured for it, and for Docker Hub the first of Docker's mirrors that answers.
+    That is plain HTTP if Docker is configured for it, and for Docker Hub the first of Docker's mirrors that answers. A
+    mirror does not get the login of Docker Hub.
     """
     config = engine.get("RegistryConfig") or {}
     if host == DOCKER_HUB:
         mirrors = (str(mirror).rstrip("/") for mirror in config.get("Mirrors") or [])
-        return next(filter(_answers, mirrors), DOCKER_HUB_URL)
+        mirror = next(filter(_answers, mirrors), "")
+        return (mirror, urllib.parse.urlsplit(mirror).netloc) if mirror else (DOCKER_HUB_URL, host)
     secure = (config.get("IndexConfigs") or {}).get(host, {}).get("Secure", True)
-    return f"{'https' if secure else 'http'}://{host}"
+    return f"{'https' if secure else 'http'}://{host}", host
 
 
 def _answers(url: str) -> bool:
@@ -156,14 +210,3 @@ def _answers(url: str) -> bool:
     except (OSError, http.client.HTTPException):
         return False
     return True
-
-
-def _docker_login(host: str) -> str:
-    """Return base64 of user:password that `docker login` stored for a registry, or an empty string."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        logins = json.loads(DOCKER_CONFIG.read_text(encoding="utf-8")).get("auths", {})
-        name = "https://index.docker.io/v1/" if host == DOCKER_HUB else host
-        login = str(logins.get(name, {}).get("auth", ""))
-        base64.b64decode(login, validate=True)
-        return login
-    return ""
