@@ -48,7 +48,7 @@ class ActionModule(SparkAction):
                 JOB,
                 {
                     "unit": plan["unit"],
-                    "url": gates.client_url(gates.address),
+                    "url": gates.host_url,
                     "model": gates.served_name,
                     "env_path": plan["env_path"],
                     "deadline_s": gates.deadline_s,

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target, outside
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
+from vllm_spark.edge import store
+from vllm_spark.inventory import edge as settings
 from vllm_spark.lifecycle import history
 from vllm_spark.verify import report, startup
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark.verify.gates import reach
+from vllm_spark.verify.gates import edge, reach
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
@@ -34,8 +37,9 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 class ActionModule(SparkAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
     a failed gate does not fail the task); brief (true: the gates that pass share one line); closing (false: no lines
-    about how to use the server). The controller itself sends the request of the gate `reach`. Returns `holds` and
-    `missed`, and of a rank that serves the report's path."""
+    about how to use the server); authority, the folder of the site's authority. The controller itself sends the
+    requests of the gates `reach` and `edge`. Returns `holds` and `missed`, and the report's path of a rank that
+    serves."""
 
     _last_probe: Probe
 
@@ -54,13 +58,15 @@ class ActionModule(SparkAction):
         return {"holds": not missed, "missed": missed, **written}
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
+        if round_.name == edge.NAME:
+            return {**self._last_probe, "responses": {edge.NAME: cast("HttpResponse", self._edge())}}
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
         self._last_probe = self._probe_host(round_.requests, cursor)
         return self._last_probe
 
     def _probe_host(self, requests: Sequence[HttpRequest], cursor: str) -> Probe:
-        request = {key: self.args["gates"][key] for key in PROBED}
+        request = {key: self.args["gates"][key] for key in (*PROBED, "socket") if key in self.args["gates"]}
         args = {**request, "env_path": self.args["env_path"], "requests": requests, "cursor": cursor}
         probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe
@@ -82,6 +88,23 @@ class ActionModule(SparkAction):
         answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")
         return cast("HttpResponse", {**answer, "url": url, "source": "from this machine"})
 
+    def _edge(self) -> dict[str, Any]:
+        """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
+        request = GateRequest.from_json(self.args["gates"])
+        asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
+        inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
+        url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))
+        if why := reach.obstacle(*self._ssh()):
+            return {"inside": inside, "outside": {"unasked": why, "url": url}}
+        name = str(urllib.parse.urlsplit(url).hostname)
+        target = Target(name, request.port, inside["tls"], name, self._authority(request))
+        return {"inside": inside, "outside": {**outside(target, edge.UNLISTED), "url": url}}
+
+    def _authority(self, request: GateRequest) -> str:
+        """Return the file with the site's authority; empty if the edge has no certificate of it."""
+        file = Path(self.args.get("authority", "")) / store.CERTIFICATE
+        return os.path.relpath(file) if request.edge.get("tls") == settings.OWN_CA and file.is_file() else ""
+
     def _head(self, unit: str) -> str:
         """Return the head of the deployment with this unit; empty if this run has resolved another deployment, as where
         an old one returns."""
@@ -98,7 +121,7 @@ class ActionModule(SparkAction):
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
         address = self.task_vars.get("ansible_host", self.host)
-        closing = report.closing(request, verdicts, address, self._inventory())
+        closing = report.closing(request, verdicts, address, self._inventory(), self._authority(request))
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)

@@ -43,7 +43,7 @@ JUDGED: Types = {
     "gates": {"held": LIST, "missed": LIST},
     "ready_s": NUMBER,
 }
-ADDRESS: Types = {"address": str, "port": int, "model": str, "deadline_s": NUMBER}
+ADDRESS: Types = {"address": str, "port": int, "socket": str, "model": str, "deadline_s": NUMBER}
 LIVENESS: Types = {"ready": bool, "misses": int, "works": bool, "invocation": str, "progress": str}
 STATE: Types = dict.fromkeys(("state", "why", "last_end"), str)
 HOLDER: Types = {

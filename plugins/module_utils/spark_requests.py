@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import MAX_DEPTH, depth
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_unix_http import UnixConnection
 
 # A response is judged by its first part; an endless stream must not fill this process.
 MAX_RESPONSE_BYTES = 1 << 20
@@ -26,8 +27,8 @@ MIN_KEY_LENGTH = 8
 DONE = "[DONE]"
 DONE_LINE = re.compile(rb"[\r\n]data: ?\[DONE\]")
 
-# Host and port of the engine.
-Server = tuple[str, int]
+# Host and port of the engine, or the path of its socket.
+Server = tuple[str, int] | str
 # A request has id, method, path, timeout_s, and optionally body, base, key_env, anonymous and prefix (see vllm_probe).
 Request = Mapping[str, Any]
 Response = dict[str, Any]
@@ -98,10 +99,17 @@ def connect(
         bearer = ""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
     if not base_url:
-        return http.client.HTTPConnection(*server, timeout=timeout), request["path"], headers
+        return engine(server, timeout), request["path"], headers
     base = urllib.parse.urlsplit(base_url)
     kind = http.client.HTTPSConnection if base.scheme == "https" else http.client.HTTPConnection
     return kind(base.hostname or "", base.port, timeout=timeout), base.path.rstrip("/") + request["path"], headers
+
+
+def engine(server: Server, timeout_s: float) -> http.client.HTTPConnection:
+    """Return the connection to the engine, which its first request opens."""
+    if isinstance(server, str):
+        return UnixConnection(server, timeout_s)
+    return http.client.HTTPConnection(*server, timeout=timeout_s)
 
 
 def without_key(headers: Mapping[str, str], raw: bytes) -> bytes:

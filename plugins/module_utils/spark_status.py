@@ -31,6 +31,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records i
     record_of,
     typed,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import engine
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, env_pairs, in_script
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ CONFIG, RUN, HISTORY = "etc/vllm-spark", "run/vllm-spark", "var/lib/vllm-spark/h
 # Files of the toolkit beside a deployment's own folder.
 SHARED = (
     "usr/local/lib/vllm-spark/*",
-    "usr/local/lib/vllm-spark/pair/vllm_spark/*",
-    "usr/local/lib/vllm-spark/pair/vllm_spark/node/*",
+    *(f"usr/local/lib/vllm-spark/{folder}/vllm_spark/*" for folder in ("modules", "pair")),
+    *(f"usr/local/lib/vllm-spark/{folder}/vllm_spark/node/*" for folder in ("modules", "pair")),
     "usr/local/lib/vllm-spark/pair/vllm_spark/node/supervise/*",
     "usr/local/bin/vllm-*",
     "etc/systemd/system/vllm@*.service",
@@ -164,9 +165,10 @@ def derived(docker: Docker, container: ContainerFacts) -> dict[str, Any] | None:
 
 def first_sample(address: Mapping[str, Any] | None) -> dict[str, float] | None:
     """Return the engine's counters now; None if it does not answer. `at` is this host's monotonic clock."""
-    if not address or not {"address", "port"} <= address.keys():
+    if not address or not ("socket" in address or {"address", "port"} <= address.keys()):
         return None
-    connection = http.client.HTTPConnection(address["address"], address["port"], timeout=METRICS_TIMEOUT_S)
+    server = address.get("socket") or (address["address"], address["port"])
+    connection = engine(server, METRICS_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
         at = time.monotonic()

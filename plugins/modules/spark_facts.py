@@ -25,6 +25,11 @@ options:
     type: list
     elements: path
     default: []
+  unreadable:
+    description: Model folders of which RV(facts.unreadable) has the first part that not every user may read.
+    type: list
+    elements: path
+    default: []
   checksums:
     description: Files whose sha256 is computed.
     type: list
@@ -70,6 +75,10 @@ options:
         run, this takes a second.
     type: bool
     default: false
+  edge:
+    description: Read the facts of the edge too, as RV(facts.edge).
+    type: bool
+    default: false
   env_path:
     description: An env file to compare. RV(facts.env) names the variables that differ, and never has a value.
     type: path
@@ -104,7 +113,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock, spark_status
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_lock, spark_status
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import (
     Docker,
     DockerError,
@@ -122,6 +131,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host impo
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import loaded
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders, names_by_id, owner
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_unreadable
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetensors import summary
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
     CONFIG_DIR,
@@ -204,6 +214,7 @@ def main() -> None:
         "paths": {"type": "list", "elements": "path", "default": []},
         "folders": {"type": "list", "elements": "path", "default": []},
         "checksums": {"type": "list", "elements": "path", "default": []},
+        "unreadable": {"type": "list", "elements": "path", "default": []},
         "ports": {"type": "list", "elements": "int", "default": []},
         "units": {"type": "list", "elements": "str", "default": []},
         "records": {"type": "dict", "default": {}},
@@ -212,6 +223,7 @@ def main() -> None:
         "disks": {"type": "list", "elements": "path", "default": []},
         "host": {"type": "bool", "default": False},
         "status": {"type": "bool", "default": False},
+        "edge": {"type": "bool", "default": False},
         "env_path": {"type": "path"},
         "env_content": {"type": "str", "no_log": True},
     }
@@ -237,6 +249,7 @@ def main() -> None:
         "folders": [path for path in params["folders"] if os.path.isdir(path)],
         "files": spark_status.files([*params["records"], *more]),
         "checksums": {path: sha256(path) for path in params["checksums"]},
+        "unreadable": {path: first_unreadable(path) for path in params["unreadable"]},
         "ports": holders(params["ports"], names_by_id(docker["containers"])),
         "units": states,
         "running_units": running,
@@ -254,6 +267,8 @@ def main() -> None:
         facts["env"] = spark_status.env_changes(params["env_path"], params["env_content"])
     if params["fabric"]:
         facts["fabric"] = fabric()
+    if params["edge"]:
+        facts["edge"] = spark_edge.facts()
     if params["host"]:
         facts["host"] = host_facts(docker)
     if params["status"]:

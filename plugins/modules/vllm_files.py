@@ -41,6 +41,10 @@ options:
     description: The new content of O(link_path). Empty leaves the file as it is. Never shown, not even in a diff.
     type: str
     default: ""
+  group:
+    description: A group of the system that must exist. Empty for none.
+    type: str
+    default: ""
   keep_previous:
     description: The launch changes, so the current one stays as O(keep_as).
     type: bool
@@ -68,12 +72,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: The paths that were, or in check mode would be, written.
+  description: The paths that were, or in check mode would be, written, and C(group NAME) if it was created.
   returned: always
   type: list
   elements: str
 """
 
+import grp
 import os
 from collections.abc import Collection
 from typing import Any
@@ -128,6 +133,14 @@ def diff_of(file: dict[str, Any], secret_paths: Collection[str | None]) -> dict[
     }
 
 
+def group_exists(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
 def main() -> None:
     file_options = {
         "path": {"type": "path", "required": True},
@@ -143,6 +156,7 @@ def main() -> None:
             "env_content": {"type": "str", "default": "", "no_log": True},
             "link_path": {"type": "path", "default": ""},
             "link_key": {"type": "str", "default": "", "no_log": True},
+            "group": {"type": "str", "default": ""},
             "keep_previous": {"type": "bool", "default": False},
             "keep_as": {"type": "str", "choices": [PREVIOUS, FAILED], "default": PREVIOUS},
         },
@@ -163,10 +177,15 @@ def main() -> None:
         files.append({"path": params["link_path"], "content": f"{params['link_key']}\n", "mode": "0600"})
     missing = [folder for folder in params["folders"] if not os.path.isdir(folder)]
     stale = [file for file in files if current(file["path"]) != (file["content"], file["mode"])]
-    diff = [{"prepared": f"{folder}: a folder that is new\n"} for folder in missing]
+    group = params["group"] if params["group"] and not group_exists(params["group"]) else ""
+    diff = [{"prepared": f"group {group}: is new\n"}] if group else []
+    diff += [{"prepared": f"{folder}: a folder that is new\n"} for folder in missing]
     diff += [diff_of(file, (env_path, params["link_path"])) for file in stale]
-    changed = missing + [file["path"] for file in stale]
+    changed = ([f"group {group}"] if group else []) + missing + [file["path"] for file in stale]
     if changed and not module.check_mode:
+        # A launch of a closed engine needs the group, so it comes first.
+        if group and (created := run("groupadd", "--system", group, timeout_s=None)).status:
+            module.fail_json(msg=f"groupadd {group}: {created.error}. Nothing was changed.")
         for folder in missing:
             os.makedirs(folder, mode=0o755, exist_ok=True)
         folder = os.path.dirname(env_path or "")

@@ -27,11 +27,16 @@ options:
     description: Port of the API.
     type: int
     required: true
+  socket:
+    description: The unix socket of a closed engine, which is asked in place of the address and the port.
+    type: path
   state_path:
     description: The state file of the supervisor of a pair's rank.
     type: path
   env_path:
-    description: The env file. Its VLLM_API_KEY and the variable in a request's key_env are sent and never returned.
+    description:
+      - The env file. The variable in a request's key_env is sent to its server, VLLM_API_KEY to an engine without a
+        socket. Neither is returned.
     type: path
     required: true
   requests:
@@ -175,6 +180,7 @@ def main() -> None:
             "container": {"type": "str", "required": True},
             "address": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "required": True},
+            "socket": {"type": "path"},
             "state_path": {"type": "path"},
             "env_path": {"type": "path", "required": True},
             "requests": {"type": "list", "elements": "dict", "default": []},
@@ -186,8 +192,10 @@ def main() -> None:
     params = module.params
     state = unit_state(params["unit"])
     env = variables(params["env_path"])
-    server = (params["address"], params["port"])
-    responses = send_all(server, params["requests"], env.get("VLLM_API_KEY", ""), env)
+    server = params["socket"] or (params["address"], params["port"])
+    # A closed engine checks no key.
+    key = "" if params["socket"] else env.get("VLLM_API_KEY", "")
+    responses = send_all(server, params["requests"], key, env)
     lines, cursor = journal(params["unit"], state, params["cursor"], params["max_lines"])
     probe = {
         "unit": state,

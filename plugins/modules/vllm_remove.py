@@ -19,11 +19,11 @@ options:
     suboptions:
       kind:
         description:
-          - The kind of the object. C(empty) is a folder that is removed if it is empty. C(reload) is a daemon-reload of
-            systemd.
+          - The kind of the object. C(account) is a system user with its group. C(empty) is a folder that is removed if
+            it is empty. C(reload) is a daemon-reload of systemd.
         type: str
         required: true
-        choices: [container, empty, image, path, reload, rules, unit]
+        choices: [account, container, empty, image, path, reload, rules, unit]
       name: {type: str, required: true, description: 'Its name, path or ID; for C(rules) the program.'}
       names: {type: list, elements: str, default: [], description: The names of an image.}
       why: {type: str, default: "", description: The reason, for the operator.}
@@ -145,6 +145,12 @@ def reload(_item: Item) -> None:
     execute("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", accepted=(0, 1))
 
 
+def account(item: Item) -> None:
+    """Remove a system user and its group. Status 6: there is none."""
+    execute("userdel", item["name"], accepted=(0, 6))
+    execute("groupdel", item["name"], accepted=(0, 6))
+
+
 REMOVERS: dict[str, Callable[[Item], None]] = {
     "unit": unit,
     "container": container,
@@ -153,6 +159,7 @@ REMOVERS: dict[str, Callable[[Item], None]] = {
     "rules": rules,
     "empty": empty,
     "reload": reload,
+    "account": account,
 }
 
 

@@ -58,6 +58,7 @@ gates:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
     PREVIOUS,
     SWAPPING,
@@ -117,6 +118,8 @@ def main() -> None:
             restore_previous(folder)
         source = folder if source else ""
     restored, gates = (record_of(source), gates_of(source)) if source else ({}, {})
+    if changed and not module.check_mode:
+        spark_edge.follow(bool(gates.get("socket")))
     module.exit_json(
         changed=changed, restored=restored, edited=edited(source) if source else None, gates=gates, diff=diff
     )

@@ -40,6 +40,7 @@ def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> di
         recipe_folders=RECIPE_FOLDERS,
         lock_file=lock,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
+        edge=case.get("edge", {}),
     )
     first = spec.resolve(inventory, host)
     assert first is not None

@@ -106,6 +106,7 @@ def holdings(
         "models": [],
         "caches": [],
         "chains": [],
+        "accounts": [],
         "paths": {},
     }
     return {**held, **more}

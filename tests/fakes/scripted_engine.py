@@ -42,7 +42,9 @@ class Stream:
 
 @dataclass(slots=True)
 class ScriptedEngine:
-    """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later."""
+    """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later.
+
+    `heads` are the headers of all requests."""
 
     streams: Sequence[Stream]
     counters: dict[str, float] = field(default_factory=dict)
@@ -50,12 +52,17 @@ class ScriptedEngine:
     version: str = "0.21.0"
     counts_after_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self, port: int = 0) -> int:
         """Listen on the loopback address and return the port."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         return int(server.sockets[0].getsockname()[1])
+
+    async def start_unix(self, path: str) -> None:
+        """Listen on a unix socket."""
+        await asyncio.start_unix_server(self._serve, path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -68,6 +75,7 @@ class ScriptedEngine:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         begun = asyncio.get_running_loop().time()
+        self.heads.append(head)
         method, path, _ = head.split(" ", 2)
         lines = [line.split(":", 1) for line in head.splitlines() if ":" in line]
         length = int({name.lower(): value for name, value in lines}.get("content-length", "0"))

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 EVENTS = steady(8, first=0.02, gap=0.005)
 GOOD = Stream(EVENTS, usage(EVENTS))
-Connect = Callable[[ScriptedEngine], Server]
+Connect = Callable[..., Server]
 
 
 @pytest.fixture
@@ -37,7 +37,10 @@ def connect() -> Iterator[Connect]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
-    def _connect(engine: ScriptedEngine) -> Server:
+    def _connect(engine: ScriptedEngine, path: Path | None = None) -> Server:
+        if path:
+            asyncio.run_coroutine_threadsafe(engine.start_unix(str(path)), loop).result()
+            return Server.connect(Endpoint(f"unix:{path}"))
         port = asyncio.run_coroutine_threadsafe(engine.start(), loop).result()
         return Server.connect(Endpoint(f"http://127.0.0.1:{port}", "a-key"))
 
@@ -102,6 +105,25 @@ def test_a_run_warms_up_and_asks_for_the_exact_length(connect: Connect, tmp_path
     [record] = cells_of(tmp_path / "run.jsonl")
     assert (record["state"], record["runs"]) == ("measured", 2)
     assert record["figures"]["output"]["values"] == [8.0, 8.0]
+
+
+def test_a_run_over_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
+    engine = ScriptedEngine([GOOD], {"vllm:request_success_total": 0.0}, {"vllm:request_success_total": 1.0})
+    server = connect(engine, tmp_path / "api.sock")
+    assert (server.model, server.version, server.max_model_len) == (MODEL, "0.21.0", 131072)
+    assert server.count_tokens("one two three") == 3
+    runner_of(server).run(run_record(), [cell(streams=2)], tmp_path / "run.jsonl")
+    assert len(engine.requests) == 6
+    [record] = cells_of(tmp_path / "run.jsonl")
+    assert (record["state"], record["runs"]) == ("measured", 2)
+    assert record["figures"]["output"]["values"] == [8.0, 8.0]
+
+
+def test_a_socket_that_nobody_serves_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"unix:.*/api.sock/v1/models does not answer: .*No such file"):
+        Server.connect(Endpoint(f"unix:{tmp_path}/api.sock"))
+    recording = stream.post_all(Endpoint(f"unix:{tmp_path}/api.sock"), "/v1/chat/completions", [{}])[0]
+    assert "No such file" in recording.error
 
 
 def test_a_run_whose_first_chunk_is_late_is_a_warning(connect: Connect, tmp_path: Path) -> None:

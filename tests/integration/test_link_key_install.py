@@ -25,6 +25,7 @@ def plan(folder: Path, head: str) -> dict[str, Any]:
         "folders": [str(folder)],
         "files": [],
         "env_path": f"{folder}/env",
+        "edge_group": "",
         "link_path": f"{folder}/link.key",
         "link_head": head,
         "installed": False,

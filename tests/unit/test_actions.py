@@ -20,6 +20,7 @@ from project_files import RECIPE_FOLDERS
 from vllm_spark.core import own_process, paths
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory import variables
+from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback_target
 from vllm_spark.sizing import reference_spark
@@ -226,7 +227,8 @@ def pair_planned(facts: dict[str, Any]) -> Vars:
 def test_a_forecast_is_printed_at_the_head(pair_planned: Vars) -> None:
     head, worker = (FakeRun(host=host, hostvars=pair_planned) for host in HOSTS)
     lines = head.act("vllm_forecast", **forecast_args(*HOSTS))["lines"]
-    assert any(line.startswith("pair on spark1+spark2: go") for line in lines)
+    # The recipe of the test names no architecture.
+    assert any(line.startswith("pair on spark1+spark2: unknown") for line in lines)
     assert head.lines == [f"spark1  {line}" for line in lines]
     lines = worker.act("vllm_forecast", **forecast_args(*HOSTS))["lines"]
     assert not any("pair on spark1+spark2" in line for line in lines)
@@ -395,8 +397,8 @@ def test_check_mode_names_the_parts_of_a_bundle(spec: Spec, tmp_path: Path) -> N
 @pytest.mark.parametrize(("status", "stopped"), [(0, []), (255, [42])])
 def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    opened_servers = {"weights": 5001, "images": 5002, "manifests": {"folder/commit": "abc"}}
-    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, opened_servers))
+    opened_server = {"port": 5001, "manifests": {"folder/commit": "abc"}}
+    monkeypatch.setattr(bundle_server, "start", lambda *_: (42, opened_server))
     monkeypatch.setattr(bundle_server, "stop", ended.append)
     done = SimpleNamespace(returncode=status, stderr="no master\n")
     monkeypatch.setattr(subprocess, "run", lambda argv, **_: done)
@@ -406,7 +408,7 @@ def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monk
     else:
         opened = run.act("vllm_pull_carry", folder="/bundle", token="")
         assert (opened["process"], opened["manifests"]) == (42, {"folder/commit": "abc"})
-        assert [forward.rpartition(":")[2] for forward in opened["forwards"]] == ["5001", "5002"]
+        assert opened["forward"] == "127.0.0.1:25094:127.0.0.1:5001"
         assert run.act("vllm_pull_carry", opened=opened) == {"changed": False}
         stopped = [42]
     assert ended == stopped
@@ -532,7 +534,8 @@ def test_prune_takes_nothing_from_an_empty_host() -> None:
 INSTALLED_NOTHING: dict[str, Any] = {
     "deployments": {}, "history": {}, "pulled": [], "units": {}, "unit_files": [], "unit_files_of_others": [],
     "docker": {"error": "", "images": [], "containers": []}, "programs": [], "run": [], "config": "",
-    "state": [], "builds": [], "models": [], "caches": [], "chains": [], "pull_was_cut_off": False, "paths": {},
+    "state": [], "builds": [], "models": [], "caches": [], "chains": [], "accounts": [],
+    "pull_was_cut_off": False, "paths": {},
 }  # fmt: skip
 
 
@@ -594,6 +597,14 @@ def test_a_rank_is_verified_and_reported(spec: Spec, tmp_path: Path) -> None:
     assert json.loads(Path(result["report"]).read_text())["deployed_because"] == "first deploy"
     ((_, sent),) = run.calls
     assert {"unit", "container", "address", "port", "state_path", "env_path", "requests", "cursor"} == sent.keys()
+
+
+def test_a_closed_engine_is_asked_on_its_socket(spec: Spec, tmp_path: Path) -> None:
+    args = verify_args(replace(spec, edge=EdgeSettings(open=False)), tmp_path)
+    run = FakeRun(modules={"vllm_probe": {"probe": worker_probe(args["gates"])}})
+    assert run.act("vllm_verify", **args)["holds"]
+    ((_, sent),) = run.calls
+    assert sent["socket"] == "/run/vllm-spark/demo/api/api.sock"
 
 
 def test_a_failed_gate_fails_the_task_unless_the_caller_acts_on_it(spec: Spec, tmp_path: Path) -> None:

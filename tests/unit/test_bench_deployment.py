@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from vllm_spark.bench import deployment_run, profiles
 from vllm_spark.bench.deployment_run import DeploymentRun
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch
+from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify import runner
 
@@ -27,6 +30,21 @@ def run_of(spec: Spec, profile: str = "standard") -> DeploymentRun:
 
 def without_drafter(spec: Spec) -> Spec:
     return replace(spec, recipe={key: value for key, value in spec.recipe.items() if key != "drafter"})
+
+
+def test_the_placed_client_finds_all_of_its_modules(tmp_path: Path) -> None:
+    """Python knows no package of the toolkit but the one that the job brings."""
+    for name, text in deployment_run.programs().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    load = "import sys; sys.path.insert(0, sys.argv[1]); from vllm_spark.node.bench import job, rank_job, start_job"
+    subprocess.run([sys.executable, "-I", "-S", "-c", load, str(tmp_path)], check=True)
+
+
+def test_the_client_of_a_closed_engine_gets_its_socket(resolve: Resolve) -> None:
+    run = run_of(replace(resolve(), edge=EdgeSettings(open=False)))
+    request = run.request(run.record(), [], ends=True)
+    assert request["url"] == "unix:/run/vllm-spark/demo/api/api.sock"
 
 
 def test_the_key_names_everything_that_the_figures_depend_on(resolve: Resolve) -> None:

@@ -1,9 +1,9 @@
 """Cases in tests/cases/*.json: an inventory and facts, and the expected argv, plan or refusals.
 
 A case has `deployments` (default: one, `demo`, of recipe `everything` on spark1), `host`, `limit`, `secrets`, `lock`
-(images of a lock file), `lock_models` (its models), `fabric` (for a pair: a folder of tests/data/fabric), `facts`
-(merged over tests/data/facts/spark.json), `host_facts` (for one host), and `expect`: `argv`, `plan` (fields of the
-plan), `files` (paths), `summary` or `refusals` (id -> a part of the message).
+(images of a lock file), `lock_models` (its models), `edge` (vllm_edge), `fabric` (for a pair: a folder of
+tests/data/fabric), `facts` (merged over tests/data/facts/spark.json), `host_facts` (for one host), and `expect`:
+`argv`, `plan` (fields of the plan), `files` (paths), `summary` or `refusals` (id -> a part of the message).
 """
 
 from __future__ import annotations

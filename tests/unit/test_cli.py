@@ -11,6 +11,7 @@ import pytest
 
 from project_files import DATA
 from vllm_spark.cli import main
+from vllm_spark.core.version import version
 
 RECIPE = "gemma-4-26b-a4b-nvfp4"
 FACTS = str(DATA / "facts" / "spark.json")
@@ -21,6 +22,13 @@ def test_render_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert output.startswith("#!/bin/sh\n")
     assert "  --port 8002 \\\n" in output
+
+
+def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"vllm-spark {version()}\n"
 
 
 def test_render_accepts_a_file_and_assumes_its_secrets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,7 +232,7 @@ def test_a_recipe_without_a_drafter_has_no_tokens_to_set() -> None:
     ("tokens", "origin"),
     [
         (4, "drafter: 4 tokens a step, acceptance 50% and 76% (measured)"),
-        (2, "(of prose and of code; measured only with 4 tokens a step)"),
+        (2, "(carried over; measured only with 4 tokens a step)"),
     ],
 )
 def test_an_acceptance_is_measured_for_its_number_of_tokens_only(tokens: int, origin: str) -> None:

@@ -220,7 +220,7 @@ def test_what_invocations_answers_without_a_key_is_reported(status: int, ok: boo
     verdict = next(one for one in bench.judge(replies) if (one.gate, one.id) == ("key", "invocations"))
     assert verdict.ok is ok
     assert f"without a key{'' if ok is None else ':'} " in verdict.observed
-    assert ("bind 127.0.0.1 and a proxy" in verdict.observed) is (ok is None)
+    assert ("set vllm_edge: {open: false}" in verdict.observed) is (ok is None)
 
 
 def test_a_server_without_a_key_is_not_asked_for_one(bench: Bench) -> None:
@@ -311,7 +311,7 @@ def with_one_strange_value(document: Any, rng: Random) -> Any:
     return document
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_value_of_any_type_anywhere_never_crashes_a_gate(seed: int, bench: Bench) -> None:
     rng = Random(seed)  # noqa: S311  a test's dice
     healthy = responses_of(bench, bench.server(seed=seed))

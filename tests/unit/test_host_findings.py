@@ -88,6 +88,7 @@ REFUSALS = [
     "driver-too-old",
     "no-docker",
     "no-model",
+    "model-unreadable",
     "wrong-checksum",
     "port-taken",
     "router-key",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from vllm_spark.cli import main
 from vllm_spark.docs import pages, prediction
-from vllm_spark.sizing import reported_speeds
+from vllm_spark.sizing import constants, measured_rows, reported_speeds
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,12 +39,18 @@ def test_a_stale_page_is_refused_and_rewritten(
     assert main.main(["docs", "--check"]) == 1
 
 
-def test_the_claim_is_the_share_of_the_held_back_rows() -> None:
+def test_the_page_has_fitted_and_left_out_errors_apart_and_every_constant() -> None:
     text = prediction.text()
-    summary = reported_speeds.summary([row.error() for row in reported_speeds.rows("held_back")])
-    assert summary.inside < summary.rows, "a claim of everything needs another sentence"
-    assert f"{summary.inside} of {summary.rows} inside 15 %" in text
-    claimed = [int(share) for share in re.findall(r"(\d+)% inside 15 %", " ".join(text.split()))]
-    assert claimed == [round(summary.share_inside * 100)]
+    assert "| family | fitted rows | mean | inside 15 % | first token rows" in text
+    for name, family in constants.hardware()["gb10"]["families"].items():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"| {name} |") and line.count("|") > 10)
+        held = family["held_out"]
+        assert f"| {held['rows']} | {held['mean']:.1%} | {held['inside']:.0%} | ±{held['spread']:.0%} |" in line
+    for name in constants.hardware()["gb10"]["constants"]:
+        assert f"| `{name}` |" in text
     for row in [*reported_speeds.rows("seeds"), *reported_speeds.rows("held_back")]:
         assert f"| {row.id} |" in text
+    for entry in measured_rows.configurations():
+        assert entry.source in text
+    for group in measured_rows.dropped():
+        assert group["reason"] in text

@@ -93,6 +93,7 @@ def after(gone: set[str]) -> dict[str, Any]:
             "containers": [entry for entry in docker["containers"] if f"container {entry['name']}" not in gone],
         },
         "units": {name: state for name, state in PAIR["units"].items() if f"unit {name}" not in gone},
+        "accounts": [],
         "chains": [name for name in PAIR["chains"] if f"rules {name}" not in gone],
         **{key: [path for path in PAIR[key] if f"path {path}" not in gone] for key in ("unit_files", "programs")},
         **{key: [entry for entry in PAIR[key] if f"path {entry['path']}" not in gone] for key in ("run", "state")},

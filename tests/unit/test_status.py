@@ -69,6 +69,7 @@ def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str,
         "serving",
         "111111111111",
         "—",
+        "OPEN: all,",
         "112.0/121.7 GiB",
         "none",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,39 @@ def test_the_key_of_a_link_is_placed_for_root_alone_and_never_shown(place: Run, 
     assert replaced["changed_paths"] == [str(path)]
     assert replaced["diff"] == [{"prepared": f"{path}: changes (its content is secret)\n"}]
     assert not any(key in json.dumps(result["diff"]) for result in (predicted, first, kept, replaced))
+
+
+@pytest.fixture
+def groupadd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for groupadd, in the PATH before the real one. groupadd.log gets its arguments, and the path of the
+    launch if that is there already."""
+    programs, log = tmp_path / "programs", tmp_path / "groupadd.log"
+    programs.mkdir()
+    program = programs / "groupadd"
+    program.write_text(f'#!/bin/sh\necho "$@" $(ls {tmp_path}/demo/launch 2>/dev/null) >>{log}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+    def getgrnam(name: str) -> str:
+        known = log.read_text().split() if log.exists() else []
+        return dict.fromkeys(known, "")[name]
+
+    monkeypatch.setattr("grp.getgrnam", getgrnam)
+    return program
+
+
+def test_the_group_of_a_closed_engine_is_created_once(place: Run, groupadd: Path, tmp_path: Path) -> None:
+    assert place(check=True, group="vllm-spark-edge")["changed_paths"][0] == "group vllm-spark-edge"
+    assert not (tmp_path / "groupadd.log").exists()
+    assert place(group="vllm-spark-edge")["changed"]
+    # The launch, which needs the group, comes after it.
+    assert (tmp_path / "groupadd.log").read_text() == "--system vllm-spark-edge\n"
+    assert not place(group="vllm-spark-edge")["changed"]
+    assert (tmp_path / "groupadd.log").read_text() == "--system vllm-spark-edge\n"
+
+
+def test_a_group_that_cannot_be_created_changes_nothing(place: Run, groupadd: Path, tmp_path: Path) -> None:
+    groupadd.write_text("#!/bin/sh\necho no >&2\nexit 10\n")
+    failed = place(group="vllm-spark-edge")
+    assert (failed["failed"], failed["msg"]) == (True, "groupadd vllm-spark-edge: no. Nothing was changed.")
+    assert not (tmp_path / "demo").exists()

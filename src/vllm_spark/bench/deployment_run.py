@@ -46,6 +46,7 @@ def programs() -> dict[str, str]:
     files = [*sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
+        "vllm_spark/node/unix_http.py": (paths.NODE / "unix_http.py").read_text(encoding="utf-8"),
         **{f"vllm_spark/node/bench/{file.relative_to(folder)}": file.read_text(encoding="utf-8") for file in files},
     }
 
@@ -141,7 +142,7 @@ class DeploymentRun:
         """Return the request of the job that measures cells. `run` is that of `record`, of the server as it was before
         the first change. `ends`: no other cells follow."""
         return {
-            "url": self.gates.client_url(self.gates.address),
+            "url": self.gates.host_url,
             "model": self.gates.served_name,
             "env_path": self.env_path,
             "host": self.spec.host,
@@ -200,7 +201,7 @@ class DeploymentRun:
                 "deployment": self.spec.deployment.name,
                 "recipe": self.spec.recipe["name"],
                 "served_name": self.gates.served_name,
-                "url": self.gates.client_url(self.gates.address),
+                "url": self.gates.host_url,
                 "engine_version": self.gates.engine_version,
             },
             "host": {},

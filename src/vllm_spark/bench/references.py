@@ -65,7 +65,7 @@ def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
         end = min(max(measured, speed.low), speed.high)
         note = f"forecast {speed.low:.1f} to {speed.high:.1f}"
         if measured > speed.ceiling * (1 + speed.spread):
-            note += "; above the physical limit: other weights, or a fault of counting"
+            note += "; above the forecast, also with every drafted token accepted"
         judgement = "worse" if measured < speed.low else "better" if measured > speed.high else "same"
         yield Row(name, "decode", "tok/s", end, measured, 0.0, judgement, note, leads)  # type: ignore[arg-type]
 

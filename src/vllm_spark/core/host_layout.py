@@ -13,8 +13,25 @@ SUPERVISOR = f"{PROGRAM_DIR}/supervise"
 SUPERVISOR_MODULES = f"{PROGRAM_DIR}/pair"
 LINK_KEY = "link.key"
 LIVENESS = f"{PROGRAM_DIR}/liveness"
+# The edge: HAProxy in front of the engines of a host. Its user has the name of the group that reaches their sockets.
+EDGE_DIR = f"{CONFIG_DIR}/edge"
+EDGE_CONFIG = f"{EDGE_DIR}/haproxy.cfg"
+EDGE_KEYS = f"{EDGE_DIR}/keys.map"
+EDGE_CERTIFICATE = f"{EDGE_DIR}/tls.pem"
+EDGE_UNIT = "vllm-edge.service"
+EDGE_UNIT_FILE = f"{UNIT_DIR}/{EDGE_UNIT}"
+EDGE_RUN_DIR = "/run/vllm-edge"
+EDGE_ADMIN_SOCKET = f"{EDGE_RUN_DIR}/admin.sock"
+
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
+
+# Of a closed engine. Only this group, which is the edge's, and root reach its socket. The number of its user is free on
+# every system: Debian's policy and systemd's table of users end below 65536, and subordinate users begin at 100000.
+EDGE_GROUP = "vllm-spark-edge"
+ENGINE_USER = 70000
+# Modules of the programs that talk to its socket.
+MODULES = f"{PROGRAM_DIR}/modules"
 
 # Of `bench`: programs, and the evidence of a run that has not been fetched yet.
 BENCH_PROGRAM_DIR = f"{PROGRAM_DIR}/bench"
@@ -26,3 +43,19 @@ JOBS_DIR = f"{RUN_DIR}/pull"
 IMAGE_CACHE_DIR = "/var/lib/vllm-spark/images"
 # On the head: build contexts of derived images and the build log.
 BUILD_DIR = "/var/lib/vllm-spark/build"
+
+
+def api_folder(name: str) -> str:
+    """Return the folder of the socket of a closed engine. The engine may write there, so only its own files are there:
+    root writes its states one level above."""
+    return f"{RUN_DIR}/{name}/api"
+
+
+def api_socket(name: str) -> str:
+    """Return the socket on which a closed engine listens."""
+    return f"{api_folder(name)}/api.sock"
+
+
+def edge_socket(name: str) -> str:
+    """Return the path by which the edge reaches that socket: a link in a folder of root."""
+    return f"{RUN_DIR}/{name}/api.sock"

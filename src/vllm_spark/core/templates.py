@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from functools import lru_cache
 
 import jinja2
 
 from vllm_spark.core import paths
+
+
+class ShellVariable(str):
+    """A word of a command that the shell replaces, such as `$memory`. The script sets the variable before it."""
+
+    __slots__ = ()
+
+
+def words(command: Iterable[str]) -> str:
+    """Return the words of a command as a shell must read them."""
+    return " ".join(f'"{word}"' if isinstance(word, ShellVariable) else shlex.quote(word) for word in command)
 
 
 @lru_cache
@@ -20,5 +32,5 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["words"] = shlex.join
+    environment.filters["words"] = words
     return environment

@@ -285,6 +285,18 @@ class StatusFacts(TypedDict):
     lock: Mapping[str, Any] | None
 
 
+class EdgeFacts(TypedDict):
+    """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
+    the chain. `keys`: the persons that have one. `unit`: properties of systemd."""
+
+    program: bool
+    account: bool
+    files: Mapping[str, list[str]]
+    certificate: str
+    keys: list[str]
+    unit: Mapping[str, str]
+
+
 class Facts(TypedDict, total=False):
     """The facts of one host. `images`: name -> identity (spark_docker.identity), None for an absent image."""
 
@@ -302,6 +314,8 @@ class Facts(TypedDict, total=False):
     # Path -> [sha256, mode] of each file of the toolkit.
     files: Mapping[str, list[str]]
     checksums: Mapping[str, str | None]
+    # Requested model folder -> the first file or folder in it that only some users may read; None if all may.
+    unreadable: NotRequired[Mapping[str, str | None]]
     ports: Mapping[str, PortHolder]
     units: Mapping[str, Mapping[str, Any]]
     running_units: list[str]
@@ -317,6 +331,7 @@ class Facts(TypedDict, total=False):
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]
     fabric: FabricFacts
+    edge: EdgeFacts
     host: HostFacts
     status: StatusFacts
     controller_time: ControllerInterval

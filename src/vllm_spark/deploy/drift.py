@@ -17,6 +17,7 @@ from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
+from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.spec import Spec
 
 # A launch has some forty lines; one of another recipe differs in most of them.
@@ -84,6 +85,8 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     if not planned.settled:
         # The state is "restarted" or "started".
         yield f"{planned.unit} would be {planned.state}: {planned.reason}"
+    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
+        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
     for unit in planned.stop_units:
         yield f"{unit} would be stopped"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
 from vllm_spark.core.types import Document, Facts, Record
-from vllm_spark.deploy import exclusion, launch
+from vllm_spark.deploy import closed_engine, exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
 
@@ -101,24 +101,50 @@ def _programs(spec: Spec) -> Iterator[File]:
     yield File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
     if spec.pair:
         yield from supervisor()
+    if closed_engine.is_closed(spec):
+        yield from modules()
     if spec.rank == 0:
         yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
         for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
             yield File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
         probe = {
-            "address": spec.deployment.local_address,
-            "port": spec.deployment.port,
+            **api_place(spec),
             "model": spec.recipe["model"]["served_name"],
             "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
         }
         yield File(f"{spec.config_dir}/liveness.json", _json(probe))
 
 
+def api_place(spec: Spec) -> dict[str, object]:
+    """Return where programs of the host reach the API: socket of a closed engine, address and port of an open one."""
+    if spec.socket:
+        return {"socket": spec.socket}
+    return {"address": spec.deployment.local_address, "port": spec.deployment.port}
+
+
+def modules() -> Iterator[File]:
+    """Yield the modules of the programs that reach the socket of a closed engine."""
+    yield from _packages(host_layout.MODULES)
+    text = (paths.NODE / "unix_http.py").read_text(encoding="utf-8")
+    yield File(f"{host_layout.MODULES}/vllm_spark/node/unix_http.py", text)
+
+
+def module_folders() -> list[str]:
+    """Return the folders of these modules, parents before children."""
+    folder = host_layout.MODULES
+    return [folder, f"{folder}/vllm_spark", f"{folder}/vllm_spark/node"]
+
+
+def _packages(folder: str) -> Iterator[File]:
+    """Yield the two packages, empty, that programs import modules of the toolkit from."""
+    for package in ("vllm_spark", "vllm_spark/node"):
+        yield File(f"{folder}/{package}/__init__.py", "")
+
+
 def supervisor() -> Iterator[File]:
     """Yield the modules of the supervisor as a package of their own, and last the program that starts them."""
     folder = host_layout.SUPERVISOR_MODULES
-    for package in ("vllm_spark", "vllm_spark/node"):
-        yield File(f"{folder}/{package}/__init__.py", "")
+    yield from _packages(folder)
     for module in sorted((paths.NODE / "supervise").glob("*.py")):
         yield File(f"{folder}/vllm_spark/node/supervise/{module.name}", module.read_text(encoding="utf-8"))
     yield File(host_layout.SUPERVISOR, (paths.NODE / "supervise_launcher.py").read_text(encoding="utf-8"), "0755")

@@ -7,16 +7,20 @@ keyed on its flags (vLLM compilation/backends.py), and `deploy` compares files.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_spark.core import paths, ports
+from vllm_spark.core import host_layout, paths, ports
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
+from vllm_spark.deploy import closed_engine
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
+from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
+from vllm_spark.sizing import memory
 
 # vLLM gives up on its own engine after this long by default (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
 ENGINE_READY_TIMEOUT_S = 600
@@ -60,6 +64,8 @@ def environment(spec: Spec) -> dict[str, str]:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
     if spec.pair:
         env |= pair.environment(spec.pair)
+    if closed_engine.is_closed(spec):
+        env |= closed_engine.environment(spec)
     return {**env, **spec.recipe.get("env", {})}
 
 
@@ -77,11 +83,11 @@ def served_names(recipe: Document) -> str | list[str]:
 
 def flags(spec: Spec) -> dict[str, Any]:
     """The flags of `vllm serve`: the recipe's args and those that the plan sets."""
-    recipe, placed = spec.recipe, spec.deployment
+    recipe, placed, closed = spec.recipe, spec.deployment, closed_engine.is_closed(spec)
+    address = closed_engine.address(spec) if closed else {"host": placed.bind, "port": placed.port}
     planned: dict[str, Any] = {
         "served-model-name": served_names(recipe),
-        "host": placed.bind,
-        "port": placed.port,
+        **address,
         "tensor-parallel-size": recipe["topology"]["tensor_parallel"],
         "gpu-memory-utilization": recipe["memory"].get("utilization"),
         "kv-cache-memory-bytes": recipe["memory"].get("kv_cache_bytes"),
@@ -95,7 +101,8 @@ def flags(spec: Spec) -> dict[str, Any]:
         }
     if spec.pair:
         planned |= pair.flags(spec.pair)
-    return {**recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
+    defaults = closed_engine.flags(spec) if closed else {}
+    return {**defaults, **recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
 
 
 def engine_command(spec: Spec) -> Iterator[OptionArgv]:
@@ -109,39 +116,69 @@ def container_command(spec: Spec) -> Iterator[OptionArgv]:
     """Yield the arguments of `docker run` after the image.
 
     Without Ray: the engine. On the head of a Ray pair: Ray and the engine in one container, so that they end together.
-    On its worker: Ray alone, which starts the second rank of the engine."""
-    if not spec.pair or spec.pair.executor != "ray":
-        yield from engine_command(spec)
-    elif spec.rank:
-        yield from ((argument,) for argument in pair.ray_argv(spec.pair))
-    else:
-        yield ("-c", f'ray {" ".join(pair.ray_argv(spec.pair))} && exec vllm "$@"')
-        # The name of the shell that -c runs, then its arguments.
-        yield ("vllm",)
-        yield from engine_command(spec)
+    On its worker: Ray alone, which starts the second rank of the engine. A shell sets the umask of a closed engine."""
+    match entrypoint(spec):
+        case "vllm":
+            yield from engine_command(spec)
+        case "ray":
+            yield from ((argument,) for argument in pair.ray_argv(_paired(spec)))
+        case _:
+            yield ("-c", " && ".join(_shell_steps(spec)))
+            # The name of the shell that -c runs, then its arguments.
+            yield ("vllm",)
+            yield from engine_command(spec)
+
+
+def _shell_steps(spec: Spec) -> Iterator[str]:
+    if closed_engine.serves(spec):
+        yield f"umask {closed_engine.UMASK}"
+    if _with_ray(spec):
+        yield f"ray {' '.join(pair.ray_argv(_paired(spec)))}"
+    yield 'exec vllm "$@"'
 
 
 def entrypoint(spec: Spec) -> str:
     """Return the program of the container."""
-    if not spec.pair or spec.pair.executor != "ray":
-        return "vllm"
-    return "ray" if spec.rank else "sh"
+    if _with_ray(spec) and spec.rank:
+        return "ray"
+    return "sh" if _with_ray(spec) or closed_engine.serves(spec) else "vllm"
+
+
+def _with_ray(spec: Spec) -> bool:
+    return spec.pair is not None and spec.pair.executor == "ray"
+
+
+def _paired(spec: Spec) -> pair.Pair:
+    """Return the pair of a spec that has one."""
+    assert spec.pair  # noqa: S101  for the type checker
+    return spec.pair
+
+
+def cache_folder(spec: Spec) -> str:
+    """Return the folder of the engine's compile cache on the host."""
+    return f"{spec.site.cache_dir}/{spec.deployment.name}"
 
 
 def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
     """Return (source on the host, target in the container, read-only), sorted by target."""
-    entries = [(f"{spec.site.cache_dir}/{spec.deployment.name}", CACHE_IN_CONTAINER, False)]
+    entries = [(cache_folder(spec), CACHE_IN_CONTAINER, False)]
     for source in (spec.recipe["model"], spec.recipe.get("drafter")):
         if source:
             folder = hub_folder(source["repository"])
             entries.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
     for mount in spec.recipe.get("mounts", []):
         entries.append((mount_source(spec, mount), mount["target"], True))
+    entries += closed_engine.mounts(spec)
     return iter(sorted(entries, key=lambda entry: entry[1]))
 
 
 def container_options(spec: Spec) -> Iterator[OptionArgv]:
-    """Yield the options of `docker run` except the labels."""
+    """Yield the options of `docker run` except the labels, sorted by their names."""
+    closed = closed_engine.options(spec) if closed_engine.is_closed(spec) else ()
+    yield from sorted((*_options(spec), *closed), key=lambda option: option[0])
+
+
+def _options(spec: Spec) -> Iterator[OptionArgv]:
     runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
     for capability in sorted(runtime["capabilities"]):
         yield ("--cap-add", capability)
@@ -151,7 +188,7 @@ def container_options(spec: Spec) -> Iterator[OptionArgv]:
     for name, value in sorted(environment(spec).items()):
         yield ("--env", f"{name}={value}")
     yield ("--env-file", f"{spec.config_dir}/env")
-    if spec.pair and spec.pair.executor == "ray":
+    if _with_ray(spec):
         yield ("--env-file", pair.session_env(spec.deployment.name))
     yield ("--gpus", "all")
     yield ("--init",)
@@ -160,7 +197,7 @@ def container_options(spec: Spec) -> Iterator[OptionArgv]:
     for source, target, read_only in mounts(spec):
         yield ("--mount", f"type=bind,source={source},target={target}" + (",readonly" if read_only else ""))
     yield ("--name", spec.deployment.container)
-    yield ("--network", "host")
+    yield ("--network", closed_engine.network(spec))
     # A restart must neither need the network nor change the image.
     yield ("--pull", "never")
     yield ("--rm",)
@@ -186,7 +223,8 @@ def supervisor(spec: Spec) -> Iterator[OptionArgv]:
     """Return the arguments of the supervisor of a pair; empty for a deployment of one Spark."""
     if spec.pair:
         placed = spec.deployment
-        yield from pair.supervisor_argv(spec.pair, placed.name, spec.image, f"{placed.local_address}:{placed.port}")
+        api = f"{SCHEME}{spec.socket}" if spec.socket else f"{placed.local_address}:{placed.port}"
+        yield from pair.supervisor_argv(spec.pair, placed.name, spec.image, api)
 
 
 def command(spec: Spec, launch: str) -> list[OptionArgv]:
@@ -219,7 +257,15 @@ def script(spec: Spec) -> str:
 
 def _rendered(spec: Spec, launch: str) -> str:
     template = templates().get_template("launch.sh.j2")
-    return template.render(spec=spec, command=command(spec, launch), fingerprint=launch, closed=ports.CLOSED_PORTS)
+    return template.render(
+        spec=spec,
+        command=command(spec, launch),
+        fingerprint=launch,
+        closed=ports.CLOSED_PORTS,
+        cache=shlex.quote(cache_folder(spec)),
+        floor_bytes=memory.floor_bytes(spec.recipe),
+        layout=host_layout,
+    )
 
 
 def env_file(secrets: Mapping[str, str]) -> str:

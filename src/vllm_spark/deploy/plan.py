@@ -9,13 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark.core.host_layout import PROGRAM_DIR, SWITCH_PROGRAM
+from vllm_spark.core.host_layout import EDGE_GROUP, PROGRAM_DIR, SWITCH_PROGRAM
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import exclusion, files, images, launch, link_key, ranks, unit_state
+from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.images import ImageSteps
+from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
@@ -38,6 +39,7 @@ class Plan:
     folders: Sequence[str] = ()
     files: Sequence[File] = ()
     env_path: str = ""
+    edge_group: str = ""  # the group that reaches the socket of a closed engine; empty if the engine has none
     link_path: str = ""  # the key of a pair's link; empty for a deployment on one host
     link_head: str = ""  # the host that draws a new key for all; empty if they have one key
     installed: bool = False  # all folders and files are on the host as planned, and its env file too
@@ -51,6 +53,9 @@ class Plan:
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
     reason: str = ""
     gates: Document = field(default_factory=dict)  # a GateRequest as JSON
+    edge: str = ""  # edge.steps.state
+    edge_runs: bool = False
+    edge_program: bool = False  # the edge needs HAProxy, which the host lacks
     idle: bool = False  # no deployment is active on the host: it only stops units, and all fields above are empty
 
     def to_json(self) -> dict[str, Any]:
@@ -67,6 +72,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
+        **({"edge": True} if spec.backends else {}),
         "folders": _folders(spec),
     }
 
@@ -160,6 +166,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         folders=folders,
         files=installs,
         env_path=f"{spec.config_dir}/env",
+        edge_group=EDGE_GROUP if closed_engine.is_closed(spec) else "",
         link_path=link_key.path(spec),
         link_head=spec.deployment.hosts[0] if renewed else "",
         installed=_is_installed(spec, installs, facts) and not renewed,
@@ -173,6 +180,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
         gates=gate_request,
+        edge=edge_steps.state(spec, facts),
+        edge_runs=edge_steps.runs(facts),
+        edge_program=edge_steps.lacks_program(spec, facts),
     )
 
 
@@ -180,7 +190,8 @@ def _folders(spec: Spec) -> list[str]:
     """Return the folders of every rank."""
     config = spec.config_dir
     pair = files.supervisor_folders() if len(spec.deployment.hosts) > 1 else []
-    return [config, f"{config}/mounts", PROGRAM_DIR, *pair, f"{spec.site.cache_dir}/{spec.deployment.name}"]
+    closed = files.module_folders() if closed_engine.is_closed(spec) else []
+    return [config, f"{config}/mounts", PROGRAM_DIR, *pair, *closed, f"{spec.site.cache_dir}/{spec.deployment.name}"]
 
 
 def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
@@ -211,10 +222,11 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     if plan.settled and acts:
         return lines
     if spec.rank == 0:
-        lines += known_issues.notes(
-            known_issues.Subject(spec.recipe, spec.secrets, spec.deployment.bind), spec.accepted
-        )
+        lines += known_issues.notes(spec.issue_subject, spec.accepted)
         lines += engine_arguments.notes(spec.recipe, spec.accepted)
-    if spec.rank == 0 and spec.deployment.bind != LOOPBACK and "VLLM_API_KEY" not in spec.secrets:
+        lines += closed_engine.unknown(spec)
+    if spec.backends:
+        lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
+    if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
         lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines

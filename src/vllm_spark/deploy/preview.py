@@ -9,9 +9,10 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.sizing import forecast, forecast_text, roofline
+from vllm_spark.sizing import constants as hardware
+from vllm_spark.sizing import forecast, forecast_text
+from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
-from vllm_spark.sizing.roofline import Constants
 
 INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
 
@@ -64,7 +65,7 @@ class PreviewedDeploy:
 def constants(overrides: Mapping[str, float]) -> Constants:
     """Return the roofline constants with those of vllm_roofline. Raises RefusedError for an unknown name or value."""
     try:
-        return roofline.constants_of(overrides)
+        return hardware.constants_of(overrides)
     except (TypeError, ValueError) as error:
         refusal = INVENTORY_REFUSED(
             what=f"vllm_roofline: {error}",

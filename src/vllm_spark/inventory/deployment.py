@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vllm_spark.core import ports
 from vllm_spark.core.fault import Fault
+from vllm_spark.core.host_layout import EDGE_DIR
 from vllm_spark.core.plain_data import DocumentError, plain
 from vllm_spark.core.plain_data import Path as Path_
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -20,6 +21,9 @@ TWO_ACTIVE = register("two-active", runbook="inventory-refused")
 
 # The longest name of a deployment (deployments.schema.json).
 MAX_NAME = 48
+
+# The name of the edge's folder among those of deployments.
+EDGE_NAME = EDGE_DIR.rpartition("/")[2]
 
 SCHEMA = Path(__file__).with_name("deployments.schema.json")
 
@@ -119,6 +123,8 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
         if deployment.name in names:
             yield Fault(f"vllm_deployments: two are named {deployment.name}", "every name once")
         names.add(deployment.name)
+        if deployment.name == EDGE_NAME:
+            yield Fault(f"{place}: name: {EDGE_NAME}", f"another name, because {EDGE_DIR} is the edge's")
         if len(deployment.hosts) > 1 and deployment.port in ports.PORTS:
             yield Fault(
                 f"{place}: port: {deployment.port}",

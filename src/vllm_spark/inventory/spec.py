@@ -5,21 +5,36 @@ The spec converts to plain JSON, because Ansible carries it to the next stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.host_layout import CONFIG_DIR
+from vllm_spark.core.host_layout import CONFIG_DIR, api_socket
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import deployment, placement
+from vllm_spark.inventory import deployment, edge, placement
 from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
 from vllm_spark.network.pair import Pair
-from vllm_spark.recipe import derived_image, engine_arguments, hub_cache, image_name, known_issues, loader, lockfile
+from vllm_spark.recipe import (
+    derived_image,
+    engine_arguments,
+    flag_names,
+    hub_cache,
+    image_name,
+    known_issues,
+    loader,
+    lockfile,
+)
 from vllm_spark.recipe.derived_image import DerivedImage
+from vllm_spark.recipe.known_issues import Subject
+
+# The key that the engine itself checks.
+ENGINE_KEY = "VLLM_API_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,8 @@ class Spec:
     - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
     - `secrets`: names of the secrets in the inventory
     - `accepted`: ids of accepted known issues
+    - `edge`: who reaches the server; while it is open, the launch is that of a server without an edge
+    - `backends`: the deployments, active or not, whose head this host is; none while the edge is open
     """
 
     host: str
@@ -60,6 +77,8 @@ class Spec:
     secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
+    edge: EdgeSettings = edge.OPEN
+    backends: tuple[EdgeBackend, ...] = ()
     # None until ranks.join sets it, which needs the facts of both hosts.
     pair: Pair | None = None
 
@@ -90,6 +109,21 @@ class Spec:
         return platforms
 
     @property
+    def socket(self) -> str:
+        """The socket on which a closed engine listens; empty for one that listens on a port."""
+        return "" if self.edge.open else api_socket(self.deployment.name)
+
+    @property
+    def has_engine_key(self) -> bool:
+        """Whether the engine itself checks a key. A closed one does not: only the edge and root reach its socket."""
+        return self.edge.open and ENGINE_KEY in self.secrets
+
+    @property
+    def issue_subject(self) -> Subject:
+        """What known issues are about."""
+        return _issue_subject(self.recipe, self.secrets, self.deployment, self.edge)
+
+    @property
     def config_dir(self) -> str:
         """The folder of the deployment on its host."""
         return f"{CONFIG_DIR}/{self.deployment.name}"
@@ -105,6 +139,8 @@ class Spec:
         return cls(
             deployment=Deployment.from_json(fields.pop("deployment")),
             site=SiteSettings(**fields.pop("site")),
+            edge=EdgeSettings.from_json(fields.pop("edge")),
+            backends=tuple(EdgeBackend.from_json(backend) for backend in fields.pop("backends")),
             inactive=tuple(fields.pop("inactive")),
             secrets=tuple(fields.pop("secrets")),
             accepted=tuple(fields.pop("accepted")),
@@ -122,6 +158,7 @@ class Inventory:
     - `limit`: the hosts of the run
     - `secrets`: name -> True if it has a value
     - `accepted`: ids of known issues that the operator accepts for this run
+    - `edge`: `vllm_edge` as it is, not yet checked
     """
 
     deployments: object
@@ -132,6 +169,7 @@ class Inventory:
     secrets: Mapping[str, bool] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
+    edge: object = field(default_factory=dict)
 
     @classmethod
     def from_args(cls, args: Document) -> Inventory:
@@ -145,12 +183,14 @@ class Inventory:
             secrets={name: bool(value) for name, value in args["secrets"].items()},
             accepted=tuple(args["accepted"]),
             site=SiteSettings(**args["site"]),
+            edge=args.get("edge", {}),
         )
 
 
 def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
+    settings = edge.parse(inventory.edge)
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
@@ -173,7 +213,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         *placement.rank_refusals(active, recipe, inventory.limit),
         *lockfile.refusals(recipe, lock),
         *placement.executor_refusals(recipe),
-        *known_issues.refusals(known_issues.Subject(recipe, tuple(inventory.secrets), active.bind), accepted),
+        *known_issues.refusals(_issue_subject(recipe, inventory.secrets, active, settings), accepted),
         *engine_arguments.refusals(recipe, accepted),
         *placement.secret_refusals(recipe, inventory.secrets),
         *derived_image.index_refusals(inventory.site.pip_index),
@@ -198,7 +238,35 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         secrets=tuple(sorted(inventory.secrets)),
         accepted=tuple(accepted),
         site=inventory.site,
+        edge=settings,
+        backends=() if settings.open else _backends(deployments, host, inventory.recipe_folders),
     )
+
+
+def _backends(deployments: Sequence[Deployment], host: str, folders: Sequence[Path]) -> tuple[EdgeBackend, ...]:
+    """Return what the edge of a host routes to. Raises RefusedError if the recipe of one of them is refused."""
+    headed = (each for each in deployment.of_host(deployments, host) if each.hosts[0] == host)
+    return tuple(_backend(each, loader.load(each.recipe, folders).document) for each in headed)
+
+
+def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
+    # The overrides of an inactive deployment are not checked against its recipe yet, so only these two are merged.
+    model = {**recipe["model"], **headed.overrides.get("model", {})}
+    args = loader.with_flag_names(headed.overrides, recipe["engine"]["version"]).get("args", {})
+    return EdgeBackend(
+        deployment=headed.name,
+        models=(model["served_name"], *model.get("aliases", ())),
+        bind=headed.bind,
+        port=headed.port,
+        sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
+    )
+
+
+def _issue_subject(recipe: Document, secrets: Collection[str], placed: Deployment, settings: EdgeSettings) -> Subject:
+    """Return what known issues are about. A closed engine has no address on the network, and no key."""
+    if settings.open:
+        return Subject(recipe, tuple(secrets), placed.bind)
+    return Subject(recipe, tuple(name for name in secrets if name != ENGINE_KEY), LOOPBACK)
 
 
 def inactive_units(inventory: Inventory, host: str) -> list[str]:

@@ -105,11 +105,13 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(Item("path", entry["path"]) for entry in state["run"] if _base(entry) != LOCK),
         *_state(state),
         *(Item("path", state["config"]) for _ in [0] if state["config"]),
+        *(Item("account", name, "the user and group of the edge") for name in state["accounts"]),
         *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _base(entry) == HISTORY),
         *(Item("empty", folder) for folder in ("/run/vllm-spark", f"{STATE_DIR}/{HUB}", CACHE_DIR, STATE_DIR)),
     ]
     others = [f"{path} stays: it does not say that vllm-spark has written it" for path in state["unit_files_of_others"]]
-    return _nothing_but_tidying(items), [*left, *stay, *also, *others]
+    package = ["the package haproxy stays: sudo apt-get purge haproxy takes it" for _ in state["accounts"]]
+    return _nothing_but_tidying(items), [*left, *stay, *also, *others, *package]
 
 
 def _state(state: InstalledState) -> Iterator[Item]:

@@ -14,7 +14,7 @@ from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import engine_state
+from vllm_spark.lifecycle import engine_state, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
 Document = dict[str, Any]
@@ -121,7 +121,7 @@ def _unanswered(spec: Spec) -> Document:
 
 def _empty() -> Document:
     of_launch = ("name", "recipe", "rank", "ranks", "wanted", "image", "model", "launch", "toolkit", "derived")
-    return dict.fromkeys((*of_launch, "state", "unit", "gates", "tokens", "liveness", "taken_back", "drift"))
+    return dict.fromkeys((*of_launch, "state", "unit", "gates", "tokens", "liveness", "taken_back", "drift", "reach"))
 
 
 def _ranks(spec: Spec | None, launch: str) -> int | None:
@@ -156,6 +156,7 @@ def _deployment(name: str, host: _Host) -> Document:
         "derived": on_disk.get("derived"),
         "taken_back": _taken_back(on_disk.get("failed"), record, own_drift.launch),
         "drift": _drift_document(own_drift),
+        "reach": reach.document(spec, on_disk.get("launch", ""), facts.get("edge")),
     }
 
 

@@ -12,10 +12,10 @@ from rich.table import Column, Table
 from vllm_spark.core import units
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
-from vllm_spark.lifecycle import operator_lock
+from vllm_spark.lifecycle import operator_lock, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
 
-COLUMNS = ("host", "deployment", "state", "image, model", "gates", "memory, tok/s", "drift")
+COLUMNS = ("host", "deployment", "state", "image, model", "gates", "reach", "memory, tok/s", "drift")
 TABLE_WIDTH = 120
 NOTHING = "—"
 # What host_access calls a Spark that cannot be reached.
@@ -37,7 +37,7 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     lines = [host["host"], *(["held"] if host["lock"] else [])]
     free = _free(host["memory"])
     if not host["deployments"]:
-        yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, free, NOTHING)
+        yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, NOTHING, free, NOTHING)
     for entry in host["deployments"]:
         yield (
             "\n".join(lines),
@@ -45,6 +45,7 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             "\n".join(filter(None, [_state(entry, host), _up(entry["unit"]), _alive(entry)])),
             f"{_digest(entry['image'])}\n{_commit(entry['model'])}",
             _judged(entry),
+            reach.cell(entry["reach"]),
             f"{free}\n{_speed(entry['tokens'])}",
             Drift(entry["drift"]["differs"], tuple(entry["drift"]["reasons"])).summary(),
         )

@@ -12,6 +12,7 @@ from vllm_spark.inventory.deployment import Deployment
 
 SWITCH_RUNS_ALREADY = register("switch-runs-already", runbook="switch-refused")
 SWITCH_UNKNOWN = register("switch-unknown", runbook="switch-refused")
+SWITCH_EDGE = register("switch-edge", runbook="switch-refused")
 SWITCH_OUTSIDE = register("switch-outside", runbook="switch-refused")
 
 
@@ -45,6 +46,12 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
         absent = [host for host in placed.hosts if host not in limit]
         if absent:
             yield _outside(placed, "stops", absent)
+    for host in (host for host, plan in plans.items() if plan.get("edge") and not plan.get("edge_runs")):
+        yield SWITCH_EDGE(
+            what=f"vllm_edge has changed, and the edge of {host} does not run as it says",
+            expected="a switch between deployments behind one edge",
+            fix=f"ansible-playbook deploy.yml -l {','.join(target.hosts)}; then the switch.",
+        )
     changed = [host for host, plan in plans.items() if plan.get("reason") == unit_state.LAUNCH_CHANGED]
     if changed:
         yield SWITCH_RUNS_ALREADY(

@@ -20,6 +20,10 @@ import time
 from pathlib import Path
 from typing import Any, TypedDict
 
+# deploy places the modules of a closed engine there.
+sys.dont_write_bytecode = True
+sys.path.append("/usr/local/lib/vllm-spark/modules")
+
 CONFIG_DIR = Path("/etc/vllm-spark")
 RUN_DIR = Path("/run/vllm-spark")
 
@@ -45,11 +49,13 @@ PROPERTIES = "ActiveState,InvocationID,ActiveEnterTimestampMonotonic"
 Document = dict[str, Any]
 
 
-class Server(TypedDict):
-    """liveness.json of a deployment: where its API is, and the deadline of a start in seconds."""
+class Server(TypedDict, total=False):
+    """liveness.json of a deployment: where its API is, and the deadline of a start in seconds. A closed engine has a
+    `socket`, an open one `address` and `port`."""
 
     address: str
     port: int
+    socket: str
     model: str
     deadline_s: float
 
@@ -161,7 +167,8 @@ def running_s(state: dict[str, str], pair: Document) -> float:
 
 def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     """Request one token, and the counters if it does not come. `running` is in seconds."""
-    key = api_key(CONFIG_DIR / name / "env")
+    # A closed engine checks no key.
+    key = "" if "socket" in server else api_key(CONFIG_DIR / name / "env")
     body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
     status, text = send(server, "POST", "/v1/completions", body, key)
     answered = status == http.client.OK and '"choices"' in text
@@ -190,7 +197,7 @@ def progress(server: Server) -> str:
 def send(server: Server, method: str, path: str, body: str | None, key: str) -> tuple[int | None, str]:
     """Return (status, text) of a request, or (None, the error)."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    connection = http.client.HTTPConnection(server["address"], server["port"], timeout=TIMEOUT_S)
+    connection = connect(server)
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
@@ -199,6 +206,15 @@ def send(server: Server, method: str, path: str, body: str | None, key: str) -> 
         return None, str(error) or type(error).__name__
     finally:
         connection.close()
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    """Return the connection to an engine, which its first request opens."""
+    if "socket" not in server:
+        return http.client.HTTPConnection(server["address"], server["port"], timeout=TIMEOUT_S)
+    from vllm_spark.node.unix_http import UnixConnection  # noqa: PLC0415  only a closed engine has this module
+
+    return UnixConnection(server["socket"], TIMEOUT_S)
 
 
 def api_key(path: Path) -> str:

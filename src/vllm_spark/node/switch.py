@@ -29,6 +29,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# deploy places the modules of a closed engine there.
+sys.dont_write_bytecode = True
+sys.path.append("/usr/local/lib/vllm-spark/modules")
+
 CONFIG_DIR = Path("/etc/vllm-spark")
 RUN_DIR = Path("/run/vllm-spark")
 MEMINFO = Path("/proc/meminfo")
@@ -231,13 +235,14 @@ def ready(name: str) -> str:
 def token(name: str, api: Mapping[str, Any]) -> tuple[int, str]:
     """Request one token of this model. Returns (status, text); status 0 if nothing answers."""
     request = {"model": api["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
-    return ask(api, "POST", "/v1/completions", json.dumps(request), api_key(name))
+    # A closed engine checks no key.
+    return ask(api, "POST", "/v1/completions", json.dumps(request), "" if "socket" in api else api_key(name))
 
 
 def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
     """Return (status, text); status 0 if nothing answers."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    connection = http.client.HTTPConnection(api["address"], api["port"], timeout=ASK_S)
+    connection = connect(api)
     try:
         connection.request(method, path, body or None, headers)
         reply = connection.getresponse()
@@ -246,6 +251,15 @@ def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str
         return 0, str(error)
     finally:
         connection.close()
+
+
+def connect(api: Mapping[str, Any]) -> http.client.HTTPConnection:
+    """Return the connection to an engine, which its first request opens."""
+    if "socket" not in api:
+        return http.client.HTTPConnection(api["address"], api["port"], timeout=ASK_S)
+    from vllm_spark.node.unix_http import UnixConnection  # noqa: PLC0415  only a closed engine has this module
+
+    return UnixConnection(api["socket"], ASK_S)
 
 
 def api_key(name: str) -> str:

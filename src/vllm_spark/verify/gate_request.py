@@ -9,6 +9,11 @@ from typing import Any
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import edge
+from vllm_spark.node.unix_http import SCHEME
+
+# Fields that only a closed engine has.
+CLOSED = ("socket", "edge")
 
 BROKEN_GATES = register("broken-gates", runbook="broken-record")
 
@@ -21,6 +26,8 @@ class GateRequest:
     `launch` is the fingerprint of the launch. `fabric` is the NCCL network of the recipe. `gates` maps each optional
     gate of this deployment to its options. `through` is the router of the deployment, empty without one: `url`; `key`,
     the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
+    `socket` is the path of a closed engine's socket, which then serves the requests instead of address and port.
+    `edge` is empty for an open engine; otherwise it has `tls` of vllm_edge, for the URL of clients.
     `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
     that does not have them.
     """
@@ -46,6 +53,8 @@ class GateRequest:
     gates: Mapping[str, Document] = field(default_factory=dict)
     through: Mapping[str, str] = field(default_factory=dict)
     bind: str = ""  # the address on which the server listens; empty in a request of an older toolkit
+    socket: str = ""
+    edge: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
@@ -68,8 +77,14 @@ class GateRequest:
     def client_url(self, host: str) -> str:
         """Return the URL for clients. `host` is the address of the Spark in the inventory."""
         address = host if self.bind in ("", ALL_INTERFACES) else self.bind
-        return f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
+        scheme = "https" if self.edge.get("tls", edge.OFF) != edge.OFF else "http"
+        return f"{scheme}://{f'[{address}]' if ':' in address else address}:{self.port}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of gates.json."""
-        return asdict(self)
+        """Return the document of gates.json. That of an open engine is the same as before there was a socket."""
+        return {name: value for name, value in asdict(self).items() if name not in CLOSED or value}
+
+    @property
+    def host_url(self) -> str:
+        """The URL for programs on the head."""
+        return f"{SCHEME}{self.socket}" if self.socket else self.client_url(self.address)

@@ -56,22 +56,26 @@ def readable(report: Document) -> str:
     return "\n".join([f"{report['host']}, {report['expected']['served_name']}:", *lines, *closing])
 
 
-def closing(request: GateRequest, verdicts: Iterable[Verdict], address: str, inventory: str = "") -> str:
+def closing(
+    request: GateRequest, verdicts: Iterable[Verdict], address: str, inventory: str = "", authority: str = ""
+) -> str:
     """Return the closing lines of a good run: an answer, the address, and the next command. Empty for a worker.
 
-    `inventory` is the value of -i."""
+    `inventory` is the value of -i. `authority` is the file that a client of the edge trusts."""
     if request.rank:
         return ""
     answered = next((verdict.observed for verdict in verdicts if verdict.gate == answer.NAME and verdict.ok), "")
     base = f"{request.client_url(address)}/v1"
     body = json.dumps({"model": request.served_name, "messages": [{"role": "user", "content": "Hello"}]})
     greeting = [f"{request.served_name} answered: {answered}"] if answered else []
-    key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if request.api_key else ""
+    variable = "VLLM_KEY" if request.edge else "VLLM_API_KEY" if request.api_key else ""
+    key = f' -H "Authorization: Bearer ${variable}"' if variable else ""
+    trust = f" --cacert {authority}" if authority else ""
     return "\n".join(
         [
             *greeting,
             f"It serves at {base}",
-            f"Next: curl {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
+            f"Next: curl{trust} {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
             f"      ansible-playbook {f'-i {inventory} ' if inventory else ''}status.yml   (or verify.yml, stop.yml)",
         ]
     )

@@ -53,7 +53,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         address=spec.deployment.local_address,
         port=spec.deployment.port,
         served_name=recipe["model"]["served_name"],
-        api_key="VLLM_API_KEY" in spec.secrets,
+        api_key=spec.has_engine_key,
         model_root=hub_cache.snapshot(hub_cache.HUB_IN_CONTAINER, recipe["model"]),
         max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
@@ -64,6 +64,8 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         gates=_optional_gates(spec),
         through=dict(spec.deployment.through),
         bind=spec.deployment.bind,
+        socket=spec.socket,
+        edge={} if spec.edge.open else {"tls": spec.edge.tls},
     )
 
 

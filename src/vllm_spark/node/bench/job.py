@@ -80,7 +80,7 @@ def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
 
 def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress:
     """Measure the cells of a request on this host. Raises ServerError."""
-    server = Server.connect(Endpoint(request["url"], api_key(request["env_path"])), request["model"])
+    server = Server.connect(endpoint(request["url"], request["env_path"]), request["model"])
     with Sampler(time.perf_counter(), clock=time.perf_counter) as sampler:
 
         def samples(begin: float, zero: float) -> dict[str, list[Sample]]:
@@ -159,6 +159,11 @@ def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
         "failed": progress.failed,
         "ended": ended,
     }
+
+
+def endpoint(url: str, env_path: str) -> Endpoint:
+    """Return the server with the key of its env file. A closed engine checks no key."""
+    return Endpoint(url) if Endpoint(url).socket else Endpoint(url, api_key(env_path))
 
 
 def api_key(env_path: str) -> str:

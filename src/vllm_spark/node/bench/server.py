@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_spark.node import unix_http
 from vllm_spark.node.bench import corpus, counters, stream, trace
 from vllm_spark.node.bench.observation import FINISHED, active
 from vllm_spark.node.bench.stream import Endpoint
@@ -152,18 +154,32 @@ def _get(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -
 
 def _read(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> bytes:
     """Return the response to a GET, or to a POST of `body`. Raises ServerError for every other reply than 200."""
-    headers = {**endpoint.headers(), "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(endpoint.url(path), data, headers)  # noqa: S310 - the operator's own URL
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
-            content: bytes = response.read(MAX_REPLY_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        quoted = trace.quote(error.read(MAX_QUOTED_BYTES))
-        raise ServerError(f"{endpoint.url(path)} answers {error.code}: {quoted}") from error
+        status, content = request(endpoint, path, data, TIMEOUT_S, MAX_REPLY_BYTES + 1)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ServerError(f"{endpoint.url(path)} does not answer: {reason}") from error
+    if status != http.HTTPStatus.OK:
+        raise ServerError(f"{endpoint.url(path)} answers {status}: {trace.quote(content[:MAX_QUOTED_BYTES])}")
     if len(content) > MAX_REPLY_BYTES:
         raise ServerError(f"{endpoint.url(path)} answers with more than {MAX_REPLY_BYTES} bytes")
     return content
+
+
+def request(endpoint: Endpoint, path: str, data: bytes | None, timeout_s: float, most_bytes: int) -> tuple[int, bytes]:
+    """Send a GET, or a POST of `data`. Returns the status and the response up to `most_bytes`. Raises OSError and
+    http.client.HTTPException."""
+    headers = {**endpoint.headers(), "Content-Type": "application/json"}
+    if endpoint.socket:
+        connection = unix_http.UnixConnection(endpoint.socket, timeout_s)
+        with contextlib.closing(connection):
+            connection.request("GET" if data is None else "POST", path, data, headers)
+            response = connection.getresponse()
+            return response.status, response.read(most_bytes)
+    sent = urllib.request.Request(endpoint.url(path), data, headers)  # noqa: S310 - the operator's own URL
+    try:
+        with urllib.request.urlopen(sent, timeout=timeout_s) as answer:  # noqa: S310
+            return answer.status, answer.read(most_bytes)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(most_bytes)

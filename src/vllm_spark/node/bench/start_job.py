@@ -13,16 +13,19 @@ import json
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from vllm_spark.node.bench.host_memory import HostMemory
-from vllm_spark.node.bench.job import RUN_DIR, api_key, write
+from vllm_spark.node.bench.job import RUN_DIR, endpoint, write
 from vllm_spark.node.bench.records import Sample
+from vllm_spark.node.bench.server import request as send
+from vllm_spark.node.bench.stream import Endpoint
 
 POLL_INTERVAL_S = 0.25
 REQUEST_TIMEOUT_S = 30.0
+# Of a reply, of which only the status counts.
+MOST_BYTES = 1 << 20
 # More than any start-up log has.
 MOST_LINES = 20_000
 
@@ -57,8 +60,8 @@ def measure(request: StartRequest) -> StartResult:
     began, began_at = time.monotonic(), time.time()
     subprocess.run(["systemctl", "reset-failed", request["unit"]], check=False, capture_output=True)
     subprocess.run(["systemctl", "start", "--no-block", request["unit"]], check=True)
-    key = api_key(request["env_path"])
-    while not _answers(request, key):
+    server = endpoint(request["url"], request["env_path"])
+    while not _answers(server, request["model"]):
         in_use.append(memory.read())
         if time.monotonic() - began > request["deadline_s"]:
             why = f"{request['unit']} gave no token within {request['deadline_s']:.0f} s"
@@ -81,15 +84,13 @@ def grown_gib(samples: Sequence[Sample]) -> float | None:
     return round(max(known) - known[0], 3) if known and "memory_gib" in samples[0] else None
 
 
-def _answers(request: StartRequest, key: str) -> bool:
-    body = json.dumps({"model": request["model"], "prompt": "1", "max_tokens": 1}).encode()
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    asked = urllib.request.Request(f"{request['url']}/v1/completions", body, headers)  # noqa: S310  the URL of the deployment
+def _answers(server: Endpoint, model: str) -> bool:
+    body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1}).encode()
     try:
-        with urllib.request.urlopen(asked, timeout=REQUEST_TIMEOUT_S) as reply:  # noqa: S310
-            return bool(reply.status == http.HTTPStatus.OK)
+        status, _ = send(server, "/v1/completions", body, REQUEST_TIMEOUT_S, MOST_BYTES)
     except (OSError, http.client.HTTPException):
         return False
+    return bool(status == http.HTTPStatus.OK)
 
 
 def _log(unit: str, since: float) -> list[tuple[float, str]]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_spark.node import unix_http
+
 # The longest wait for the first byte: a prefill of 100,000 tokens takes about a minute on a GB10.
 FIRST_BYTE_S = 900.0
 # The longest gap between two pieces of a stream.
@@ -27,10 +29,25 @@ END_OF_CHUNKS = b"0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An OpenAI-compatible server. `base` is its URL without `/v1`. `key` is sent as a bearer token, if not empty."""
+    """An OpenAI-compatible server. `base` is its URL without `/v1`, or `unix:SOCKET` of a closed engine. `key` is sent
+    as a bearer token, if not empty."""
 
     base: str
     key: str = field(default="", repr=False)
+
+    @property
+    def socket(self) -> str:
+        """The path of its unix socket; empty if it has a URL."""
+        return self.base.removeprefix(unix_http.SCHEME) if self.base.startswith(unix_http.SCHEME) else ""
+
+    @property
+    def host(self) -> str:
+        """The value of the header Host."""
+        return "localhost" if self.socket else urllib.parse.urlsplit(self.base).netloc
+
+    def path(self, path: str) -> str:
+        """Return the path of a request, below the path of `base`."""
+        return path if self.socket else urllib.parse.urlsplit(self.url(path)).path
 
     def url(self, path: str) -> str:
         """Return the URL of a path that starts with a slash."""
@@ -127,15 +144,10 @@ async def _post_all(
 async def _post(endpoint: Endpoint, request: bytes, recording: Recording) -> None:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    parts = urllib.parse.urlsplit(endpoint.base)
-    secure = ssl.create_default_context() if parts.scheme == "https" else None
-    port = parts.port or (443 if secure else 80)
     recording.sent = time.perf_counter()
     try:
-        connect = loop.create_connection(
-            lambda: _Client(request, recording, done), parts.hostname or "", port, ssl=secure
-        )
-        transport, _ = await asyncio.wait_for(connect, GAP_S)
+        connect = _connect(endpoint, lambda: _Client(request, recording, done))
+        transport = await asyncio.wait_for(connect, GAP_S)
     except (OSError, TimeoutError) as error:
         recording.ended = time.perf_counter()
         recording.error = str(error) or "no connection in time"
@@ -144,6 +156,20 @@ async def _post(endpoint: Endpoint, request: bytes, recording: Recording) -> Non
         await _wait(done, recording)
     finally:
         transport.abort()
+
+
+async def _connect(endpoint: Endpoint, client: Callable[[], _Client]) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    if endpoint.socket:
+        connected = unix_http.connect(endpoint.socket, GAP_S)
+        connected.setblocking(False)
+        transport, _ = await loop.create_unix_connection(client, sock=connected)
+        return transport
+    parts = urllib.parse.urlsplit(endpoint.base)
+    secure = ssl.create_default_context() if parts.scheme == "https" else None
+    port = parts.port or (443 if secure else 80)
+    transport, _ = await loop.create_connection(client, parts.hostname or "", port, ssl=secure)
+    return transport
 
 
 async def _wait(done: asyncio.Future[None], recording: Recording) -> None:
@@ -161,15 +187,14 @@ async def _wait(done: asyncio.Future[None], recording: Recording) -> None:
 
 
 def _request(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> bytes:
-    parts = urllib.parse.urlsplit(endpoint.url(path))
     content = json.dumps(body).encode()
     headers = {
-        "Host": parts.netloc,
+        "Host": endpoint.host,
         "Content-Type": "application/json",
         "Content-Length": str(len(content)),
         "Accept": "text/event-stream",
         "Connection": "close",
         **endpoint.headers(),
     }
-    lines = [f"POST {parts.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    lines = [f"POST {endpoint.path(path)} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode() + content

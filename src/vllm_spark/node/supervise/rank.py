@@ -53,7 +53,7 @@ def parse(argv: Sequence[str]) -> Rank:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rank", type=int, choices=(0, 1), required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--api", default="", help="host:port that answers /health when the head serves")
+    parser.add_argument("--api", default="", help="host:port or unix:SOCKET that answers /health when the head serves")
     parser.add_argument("--first", default="", help="host:port that must listen before the worker starts")
     parser.add_argument("command", nargs="+")
     args = vars(parser.parse_args(argv))

@@ -140,9 +140,9 @@ class Supervisor:
     async def _lead(self, link: Link) -> None:
         """Let the worker of a head start in its turn, and report when the API answers."""
         if self._rank.first:
-            await server_wait.wait_for_port(self._rank.first, None)
+            await server_wait.wait_for_server(self._rank.first, None)
         await link.send({"start": 1})
-        await server_wait.wait_for_port(self._rank.api, "/health")
+        await server_wait.wait_for_server(self._rank.api, "/health")
         log("the API answers")
         self._serve()
         await link.send({"serving": 1})

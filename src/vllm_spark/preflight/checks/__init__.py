@@ -11,7 +11,7 @@ from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.checks.docker import docker_refusals
-from vllm_spark.preflight.checks.model import checksummed_files, model_folders
+from vllm_spark.preflight.checks.model import checksummed_files, folders_of_the_engine, model_folders
 from vllm_spark.preflight.checks.port import required_ports
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import REGISTRY, Check, Severity
@@ -35,6 +35,7 @@ SUBJECTS = (
 QUESTIONS: Mapping[str, Callable[[Spec], Any]] = {
     "paths": model_folders,
     "checksums": checksummed_files,
+    "unreadable": folders_of_the_engine,
     "ports": lambda spec: list(required_ports(spec)),
     "host": lambda _: True,
     "disks": lambda spec: [spec.site.hub_dir, spec.site.cache_dir],

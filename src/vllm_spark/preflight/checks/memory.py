@@ -8,7 +8,7 @@ from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.units import gib
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
-from vllm_spark.sizing import forecast, memory
+from vllm_spark.sizing import forecast, memory, request_limits
 
 # MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47: "several GiB" are lost without dropping the caches.
 PAGE_CACHE_BYTES = 8 << 30
@@ -36,7 +36,7 @@ def no_room_for_the_cache(context: HostContext) -> Iterator[Refusal]:
     spec = context.spec
     model = memory.model_of(spec.recipe)
     if model:
-        tokens = forecast.longest_request(spec.recipe, model)
+        tokens = request_limits.longest(spec.recipe, model.architecture if model else None)
         fit = memory.fit(spec.recipe, model, context.facts["memory"], tokens)
         load = forecast.ForecastRequest()
         yield from forecast.too_small(spec.deployment.name, spec.host, spec.recipe, fit, load)

@@ -16,6 +16,11 @@ def model_folders(spec: Spec) -> list[str]:
     return [folder for folder, _ in _snapshots(spec)]
 
 
+def folders_of_the_engine(spec: Spec) -> list[str]:
+    """Return the snapshot folders that an engine reads which is not root; none for an open engine, which is root."""
+    return [] if spec.edge.open else model_folders(spec)
+
+
 def checksummed_files(spec: Spec) -> list[str]:
     """Return the paths of the mounted files of the model, whose sha256 the recipe names."""
     return [mount_source(spec, mount) for mount in _model_mounts(spec)]
@@ -44,6 +49,22 @@ def no_model(context: HostContext) -> Iterator[Observation]:
                     "image": spec.source,
                 }
             )
+
+
+@check(
+    "model-unreadable",
+    runbook="model-missing",
+    severity="refusal",
+    needs=("unreadable",),
+    what="{path} cannot be read by every user",
+    expected="files that the engine can read, which is not root while vllm_edge is closed",
+    fix="on {host}: sudo chmod --recursive o+rX {repository}",
+)
+def model_unreadable(context: HostContext) -> Iterator[Observation]:
+    unreadable = context.facts.get("unreadable") or {}
+    for folder in folders_of_the_engine(context.spec):
+        if path := unreadable.get(folder):
+            yield Observation({"path": path, "repository": folder.rpartition("/snapshots/")[0]})
 
 
 @check(

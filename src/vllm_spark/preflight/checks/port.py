@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core import ports
+from vllm_spark.core.host_layout import EDGE_UNIT
 from vllm_spark.core.types import PortHolder
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.context import HostContext
@@ -12,7 +13,7 @@ from vllm_spark.preflight.registry import Observation, check
 
 
 def required_ports(spec: Spec) -> Iterator[int]:
-    """Yield the ports that must be free, or held by the toolkit's own deployments."""
+    """Yield the ports that must be free, or held by the toolkit's own deployments or its edge."""
     if spec.rank == 0:
         yield spec.deployment.port
     if len(spec.deployment.hosts) > 1:
@@ -32,7 +33,8 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
     deployment = spec.deployment
     containers = {deployment.container, *(f"vllm-{name}" for name in spec.inactive)}
-    units = {deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive)}
+    # The edge listens on the port of a closed deployment, and a deploy that opens it stops the edge first.
+    units = {deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive), EDGE_UNIT}
     for port in required_ports(spec):
         holder = context.facts["ports"].get(str(port))
         if holder and holder.get("container") not in containers and holder.get("unit") not in units:

@@ -55,7 +55,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     if open_.get("status") in REFUSED | ABSENT:
         yield Verdict(NAME, "invocations", True, f"without a key: status {open_['status']}")
     else:
-        advice = f"VLLM_API_KEY does not guard it: bind 127.0.0.1 and a proxy; see docs/runbooks/{RUNBOOK}.md"
+        advice = f"VLLM_API_KEY does not guard it: set vllm_edge: {{open: false}}; see docs/runbooks/{RUNBOOK}.md"
         yield Verdict(NAME, "invocations", None, f"POST {INVOCATIONS} without a key got {status(open_)}; {advice}")
 
 

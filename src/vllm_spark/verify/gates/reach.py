@@ -23,8 +23,9 @@ OWN_FAULTS = ("gaierror", "Network is unreachable")
 
 
 def applies(request: GateRequest) -> bool:
-    """Return True if clients on other machines use the server. An older toolkit has recorded no `bind`."""
-    return request.bind not in ("", LOOPBACK)
+    """Return True if clients on other machines use the server. An older toolkit has recorded no `bind`. Clients of a
+    closed engine use the edge."""
+    return not request.socket and request.bind not in ("", LOOPBACK)
 
 
 def http_request() -> HttpRequest:

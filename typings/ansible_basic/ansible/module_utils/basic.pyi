@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 class AnsibleModule:
     params: dict[str, Any]
     check_mode: bool
+    _diff: bool
 
     def __init__(
         self,

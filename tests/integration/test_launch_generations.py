@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +24,12 @@ CALLS = (
     *((os, name) for name in ("replace", "symlink", "unlink", "rmdir", "mkdir")),
     (shutil, "copy2"),
 )
+
+
+@pytest.fixture(autouse=True)
+def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write without waiting for the disk. tests/unit/test_state_files.py has the fsync."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 class PowerCut(BaseException):
@@ -40,7 +51,6 @@ def power_until(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
         return call
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
         for module, name in CALLS:
             patched.setattr(module, name, counted(getattr(module, name)))
         yield done
@@ -215,3 +225,51 @@ def test_a_link_that_an_operator_has_turned(tmp_path: Path) -> None:
     assert stack(folder) == "ba"
     place(folder, "d")
     assert stack(folder) == "dba"
+
+
+RESTORE = """
+import os, sys, time
+from project_files import load_module
+from ansible.module_utils.testing import patch_module_args
+
+for name in ("replace", "symlink", "unlink", "rmdir", "mkdir"):
+    def slow(*args, real=getattr(os, name), **options):
+        time.sleep(0.03)
+        return real(*args, **options)
+    setattr(os, name, slow)
+module = load_module("vllm_restore")
+print("started", flush=True)
+with patch_module_args({"folder": sys.argv[1], "launch": "b"}):
+    module.main()
+"""
+
+
+@pytest.mark.parametrize("prepare", [older, generations], ids=lambda prepare: prepare.__name__)
+def test_a_rollback_that_is_killed_at_any_point_is_completed_by_the_next(
+    prepare: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Ten kills of the module of a rollback at random points. What a boot would start is one complete launch."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    chance = random.Random(seed)  # noqa: S311  a failure names the seed
+    prepare(tmp_path / "start")
+    marks, environment = [], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for kill in [*range(10), None]:
+        folder = tmp_path / str(kill)
+        shutil.copytree(tmp_path / "start", folder, symlinks=True)
+        argv = [sys.executable, "-c", RESTORE, str(folder)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"started\n"
+            if kill is not None:
+                time.sleep(chance.uniform(0, 0.6))
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+        marks.append(stack(folder)[0])
+        assert process.returncode in ({0, -signal.SIGKILL} if kill is not None else {0}), f"seed {seed}"
+        if kill is not None:
+            roll_back(folder)
+        assert stack(folder) == "bca", f"seed {seed}"
+        assert json.loads(text(folder / "failed" / "launch"))["launch"] == "x", f"seed {seed}"
+        spark_files.adopt(str(folder))
+        check_tidy(folder)
+    assert set(marks) <= {"b", "c"}, f"seed {seed}"

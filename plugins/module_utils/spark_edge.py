@@ -1,0 +1,149 @@
+"""The edge on this host: what is there, and the keys of persons in HAProxy's map. Standard library alone."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+import shutil
+import socket
+from typing import Any
+
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    mode_of,
+    read_text,
+    run,
+    sha256,
+    write_file,
+)
+
+ACCOUNT = "vllm-spark-edge"
+FOLDER = "/etc/vllm-spark/edge"
+CONFIG, KEYS, CERTIFICATE = f"{FOLDER}/haproxy.cfg", f"{FOLDER}/keys.map", f"{FOLDER}/tls.pem"
+UNIT = "vllm-edge.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+ADMIN_SOCKET = "/run/vllm-edge/admin.sock"
+PROGRAM = "/usr/sbin/haproxy"
+# Root writes, and the group of the edge reads. New files get the group of the folder.
+FOLDER_MODE, FILE_MODE, UNIT_MODE = "2750", "0640", "0644"
+PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
+PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload", "Result")
+ADMIN_TIMEOUT_S = 5.0
+MAX_ADMIN_BYTES = 1 << 20
+
+
+class EdgeError(Exception):
+    """The edge did not take a change."""
+
+
+def facts() -> dict[str, Any]:
+    """Return what is here of an edge. Of the certificate's file only the public part."""
+    return {
+        "program": os.access(PROGRAM, os.X_OK),
+        "account": has_account(),
+        "files": {path: [sha256(path) or "", mode_of(path)] for path in (CONFIG, UNIT_FILE) if os.path.isfile(path)},
+        "certificate": "".join(PUBLIC.findall(read_text(CERTIFICATE) or "")),
+        "keys": sorted(set(read_keys().values())),
+        "unit": unit_state(),
+    }
+
+
+def has_account() -> bool:
+    """Return True if the user and the group of the edge exist."""
+    try:
+        return pwd.getpwnam(ACCOUNT).pw_gid == grp.getgrnam(ACCOUNT).gr_gid
+    except KeyError:
+        return False
+
+
+def ensure_account() -> None:
+    """Create the user and the group that are missing. Raises EdgeError."""
+    try:
+        grp.getgrnam(ACCOUNT)
+    except KeyError:
+        must("groupadd", "--system", ACCOUNT)
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        home = ("--no-create-home", "--home-dir", "/nonexistent")
+        must("useradd", "--system", *home, "--shell", "/usr/sbin/nologin", "--gid", ACCOUNT, ACCOUNT)
+
+
+def ensure_folder() -> None:
+    """Create the folder whose files the edge may read."""
+    os.makedirs(FOLDER, mode=0o750, exist_ok=True)
+    shutil.chown(FOLDER, "root", ACCOUNT)
+    os.chmod(FOLDER, int(FOLDER_MODE, 8))
+
+
+def unit_state() -> dict[str, str]:
+    """Return properties of the unit by name."""
+    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), UNIT)
+    return dict(line.split("=", 1) for line in result.output.splitlines() if "=" in line)
+
+
+def follow(closed: bool) -> None:
+    """Let the edge follow a launch that was restored. An open engine needs the port of the edge. A host that never had
+    an edge stays as it is. The edge starts as soon as the port is free."""
+    if os.path.isfile(UNIT_FILE):
+        run("systemctl", *(("enable", "--now", "--no-block") if closed else ("disable", "--now")), UNIT)
+
+
+def must(*argv: str) -> str:
+    """Run a command and return its output. Raises EdgeError if it fails."""
+    result = run(*argv, timeout_s=60.0)
+    if result.status:
+        raise EdgeError(f"{' '.join(argv)} ended with {result.status}: {result.error[-1000:]}")
+    return result.output
+
+
+def read_keys(path: str = KEYS) -> dict[str, str]:
+    """Return the keys of the map: hash -> name."""
+    lines = [line.split() for line in (read_text(path) or "").splitlines()]
+    return {words[0]: words[1] for words in lines if len(words) > 1 and not words[0].startswith("#")}
+
+
+def write_keys(keys: dict[str, str], path: str = KEYS) -> None:
+    """Replace the map."""
+    lines = ["# SHA-256 of a key, name. Written by vllm-spark key; no key is on this host.\n"]
+    lines += [f"{key} {name}\n" for key, name in sorted(keys.items(), key=lambda item: item[1])]
+    write_file(path, "".join(lines), FILE_MODE)
+
+
+def apply_keys(keys: dict[str, str], path: str = KEYS, admin_socket: str = ADMIN_SOCKET) -> bool:
+    """Make HAProxy's map in memory that of the file, without a reload. Returns False if no edge runs. Raises EdgeError
+    if the map is another one afterwards."""
+    if (before := shown_keys(path, admin_socket)) is None:
+        return False
+    for key in before.keys() - keys.keys():
+        ask_admin(f"del map {path} {key}", admin_socket)
+    for key, name in keys.items():
+        if key not in before:
+            ask_admin(f"add map {path} {key} {name}", admin_socket)
+    if (after := shown_keys(path, admin_socket)) != keys:
+        raise EdgeError(f"HAProxy has the keys of {sorted((after or {}).values())}, the file {sorted(keys.values())}")
+    return True
+
+
+def shown_keys(path: str, admin_socket: str) -> dict[str, str] | None:
+    """Return the keys of HAProxy's map in memory; None if no edge runs."""
+    try:
+        answer = ask_admin(f"show map {path}", admin_socket)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    # Each line is an address in memory, the hash and the name.
+    lines = [line.split() for line in answer.splitlines()]
+    return {words[1]: words[2] for words in lines if len(words) == 3}  # noqa: PLR2004
+
+
+def ask_admin(command: str, admin_socket: str) -> str:
+    """Return the answer of HAProxy's runtime API. Raises OSError without one."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(ADMIN_TIMEOUT_S)
+        client.connect(admin_socket)
+        client.sendall(f"{command}\n".encode())
+        answer = b""
+        while len(answer) < MAX_ADMIN_BYTES and (part := client.recv(65536)):
+            answer += part
+    return answer.decode(errors="replace")

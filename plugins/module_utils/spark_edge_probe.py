@@ -1,0 +1,187 @@
+"""Requests that an edge must refuse, sent to the real one. Standard library alone: a Spark and the controller use it.
+
+No request has a body for the engine, and none gets past the edge: a probe costs the model nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+TIMEOUT_S = 10.0
+# Beyond the limit of the header, until a connection counts as not cut.
+DRIP_MORE_S = 5.0
+DRIP_EVERY_S = 0.5
+CHAT = "/v1/chat/completions"
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+MAX_ANSWER_BYTES = 1 << 16
+ODD_HOST = "not-this-spark.invalid"
+
+
+class Target(NamedTuple):
+    """An edge. `name` is the Host that it answers to, `authority` the file with its authority: empty to trust all."""
+
+    address: str
+    port: int
+    tls: bool
+    name: str
+    authority: str = ""
+
+
+class Limits(NamedTuple):
+    """Limits of a configuration, with which the probe goes one too far."""
+
+    requests_per_minute: int
+    streams: int
+    body_bytes: int
+    header_timeout_s: int
+    connections: int
+
+
+def limits_of(config: str) -> Limits:
+    """Return the limits in the text of haproxy.cfg. Raises ValueError if one is missing."""
+    patterns = (
+        r"sc0_http_req_rate gt (\d+)",
+        r"sc0_trackers gt (\d+)",
+        r"content-length\) gt (\d+)",
+        r"timeout http-request (\d+)s",
+        r"sc1_conn_cur gt (\d+)",
+    )
+    found = {pattern: re.search(pattern, config) for pattern in patterns}
+    if missing := [pattern for pattern, match in found.items() if not match]:
+        raise ValueError(f"haproxy.cfg has no line like {missing[0]}")
+    return Limits(*(int(match[1]) for match in found.values() if match))
+
+
+def outside(target: Target, unlisted: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return what a client without a key sees: statuses, 0 for a cut connection, and the certificate's SHA-256."""
+    try:
+        with connection(target) as wire:
+            certificate = wire.getpeercert(binary_form=True) if isinstance(wire, ssl.SSLSocket) else None
+        return {
+            "certificate": hashlib.sha256(certificate).hexdigest() if certificate else "",
+            "no_key": status(target, head(target, "POST", CHAT)),
+            "unlisted": {f"{method} {path}": status(target, head(target, method, path)) for method, path in unlisted},
+            "host": status(target, head(target._replace(name=ODD_HOST), "POST", CHAT)),
+        }
+    except OSError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def inside(target: Target, key: str, limits: Limits) -> dict[str, Any]:
+    """Return what a client with a key sees that goes one too far. The limit of requests comes last: it uses them up."""
+    try:
+        large = head(target, "POST", CHAT, key, limits.body_bytes + 1)
+        return {
+            "body": status(target, large),
+            "drip": drip(target, limits.header_timeout_s),
+            # A client of so many connections is cut before its key is looked at.
+            "streams": one_stream_more(target, key, limits.streams)
+            if limits.streams + 2 < limits.connections
+            else None,
+            "rate": one_request_more(target, key, limits.requests_per_minute),
+        }
+    except OSError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def head(target: Target, method: str, path: str, key: str = "", length: int = 0) -> bytes:
+    """Return the header of a request."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {target.name}", f"Content-Length: {length}"]
+    lines += [f"Authorization: Bearer {key}"] if key else []
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+@contextmanager
+def connection(target: Target) -> Iterator[socket.socket]:
+    """Yield a connection, with TLS if the edge has it."""
+    with socket.create_connection((target.address, target.port), timeout=TIMEOUT_S) as wire:
+        if not target.tls:
+            yield wire
+            return
+        context = ssl.create_default_context(cafile=target.authority or None)
+        if not target.authority:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with context.wrap_socket(wire, server_hostname=target.name) as secure:
+            yield secure
+
+
+def status(target: Target, request: bytes) -> int:
+    """Return the status of the answer to one request, 0 if the connection is cut."""
+    with connection(target) as wire:
+        wire.sendall(request)
+        return answer(wire)
+
+
+def answer(wire: socket.socket) -> int:
+    """Read one answer with its body and return its status, 0 if the connection is cut or silent."""
+    received = b""
+    try:
+        while b"\r\n\r\n" not in received and len(received) < MAX_ANSWER_BYTES:
+            if not (part := wire.recv(4096)):
+                return 0
+            received += part
+        start, _, body = received.partition(b"\r\n\r\n")
+        length = LENGTH.search(start)
+        missing = min(int(length[1]), MAX_ANSWER_BYTES) - len(body) if length else 0
+        while missing > 0 and (part := wire.recv(missing)):
+            missing -= len(part)
+    except (ConnectionError, TimeoutError, ssl.SSLError):
+        return 0
+    match = STATUS.match(received)
+    return int(match[1]) if match else 0
+
+
+def drip(target: Target, limit_s: int) -> dict[str, float]:
+    """Send a header that does not end, and return after how many seconds the edge cuts it; -1 if it does not."""
+    with connection(target) as wire:
+        began = time.monotonic()
+        wire.sendall(f"GET /v1/models HTTP/1.1\r\nHost: {target.name}\r\n".encode())
+        wire.settimeout(DRIP_EVERY_S)
+        while (seconds := time.monotonic() - began) < limit_s + DRIP_MORE_S:
+            try:
+                wire.sendall(b"X: y\r\n")
+                if not wire.recv(4096):
+                    return {"seconds": round(seconds, 1)}
+            except TimeoutError:
+                continue
+            except (ConnectionError, ssl.SSLError):
+                return {"seconds": round(seconds, 1)}
+    return {"seconds": -1}
+
+
+def one_stream_more(target: Target, key: str, limit: int) -> int:
+    """Return the status of a request beside as many as a key may have at once, which wait for a body in vain."""
+    with ExitStack() as open_ones:
+        for _ in range(limit):
+            wire = open_ones.enter_context(connection(target))
+            wire.sendall(head(target, "POST", CHAT, key, length=1))
+        # The edge reads these headers before the last request, whose connection is younger, or soon after it.
+        seen = 0
+        for _ in range(20):
+            if (seen := status(target, head(target, "POST", CHAT, key))) == 429:  # noqa: PLR2004
+                return seen
+            time.sleep(0.05)
+        return seen
+
+
+def one_request_more(target: Target, key: str, limit: int) -> int:
+    """Return the status of the first request beyond those of a minute, all of them on few connections."""
+    seen, left = 0, limit + 1
+    while left > 0:
+        with connection(target) as wire:
+            while left > 0:
+                left -= 1
+                wire.sendall(head(target, "POST", CHAT, key))
+                if (seen := answer(wire)) in (0, 429):
+                    break
+        if seen == 429:  # noqa: PLR2004
+            break
+    return seen

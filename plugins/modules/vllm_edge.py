@@ -1,0 +1,193 @@
+#!/usr/bin/python
+"""Install or remove the edge of a host in one round trip: account, files judged by HAProxy, unit."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_edge
+short_description: Install or remove the edge of a host in one round trip
+description:
+  - Creates the account, replaces the files that differ atomically, and starts or reloads the unit. HAProxy judges a new
+    configuration before it replaces the old one, which otherwise stays.
+author: vllm-spark
+options:
+  state:
+    description: C(stopped) stops and disables the unit and leaves the files.
+    type: str
+    choices: [present, stopped]
+    default: present
+  config:
+    description: The content of haproxy.cfg.
+    type: str
+    default: ""
+  unit:
+    description: The content of the unit.
+    type: str
+    default: ""
+  certificate:
+    description: A new certificate with its chain. Empty leaves the present one.
+    type: str
+    default: ""
+  private_key:
+    description: The key of O(certificate). Never shown, not even in a diff.
+    type: str
+    default: ""
+  first_key:
+    description: The SHA-256 of a key for a host without keys.
+    type: str
+    default: ""
+  first_name:
+    description: The person of O(first_key).
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    support: full
+    description: The module predicts every change; HAProxy does not judge then.
+  diff_mode:
+    support: full
+    description: The diff has the configuration and the unit. Of the certificate and the keys it says that they change.
+"""
+
+EXAMPLES = r"""
+- name: Install the edge
+  vllm_edge:
+    config: "{{ config }}"
+    unit: "{{ unit }}"
+"""
+
+RETURN = r"""
+steps:
+  description: The changes that were, or in check mode would be, made.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, read_text, write_file
+
+CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
+
+
+def stale(path: str, content: str, mode: str) -> bool:
+    """Return True if a file is to be replaced. No content: it stays as it is."""
+    return bool(content) and (not os.path.isfile(path) or read_text(path) != content or mode_of(path) != mode)
+
+
+def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the files to write: path -> (content, mode). The configuration comes after what it reads."""
+    pem = params["certificate"] + params["private_key"]
+    files = {
+        spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
+        spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
+        spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
+    }
+    return {path: file for path, file in files.items() if stale(path, *file)}
+
+
+def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
+    """Return the diff of each file; of the certificate only that it changes."""
+    result: list[dict[str, str]] = []
+    for path, (content, _) in files.items():
+        if path == spark_edge.CERTIFICATE:
+            result.append({"prepared": f"{path} changes (its content is secret)\n"})
+        else:
+            before = read_text(path) or ""
+            result.append({"before_header": path, "after_header": path, "before": before, "after": content})
+    return result
+
+
+def judge(config: str) -> None:
+    """Let HAProxy judge a configuration. Raises EdgeError with its alerts."""
+    write_file(CANDIDATE, config, spark_edge.FILE_MODE)
+    try:
+        spark_edge.must(spark_edge.PROGRAM, "-c", "-f", CANDIDATE)
+    finally:
+        os.unlink(CANDIDATE)
+
+
+def install(files: dict[str, tuple[str, str]], first: tuple[str, str], params: dict[str, Any]) -> None:
+    """Place the account, the folder, the keys and the files."""
+    spark_edge.ensure_account()
+    spark_edge.ensure_folder()
+    if not os.path.isfile(spark_edge.KEYS) or first[0]:
+        spark_edge.write_keys({**spark_edge.read_keys(), **({first[0]: first[1]} if first[0] else {})})
+    for path, (content, mode) in files.items():
+        if path == spark_edge.CONFIG:
+            judge(params["config"])
+        write_file(path, content, mode)
+
+
+def unit_step(files: dict[str, tuple[str, str]], state: dict[str, str]) -> str:
+    """Return the command of systemctl that the unit needs, or nothing."""
+    if state.get("ActiveState") != "active":
+        return "start"
+    if spark_edge.UNIT_FILE in files:
+        return "restart"
+    return "reload" if files else ""
+
+
+def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
+    """Bring the unit to its state, and its map of keys to that of the file."""
+    if spark_edge.UNIT_FILE in files or state.get("NeedDaemonReload") == "yes":
+        spark_edge.must("systemctl", "daemon-reload")
+    if state.get("UnitFileState") != "enabled":
+        spark_edge.must("systemctl", "enable", spark_edge.UNIT)
+    if step:
+        spark_edge.must("systemctl", step, spark_edge.UNIT)
+    elif not spark_edge.apply_keys(spark_edge.read_keys()):
+        raise spark_edge.EdgeError(f"nothing answers at {spark_edge.ADMIN_SOCKET}")
+
+
+def stop(module: AnsibleModule) -> None:
+    state = spark_edge.unit_state()
+    changed = (
+        state.get("ActiveState") in ("active", "activating", "reloading") or state.get("UnitFileState") == "enabled"
+    )
+    if changed and not module.check_mode:
+        spark_edge.must("systemctl", "disable", "--now", spark_edge.UNIT)
+    module.exit_json(changed=changed, steps=[f"{spark_edge.UNIT} is stopped"] if changed else [])
+
+
+def main() -> None:
+    text = {"type": "str", "default": ""}
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "stopped"], "default": "present"},
+            "config": text,
+            "unit": text,
+            "certificate": text,
+            "private_key": {**text, "no_log": True},
+            "first_key": {**text, "no_log": False},
+            "first_name": text,
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    try:
+        if params["state"] == "stopped":
+            stop(module)
+        files, state = planned(params), spark_edge.unit_state()
+        step = unit_step(files, state)
+        steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
+        steps += [f"a key of {params['first_name']}"] if params["first_key"] else []
+        steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []
+        if not module.check_mode:
+            install(files, (params["first_key"], params["first_name"]), params)
+            settle(step, files, state)
+    except (OSError, spark_edge.EdgeError) as error:
+        module.fail_json(
+            msg=f"the edge was not installed: {error} — expected: HAProxy takes the configuration, and "
+            f"{spark_edge.UNIT} runs. Fix: journalctl -u {spark_edge.UNIT} on this Spark. "
+            "See docs/runbooks/edge-unit.md"
+        )
+    module.exit_json(changed=bool(steps), steps=steps, diff=diffs(files) if module._diff else [])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The site's own certificate authority, and the certificates of its edges. Pure: PEM texts in, PEM texts out."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vllm_spark.edge.config import is_address
+
+AUTHORITY_DAYS = 3650
+# Apple's systems accept no longer life of a certificate, and only a deploy renews it.
+CERTIFICATE_DAYS = 820
+# A deploy renews a certificate that ends within this time.
+RENEWAL_DAYS = 90
+# The clock of a client may be late.
+SLACK = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, both as PEM."""
+
+    certificate: str
+    private_key: str
+
+    def __repr__(self) -> str:
+        return "KeyPair()"  # an exception's text must not have the key
+
+
+def new_authority(now: datetime) -> KeyPair:
+    """Return a certificate authority that can only sign certificates of hosts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"vllm-spark edge, {now:%Y-%m-%d}")])
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(usage, critical=True)
+    return KeyPair(_pem(builder.sign(key, hashes.SHA256())), _pem_of_key(key))
+
+
+def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyPair:
+    """Return a certificate of a host for its names and addresses."""
+    signer = x509.load_pem_x509_certificate(authority.certificate.encode())
+    signer_key = _signing_key(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    builder = _builder(subject, signer.subject, key.public_key(), now, CERTIFICATE_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(digital_signature=True), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName(_general_names(names)), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+    )
+    return KeyPair(_pem(builder.sign(signer_key, hashes.SHA256())), _pem_of_key(key))
+
+
+def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: datetime) -> str:
+    """Return why a host needs a new certificate, or nothing. `certificate` and `authority` are PEM."""
+    try:
+        parsed = x509.load_pem_x509_certificate(certificate.encode())
+    except ValueError:
+        return "the certificate cannot be read"
+    try:
+        parsed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
+    except (ValueError, TypeError, InvalidSignature):
+        return "the certificate is not of this site's authority"
+    if missing := [name for name in names if name not in subject_names(parsed)]:
+        return f"the certificate lacks {', '.join(missing)}"
+    if now + timedelta(days=RENEWAL_DAYS) > parsed.not_valid_after_utc:
+        return f"the certificate ends on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    return ""
+
+
+def pair_fault(pair: KeyPair, names: Iterable[str], now: datetime) -> str:
+    """Return what is wrong with an owner's certificate (the first of its chain) and key, or nothing."""
+    try:
+        parsed = x509.load_pem_x509_certificate(pair.certificate.encode())
+    except ValueError:
+        return "the certificate is not PEM"
+    try:
+        key = serialization.load_pem_private_key(pair.private_key.encode(), None)
+    except (ValueError, TypeError):
+        return "the private key is not PEM without a passphrase"
+    if key.public_key() != parsed.public_key():
+        return "the private key is of another certificate"
+    if now > parsed.not_valid_after_utc:
+        return f"the certificate has ended on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    if not set(names) & subject_names(parsed):
+        return f"the certificate has none of the names {', '.join(names)}"
+    return ""
+
+
+def same_certificates(one: str, other: str) -> bool:
+    """Return True if two PEM texts have the same certificates in the same order."""
+    parsed = [x509.load_pem_x509_certificates(text.encode()) for text in (one, other)]
+    return parsed[0] == parsed[1]
+
+
+def ends_at(certificate: str) -> datetime:
+    """Return the end of a certificate's life, in UTC."""
+    return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+
+
+def fingerprint(certificate: str) -> str:
+    """Return the SHA-256 of a certificate in hex, as TLS clients compute it."""
+    return x509.load_pem_x509_certificate(certificate.encode()).fingerprint(hashes.SHA256()).hex()
+
+
+def subject_names(certificate: x509.Certificate) -> set[str]:
+    """Return the names and addresses of a certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    return set(names.get_values_for_type(x509.DNSName)) | addresses
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now.astimezone(UTC) - SLACK)
+        .not_valid_after(now.astimezone(UTC) + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_names(names: Sequence[str]) -> list[x509.GeneralName]:
+    return [
+        x509.IPAddress(ipaddress.ip_address(name)) if is_address(name) else x509.DNSName(name)
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(authority.private_key.encode(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the authority's key is not an EC key")
+    return key
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()

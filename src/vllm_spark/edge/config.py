@@ -1,0 +1,117 @@
+"""haproxy.cfg of one host: a pure function of its spec and its address. Its text is templates/haproxy.cfg.j2."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vllm_spark.core import host_layout, templates
+from vllm_spark.core.ports import ALL_INTERFACES
+from vllm_spark.core.units import MIB
+from vllm_spark.edge import answers, paths
+from vllm_spark.inventory import edge
+from vllm_spark.inventory.edge import EdgeBackend
+from vllm_spark.inventory.spec import Spec
+
+# Of the engine if the recipe has no max-num-seqs (vLLM's own default).
+DEFAULT_SEQUENCES = 256
+# Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
+MORE_CONNECTIONS = 32
+# A Spark has twenty cores. Two would carry 64 streams.
+THREADS = 4
+# The buffer holds the body, the header, and HAProxy's own bookkeeping.
+BUFFER_RESERVE = 256 * 1024
+# The longest name of a person that has a key.
+MAX_USER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeFiles:
+    """The places that the configuration names. Tests have their own."""
+
+    config: str = host_layout.EDGE_CONFIG
+    unit: str = host_layout.EDGE_UNIT
+    keys: str = host_layout.EDGE_KEYS
+    certificate: str = host_layout.EDGE_CERTIFICATE
+    admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
+    sockets: str = host_layout.RUN_DIR
+    log: str = "/dev/log"
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """A backend of the template."""
+
+    deployment: str
+    models: tuple[str, ...]
+    connections: int
+
+
+def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
+    """Return haproxy.cfg. `address` is the host's address in the inventory."""
+    settings = spec.edge
+    body = settings.limits.body_mib * MIB
+    text: str = (
+        templates.templates()
+        .get_template("haproxy.cfg.j2")
+        .render(
+            host=spec.host,
+            files=files,
+            settings=settings,
+            limits=settings.limits,
+            names=list(dict.fromkeys(names(spec, address))),
+            listeners=listeners(spec),
+            metrics_address=f"{_widest(spec)}:{settings.metrics_port}",
+            tls="" if settings.tls == edge.OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
+            backends=[_backend(backend) for backend in spec.backends],
+            paths_get=paths.GET_PATHS,
+            paths_post=paths.POST_PATHS,
+            answers=answers.arguments(settings),
+            errors=list(answers.own_errors()),
+            healthy=answers.HEALTHY,
+            body_bytes=body,
+            buffer_bytes=body + BUFFER_RESERVE,
+            threads=THREADS,
+            user_length=MAX_USER,
+        )
+    )
+    return text
+
+
+def names(spec: Spec, address: str) -> Iterator[str]:
+    """Yield the names and addresses under which clients may ask: the inventory's, those of vllm_edge, and the host's
+    own. The certificate has the same."""
+    for name in (spec.host, address):
+        yield name.lower()
+        if name and "." not in name and ":" not in name:
+            yield f"{name.lower()}.local"  # mDNS, which DGX OS answers
+    yield from spec.edge.names
+    yield from (backend.bind for backend in spec.backends if backend.bind != ALL_INTERFACES)
+    yield from ("localhost", "127.0.0.1")
+
+
+def listeners(spec: Spec) -> list[str]:
+    """Return ADDRESS:PORT of every deployment, each once. All of them lead to all models of the host."""
+    found = {(backend.bind, backend.port) for backend in spec.backends}
+    covered = {port for bind, port in found if bind == ALL_INTERFACES}
+    return [f"{bind}:{port}" for bind, port in sorted(found) if bind == ALL_INTERFACES or port not in covered]
+
+
+def _widest(spec: Spec) -> str:
+    binds = {backend.bind for backend in spec.backends}
+    return binds.pop() if len(binds) == 1 else ALL_INTERFACES
+
+
+def _backend(backend: EdgeBackend) -> _Backend:
+    sequences = backend.sequences or DEFAULT_SEQUENCES
+    return _Backend(backend.deployment, backend.models, sequences + MORE_CONNECTIONS)
+
+
+def is_address(name: str) -> bool:
+    """Return True for an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""What a deploy does about the edge of one host. Pure: a spec, the host's facts and certificates in, steps out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from vllm_spark.core import host_layout, paths
+from vllm_spark.core.types import Facts
+from vllm_spark.edge import authority, config
+from vllm_spark.inventory import edge
+from vllm_spark.inventory.spec import Spec
+
+PRESENT, ABSENT = "present", "absent"
+FILE_MODE, UNIT_MODE = "0640", "0644"
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSteps:
+    """The changes of one host. `renewal` is why it gets a new certificate, empty for none."""
+
+    config: str
+    unit: str
+    renewal: str = ""
+    first_key: bool = False
+    differs: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """True if nothing is to be done."""
+        return not (self.differs or self.renewal or self.first_key)
+
+
+def state(spec: Spec, facts: Facts) -> str:
+    """Return PRESENT for a host with a closed edge, ABSENT if an open engine needs the port of an edge that still runs,
+    and nothing otherwise."""
+    if spec.backends:
+        return PRESENT
+    holders = facts.get("ports", {}).values()
+    held = any(holder and holder.get("unit") == host_layout.EDGE_UNIT for holder in holders)
+    return ABSENT if spec.edge.open and held else ""
+
+
+def runs(facts: Facts) -> bool:
+    """Return True if the facts have a running edge."""
+    found = facts.get("edge")
+    return bool(found and found["unit"].get("ActiveState") == "active")
+
+
+def lacks_program(spec: Spec, facts: Facts) -> bool:
+    """Return True for a host whose edge needs HAProxy first."""
+    found = facts.get("edge")
+    return bool(spec.backends) and not (found and found["program"])
+
+
+def steps(spec: Spec, facts: Facts, address: str, trusted: str, now: datetime) -> EdgeSteps:
+    """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
+    there is none yet, or the owner's own certificate with its chain."""
+    found = facts["edge"]
+    text, unit = config.config(spec, address), unit_file()
+    files = {host_layout.EDGE_CONFIG: (text, FILE_MODE), host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE)}
+    same = all(list(found["files"].get(path, ())) == [_sha256(one), mode] for path, (one, mode) in files.items())
+    stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
+    return EdgeSteps(
+        config=text,
+        unit=unit,
+        renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
+        first_key=not found["keys"],
+        differs=not (same and stays and found["account"]) or found["unit"].get("NeedDaemonReload") == "yes",
+    )
+
+
+def unit_file() -> str:
+    """Return the unit, the same text on every host."""
+    return (paths.TEMPLATES / host_layout.EDGE_UNIT).read_text(encoding="utf-8")
+
+
+def lines(planned: EdgeSteps, spec: Spec, *, acts: bool) -> list[str]:
+    """Return what an operator reads before the edge changes."""
+    will = "will be" if acts else "would be"
+    said = [f"the edge {will} installed: {where(spec)}"] if planned.differs else []
+    said += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
+    return said
+
+
+def where(spec: Spec) -> str:
+    """Return the protocol and the addresses of an edge."""
+    return f"{spec.edge.scheme} on {', '.join(config.listeners(spec))}"
+
+
+def _renewal(spec: Spec, present: str, names: Sequence[str], trusted: str, now: datetime) -> str:
+    if spec.edge.tls == edge.OFF:
+        return ""
+    if not present:
+        return "there is none"
+    if spec.edge.tls == edge.FILES:
+        return "" if authority.same_certificates(present, trusted) else "vllm_edge.certificate has changed"
+    return authority.renewal_reason(present, trusted, names, now)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,162 @@
+"""The edge of a site: the inventory's `vllm_edge`. It says who reaches the model servers, and how."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_spark.core.fault import Fault
+from vllm_spark.core.plain_data import DocumentError, plain
+from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.types import Document
+
+BAD_EDGE = register("bad-edge", runbook="inventory-refused")
+
+SCHEMA = Path(__file__).with_name("edge.schema.json")
+
+OWN_CA, FILES, OFF = "own-ca", "files", "off"
+
+# The addresses of home and office networks (RFC 1918, RFC 4193), of one link, and of the host itself. The addresses of
+# providers (100.64.0.0/10) are not among them; Tailscale uses those too.
+PRIVATE_NETWORKS = (
+    "127.0.0.0/8",
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "169.254.0.0/16",
+    "::1/128",
+    "fc00::/7",
+    "fe80::/10",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """Limits of the edge of one host.
+
+    - `requests_per_minute`, `streams`: of one key; streams are requests at the same time
+    - `connections`: of all clients together
+    - `body_mib`, `header_kib`: sizes of one request
+    - `header_timeout_s`: seconds until the last byte of a request's header
+    """
+
+    requests_per_minute: int = 300
+    streams: int = 32
+    connections: int = 512
+    body_mib: int = 16
+    header_kib: int = 16
+    header_timeout_s: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSettings:
+    """The settings of the edge. Its addresses and ports are `bind` and `port` of the deployments.
+
+    - `open`: True starts no edge: the engine itself listens on the network
+    - `names`: further host names that clients use, beside the inventory's names and addresses of the host
+    - `allow_from`: networks of the clients
+    - `tls`: OWN_CA, FILES with `certificate` (the whole chain) and `private_key` on the controller, or OFF
+    - `metrics_from`: networks that may read metrics, on `metrics_port`; none means that nothing listens there
+    """
+
+    open: bool
+    names: tuple[str, ...] = ()
+    allow_from: tuple[str, ...] = PRIVATE_NETWORKS
+    tls: str = OWN_CA
+    certificate: str = ""
+    private_key: str = ""
+    limits: EdgeLimits = field(default_factory=EdgeLimits)
+    metrics_from: tuple[str, ...] = ()
+    metrics_port: int = 9464
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls == OFF else "https"
+
+    @classmethod
+    def from_json(cls, document: Document) -> EdgeSettings:
+        """Build from a checked `vllm_edge`, or from settings that were converted to JSON."""
+        lists = {
+            name: tuple(str(ipaddress.ip_network(network)) for network in document[name])
+            for name in ("allow_from", "metrics_from")
+            if name in document
+        }
+        lists |= {"names": tuple(name.lower() for name in document.get("names", ()))}
+        return cls(**{**document, **lists, "limits": EdgeLimits(**document.get("limits", {}))})
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBackend:
+    """A deployment as the edge of its head sees it. `models` are the names that clients ask for. `sequences` is the
+    engine's max-num-seqs, None if the recipe leaves it to the engine."""
+
+    deployment: str
+    models: tuple[str, ...]
+    bind: str
+    port: int
+    sequences: int | None = None
+
+    @classmethod
+    def from_json(cls, document: Document) -> EdgeBackend:
+        return cls(**{**document, "models": tuple(document["models"])})
+
+
+# Today's server: without `vllm_edge` in the inventory the engine listens on the network.
+OPEN = EdgeSettings(open=True)
+
+
+def parse(raw: object) -> EdgeSettings:
+    """Check `vllm_edge` and return it. An empty map gives OPEN. Raises RefusedError with every fault of it."""
+    # Importing jsonschema takes a tenth of a second, and only this phase needs it.
+    from vllm_spark.core import schema  # noqa: PLC0415
+
+    try:
+        document = plain(raw)
+    except DocumentError as error:
+        place = schema.location(["vllm_edge", *error.path])
+        raise _refused([Fault(f"{place}: {error.fault.what}", error.fault.expected)]) from error
+    if document == {}:
+        return OPEN
+    faults = list(schema.faults(document, SCHEMA, lambda path: schema.location(["vllm_edge", *path])))
+    faults = faults or list(_cross_faults(document))
+    if faults:
+        raise _refused(faults)
+    return EdgeSettings.from_json(document)
+
+
+def _refused(faults: list[Fault]) -> RefusedError:
+    return RefusedError(
+        BAD_EDGE(what=fault.what, expected=fault.expected, fix="correct vllm_edge in the inventory.")
+        for fault in faults
+    )
+
+
+def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield the faults that a schema cannot express."""
+    from vllm_spark.core import schema  # noqa: PLC0415  as in parse
+
+    for name in ("allow_from", "metrics_from"):
+        for index, network in enumerate(document.get(name, ())):
+            if reason := _network_fault(network):
+                what = f"vllm_edge.{name}[{index}]: {schema.format_value(network)}: {reason}"
+                yield Fault(what, 'a network such as "192.168.1.0/24"')
+    files = {name: document.get(name, "") for name in ("certificate", "private_key")}
+    if document.get("tls", OWN_CA) == FILES:
+        for name in (name for name, file in files.items() if not file):
+            yield Fault(f"vllm_edge.tls: files, and no vllm_edge.{name}", "certificate and private_key with tls: files")
+    else:
+        for name, file in files.items():
+            if file:
+                yield Fault(f"vllm_edge.{name}: {file}, and tls is not files", f"tls: files, or no {name}")
+
+
+def _network_fault(network: str) -> str:
+    """Return what is wrong with a network, or nothing."""
+    try:
+        parsed = ipaddress.ip_network(network)
+    except ValueError as error:
+        return "it has bits of a host" if "host bits" in str(error) else "not a network"
+    return "it has a zone" if getattr(parsed.network_address, "scope_id", None) else ""

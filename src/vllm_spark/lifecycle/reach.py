@@ -1,0 +1,58 @@
+"""Who can reach a deployment, from its launch on the host and from the facts of the edge. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_spark.core.ports import LOOPBACK
+from vllm_spark.core.types import EdgeFacts
+from vllm_spark.inventory import edge
+from vllm_spark.inventory.spec import Spec
+
+# Flags of the engine in a launch, which has one option per line.
+SOCKET = re.compile(r"(?m)^\s*--uds\b")
+BIND = re.compile(r"(?m)^\s*--host (\S+)")
+PORT = re.compile(r"(?m)^\s*--port (\d+)")
+
+
+def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[str, Any] | None:
+    """Return who can reach a deployment; None if its launch serves no API, as that of a worker. `spec` is the active
+    one of the inventory, `launch` the script on the host.
+
+    - `open`: whether the engine itself is on the network
+    - `bind`, `port`: of an open engine
+    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key.
+      None: unknown, because the inventory does not have it active or the host was not asked
+    """
+    unknown = {"bind": None, "port": None, "edge": None, "tls": None, "from": None, "persons": None}
+    if SOCKET.search(launch):
+        settings = spec.edge if spec and not spec.edge.open else None
+        return {
+            **unknown,
+            "open": False,
+            "edge": found["unit"].get("ActiveState") if found else None,
+            "tls": settings.tls != edge.OFF if settings else None,
+            "from": list(settings.allow_from) if settings else None,
+            "persons": list(found["keys"]) if found else None,
+        }
+    bind, port = BIND.search(launch), PORT.search(launch)
+    if not (bind and port):
+        return None
+    return {**unknown, "open": bind[1] != LOOPBACK, "bind": bind[1], "port": int(port[1])}
+
+
+def cell(reach: Mapping[str, Any] | None) -> str:
+    """Return the text of the table."""
+    if reach is None:
+        return "—"
+    if reach["port"]:
+        return f"OPEN: all,\nhttp {reach['port']}" if reach["open"] else f"this Spark,\nhttp {reach['port']}"
+    if reach["edge"] is None:
+        return "edge"
+    if reach["edge"] != "active":
+        return f"nobody: edge\n{reach['edge']}"
+    scheme = "edge" if reach["tls"] else "edge, http"
+    persons = reach["persons"]
+    return f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004

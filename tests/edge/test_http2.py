@@ -1,0 +1,71 @@
+"""HTTP/2 through a real HAProxy, with curl: Python's own client speaks HTTP/1.1 alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import EVENTS, Start
+from fakes.running_edge import KEY, RunningEdge
+from fakes.scripted_engine import ScriptedEngine
+
+CHAT = "/v1/chat/completions"
+
+
+def curl(edge: RunningEdge, path: str, *options: str, key: str = KEY) -> list[str]:
+    """Return the argv of a request. The last line of its output is the version and the status."""
+    trust = ["curl", "-sS", "--http2", "--no-buffer", "--cacert", str(edge.folder / "ca.crt")]
+    after = ["-w", "\n%{http_version} %{http_code}", f"https://127.0.0.1:{edge.port}{path}"]
+    return [*trust, "-H", f"Authorization: Bearer {key}", *options, *after]
+
+
+def ask(edge: RunningEdge, path: str, *options: str, key: str = KEY) -> tuple[str, str]:
+    """Return (version and status, body)."""
+    done = subprocess.run(curl(edge, path, *options, key=key), capture_output=True, text=True, check=False)
+    body, _, end = done.stdout.rpartition("\n")
+    return end, body
+
+
+def test_the_rules_hold(start: Start, engine: ScriptedEngine) -> None:
+    edge = start()
+    assert ask(edge, "/health") == ("2 200", '{"status":"ok"}')
+    assert ask(edge, "/v1/models")[0] == "2 200"
+    assert ask(edge, "/metrics")[0] == "2 404"
+    assert ask(edge, "/v1/../metrics", "--path-as-is")[0] == "2 404"
+    assert ask(edge, "/v1/models", key="sk-of-nobody")[0] == "2 401"
+    assert ask(edge, "/v1/models", "-H", "Host: evil.example")[0] == "2 421"
+    assert len(engine.heads) == 1
+
+
+@pytest.mark.parametrize(("size", "status"), [(100, "2 200"), (15 << 20, "2 200"), (17 << 20, "")])
+def test_a_body_of_the_default_limit_is_routed(
+    start: Start, engine: ScriptedEngine, tmp_path: Path, size: int, status: str
+) -> None:
+    edge = start()
+    file = tmp_path / "body.json"
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "x" * size}], "model": "model"}
+    file.write_text(json.dumps(body))
+    seen = ask(edge, CHAT, "--data-binary", f"@{file}")[0]
+    # curl goes on sending, so that it may find the end of the stream before the answer.
+    assert seen == status or (not status and seen in ("2 413", "0 000"))
+    assert [request == body for request in engine.requests] == ([True] if status else [])
+
+
+def test_events_arrive_one_by_one(start: Start) -> None:
+    command = curl(start(), CHAT, "-d", '{"model": "model", "stream": true}')
+    moments = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(b"data: {"):
+                moments.append(time.monotonic())
+    gaps = [later - earlier for earlier, later in pairwise(moments)]
+    assert len(moments) == len(EVENTS)
+    assert min(gaps) > 0.025, gaps
+    assert max(gaps) < 0.095, gaps

@@ -1,0 +1,165 @@
+"""The module vllm_edge: HAProxy judges before a file is replaced, no secret is shown, and a second run is quiet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+
+from fakes import edge_cases
+from fakes.running_edge import HASH, haproxy
+from project_files import load_module
+from vllm_spark.edge import authority, config, steps
+from vllm_spark.edge.config import EdgeFiles
+
+NOW = datetime.now(UTC)
+Install = Callable[..., dict[str, Any]]
+
+
+class Host:
+    """A host below a folder: files are real, systemd and the account are not."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.systemctl: list[str] = []
+        self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
+        self.must = spark_edge.must
+        for name in ("CONFIG", "KEYS", "CERTIFICATE", "UNIT_FILE", "ADMIN_SOCKET"):
+            value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
+            monkeypatch.setattr(spark_edge, name, value)
+        monkeypatch.setattr(spark_edge, "FOLDER", str(folder))
+        monkeypatch.setattr(spark_edge, "PROGRAM", haproxy())
+        monkeypatch.setattr(spark_edge, "has_account", lambda: True)
+        monkeypatch.setattr(spark_edge, "ensure_account", lambda: None)
+        monkeypatch.setattr(spark_edge, "ensure_folder", lambda: None)
+        monkeypatch.setattr(spark_edge, "unit_state", lambda: self.unit)
+        monkeypatch.setattr(spark_edge, "must", self.run)
+        monkeypatch.setattr(spark_edge, "read_keys", self.bound(spark_edge.read_keys))
+        monkeypatch.setattr(spark_edge, "write_keys", self.bound(spark_edge.write_keys))
+        monkeypatch.setattr(spark_edge, "apply_keys", lambda _: True)
+
+    def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of the keys on the file of this host."""
+        return lambda *args: function(*args, path=str(self.folder / "keys.map"))
+
+    def run(self, *argv: str) -> str:
+        if argv[0] != "systemctl":
+            return self.must(*argv)
+        self.systemctl.append(" ".join(argv[1:]))
+        if argv[1] in ("start", "restart", "reload"):
+            self.unit = {"ActiveState": "active", "UnitFileState": "enabled"}
+        return ""
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def install(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Install:
+    """Run the module with the configuration of a spec, and return its result."""
+    module = load_module("vllm_edge")
+    monkeypatch.setattr(module, "CANDIDATE", str(host.folder / ".candidate"))
+
+    def _install(check: bool = False, **args: Any) -> dict[str, Any]:
+        with (
+            patch_module_args({**args, "_ansible_check_mode": check, "_ansible_diff": True}),
+            pytest.raises(SystemExit),
+        ):
+            module.main()
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    return _install
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> dict[str, Any]:
+    files = EdgeFiles(
+        keys=str(tmp_path / "keys.map"),
+        certificate=str(tmp_path / "tls.pem"),
+        admin_socket=str(tmp_path / "admin.sock"),
+    )
+    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False})
+    pair = authority.new_certificate(authority.new_authority(NOW), ["spark1"], NOW)
+    return {
+        "config": config.config(spec, "127.0.0.1", replace(files)),
+        "unit": steps.unit_file(),
+        "certificate": pair.certificate,
+        "private_key": pair.private_key,
+        "first_key": HASH,
+        "first_name": "owner",
+    }
+
+
+def test_a_first_run_places_everything_and_a_second_nothing(
+    host: Host, install: Install, wanted: dict[str, Any]
+) -> None:
+    first = install(**wanted)
+    assert first["changed"]
+    assert host.systemctl == ["daemon-reload", "enable vllm-edge.service", "start vllm-edge.service"]
+    assert {file.name for file in host.folder.iterdir()} == {"haproxy.cfg", "keys.map", "tls.pem", "vllm-edge.service"}
+    assert (host.folder / "tls.pem").stat().st_mode & 0o777 == 0o640
+    assert spark_edge.read_keys() == {HASH: "owner"}
+    host.systemctl.clear()
+    again = {key: wanted[key] for key in ("config", "unit")}
+    second = install(**again)
+    assert (second["changed"], second["steps"], host.systemctl) == (False, [], [])
+
+
+def test_no_output_shows_the_private_key(install: Install, wanted: dict[str, Any]) -> None:
+    for check in (True, False):
+        result = install(check, **wanted)
+        assert "PRIVATE KEY" not in json.dumps({**result, "invocation": None})
+        assert any("its content is secret" in part.get("prepared", "") for part in result["diff"])
+
+
+def test_check_mode_places_nothing(host: Host, install: Install, wanted: dict[str, Any]) -> None:
+    predicted = install(True, **wanted)
+    assert predicted["changed"]
+    assert list(host.folder.iterdir()) == []
+    assert host.systemctl == []
+
+
+def test_a_changed_configuration_is_a_reload(host: Host, install: Install, wanted: dict[str, Any]) -> None:
+    install(**wanted)
+    host.systemctl.clear()
+    changed = install(config=wanted["config"].replace("maxconn 512", "maxconn 600"), unit=wanted["unit"])
+    assert changed["steps"] == [spark_edge.CONFIG, "systemctl reload vllm-edge.service"]
+    assert host.systemctl == ["reload vllm-edge.service"]
+    host.systemctl.clear()
+    install(config=wanted["config"], unit=wanted["unit"] + "# changed\n")
+    assert host.systemctl == ["daemon-reload", "restart vllm-edge.service"]
+
+
+def test_a_configuration_that_haproxy_refuses_replaces_nothing(
+    host: Host, install: Install, wanted: dict[str, Any]
+) -> None:
+    install(**wanted)
+    host.systemctl.clear()
+    failed = install(config=wanted["config"] + "  nonsense\n", unit=wanted["unit"])
+    assert "unknown keyword 'nonsense'" in failed["msg"]
+    assert "See docs/runbooks/edge-unit.md" in failed["msg"]
+    assert Path(spark_edge.CONFIG).read_text() == wanted["config"]
+    assert host.systemctl == []
+    assert not (host.folder / ".candidate").exists()
+
+
+def test_an_opened_site_stops_the_edge_and_keeps_its_files(
+    host: Host, install: Install, wanted: dict[str, Any]
+) -> None:
+    install(**wanted)
+    host.systemctl.clear()
+    assert install(state="stopped")["changed"]
+    assert host.systemctl == ["disable --now vllm-edge.service"]
+    host.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
+    assert not install(state="stopped")["changed"]
+    assert spark_edge.read_keys() == {HASH: "owner"}

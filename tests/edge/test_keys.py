@@ -1,0 +1,57 @@
+"""Keys added and revoked in a running HAProxy by the code of the module vllm_edge_key."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+from test_streams import arrivals, open_stream
+
+from conftest import EVENTS, Start
+from fakes.running_edge import HASH
+from vllm_spark.edge import persons
+
+
+def test_a_key_is_added_and_revoked_at_once_and_survives_a_reload(start: Start) -> None:
+    edge = start()
+    key = persons.new_key()
+    keys, admin = edge.files.keys, edge.files.admin_socket
+    stream = open_stream(edge)
+
+    def set_keys(wanted: dict[str, str]) -> float:
+        began = time.monotonic()
+        spark_edge.write_keys(wanted, keys)
+        assert spark_edge.apply_keys(wanted, keys, admin)
+        return time.monotonic() - began
+
+    assert edge.ask("GET", "/v1/models", key=key).status == 401
+    assert set_keys({HASH: "ada", persons.key_hash(key): "bob"}) < 1
+    assert edge.ask("GET", "/v1/models", key=key).status == 200
+    assert set_keys({persons.key_hash(key): "bob"}) < 1
+    assert edge.ask("GET", "/v1/models").status == 401
+    # Ada's stream was open before.
+    assert len(arrivals(stream)) == len(EVENTS)
+    edge.reload()
+    time.sleep(1)
+    assert [edge.ask("GET", "/v1/models", key=one).status for one in (key, "sk-of-ada")] == [200, 401]
+    assert spark_edge.read_keys(keys) == {persons.key_hash(key): "bob"}
+    assert key not in Path(keys).read_text()
+
+
+def test_an_edge_that_does_not_run_reads_the_file_later(tmp_path: Path) -> None:
+    keys = str(tmp_path / "keys.map")
+    spark_edge.write_keys({HASH: "ada"}, keys)
+    assert not spark_edge.apply_keys({HASH: "ada"}, keys, str(tmp_path / "admin.sock"))
+    assert spark_edge.read_keys(keys) == {HASH: "ada"}
+
+
+def test_a_map_that_does_not_follow_is_an_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    edge = start()
+    ask = spark_edge.ask_admin
+    monkeypatch.setattr(
+        spark_edge, "ask_admin", lambda command, socket: "" if command[:3] == "add" else ask(command, socket)
+    )
+    with pytest.raises(spark_edge.EdgeError, match="HAProxy has the keys of"):
+        spark_edge.apply_keys({HASH: "ada", "5" * 64: "eve"}, edge.files.keys, edge.files.admin_socket)

@@ -1,0 +1,197 @@
+"""A real HAProxy on the loopback device with the configuration of a spec, and scripted engines on unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+from fakes.scripted_engine import ScriptedEngine
+from loopback import ADDRESS, free_port
+from vllm_spark.edge import authority, config
+from vllm_spark.edge.config import EdgeFiles
+from vllm_spark.inventory import edge
+from vllm_spark.inventory.spec import Spec
+
+KEY = "sk-of-ada"
+HASH = hashlib.sha256(KEY.encode()).hexdigest()
+
+
+def haproxy() -> str:
+    """Return the path of HAProxy. A missing one is an error: nothing else judges the configuration."""
+    found = os.environ.get("HAPROXY") or shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert found, "no HAProxy in PATH — expected: HAProxy 2.6 or later. Fix: tests/edge/install"
+    return found
+
+
+def check(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Return the verdict of `haproxy -c` about a configuration."""
+    file = folder / "haproxy.cfg"
+    file.write_text(text, encoding="utf-8")
+    return subprocess.run([haproxy(), "-c", "-f", str(file)], capture_output=True, text=True, check=False)
+
+
+class Engines:
+    """Scripted engines in a thread with a loop of its own, on the sockets of their deployments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def start(self, deployment: str, engine: ScriptedEngine) -> None:
+        path = self.folder / deployment / "api.sock"
+        path.parent.mkdir(exist_ok=True)
+        asyncio.run_coroutine_threadsafe(engine.start_unix(str(path)), self.loop).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._cancel(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def _cancel(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+@dataclass
+class Answer:
+    """A response: status, headers with lower-case names, and the body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of the shape of OpenAI's API."""
+        assert self.headers["content-type"] == "application/json"
+        error: dict[str, Any] = json.loads(self.body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+
+@dataclass
+class RunningEdge:
+    """HAProxy with the configuration of a spec, with its files in a folder."""
+
+    spec: Spec
+    folder: Path
+    keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
+
+    def __post_init__(self) -> None:
+        self.port = free_port()
+        self.files = EdgeFiles(
+            config=str(self.folder / "haproxy.cfg"),
+            keys=str(self.folder / "keys.map"),
+            certificate=str(self.folder / "tls.pem"),
+            admin_socket=str(self.folder / "admin.sock"),
+            sockets=str(self.folder / "run"),
+            log=str(self.folder / "log"),
+        )
+        Path(self.files.sockets).mkdir()
+        self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.log.bind(self.files.log)
+        self.log.settimeout(5)
+        Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
+        backends = tuple(replace(backend, bind=ADDRESS, port=self.port) for backend in self.spec.backends)
+        self.spec = replace(self.spec, backends=backends)
+
+    def start(self) -> None:
+        if self.spec.edge.tls != edge.OFF:
+            self._certify()
+        self.text = config.config(self.spec, ADDRESS, self.files)
+        Path(self.files.config).write_text(self.text, encoding="utf-8")
+        self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
+        self._await_listener()
+
+    def _certify(self) -> None:
+        """Make an authority and a certificate, as the controller does."""
+        now = datetime.now(UTC)
+        site = authority.new_authority(now)
+        pair = authority.new_certificate(site, list(config.names(self.spec, ADDRESS)), now)
+        (self.folder / "ca.crt").write_text(site.certificate)
+        Path(self.files.certificate).write_text(pair.certificate + pair.private_key)
+
+    def wait_for(self, backend: str, status: str) -> None:
+        """Wait until HAProxy's check has found that an engine is UP or DOWN."""
+        deadline = time.monotonic() + 10
+        while f",{status}," not in (state := self._state(backend)):
+            assert time.monotonic() < deadline, state
+            time.sleep(0.05)
+
+    def _state(self, backend: str) -> str:
+        lines = self.admin("show stat").splitlines()
+        return next((line for line in lines if line.startswith(f"{backend},engine,")), "")
+
+    def reload(self) -> None:
+        """Reload as the unit does."""
+        self.process.send_signal(signal.SIGUSR2)
+
+    def _await_listener(self) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex((ADDRESS, self.port)) == 0 and Path(self.files.admin_socket).exists():
+                    return
+            assert self.process.poll() is None, self.process.communicate()[1].decode()
+            time.sleep(0.02)
+        raise AssertionError("the edge does not listen")
+
+    def connect(self, timeout: float = 10) -> HTTPConnection:
+        """Return a connection that trusts the certificate of the folder."""
+        if self.spec.edge.tls == "off":
+            return HTTPConnection(ADDRESS, self.port, timeout=timeout)
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        return HTTPSConnection(ADDRESS, self.port, timeout=timeout, context=context)
+
+    def ask(
+        self, method: str, path: str, body: object = None, key: str | None = KEY, headers: Mapping[str, str] = {}
+    ) -> Answer:
+        """Return the answer to one request on a connection of its own."""
+        connection = self.connect()
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        sent = {**({"Authorization": f"Bearer {key}"} if key else {}), **headers}
+        try:
+            connection.request(method, path, content, sent)
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, names, response.read())
+        finally:
+            connection.close()
+
+    def admin(self, command: str) -> str:
+        """Return the answer of HAProxy's runtime API."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.files.admin_socket)
+            client.sendall(f"{command}\n".encode())
+            return b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self.log.close()

@@ -1,0 +1,98 @@
+"""The action vllm_edge: what it sends to the host, once, and what it shows the operator, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible import constants
+
+from fakes import edge_cases
+from fakes.fake_ansible import FakeRun
+from vllm_spark.edge import persons, store
+
+NOTHING = {"program": True, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}}
+RESULT = {"steps": ["files"], "changed": True}
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monkeypatch.setattr(constants.config, "get_config_value", lambda _: str(folder))
+    return folder
+
+
+def run(facts: dict[str, Any], settings: dict[str, Any] | None = None, host: str = "spark1", **more: Any) -> FakeRun:
+    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False, **(settings or {})})
+    hostvars = {
+        "spark_precheck_resolved": {"spec": spec.to_json()},
+        "spark_precheck_box": {"facts": {"edge": facts}},
+        "ansible_host": "192.168.1.20",
+        "spark_lock_verb": "deploy",
+    }
+    return FakeRun(host=host, hostvars={host: hostvars}, modules={"vllm_edge": RESULT}, **more)
+
+
+def arguments(tmp_path: Path) -> dict[str, Any]:
+    return {"authority": str(tmp_path / "edge"), "new_authority": False}
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_a_first_deploy_sends_everything_and_shows_one_key(tmp_path: Path) -> None:
+    first, second = run(NOTHING), run(NOTHING)
+    for each in (first, second):
+        each.act("vllm_edge", **arguments(tmp_path))
+    ((module, sent),) = first.calls
+    assert module == "vllm_edge"
+    assert "BEGIN CERTIFICATE" in sent["certificate"]
+    assert "BEGIN PRIVATE KEY" in sent["private_key"]
+    shown = first.lines[-1].rpartition("VLLM_KEY=")[2]
+    assert first.lines[-1] == f"spark1  your key, shown only now: export VLLM_KEY={shown}"
+    assert (sent["first_key"], sent["first_name"]) == (persons.key_hash(shown), persons.OWNER)
+    assert shown not in str(sent)
+    assert "PRIVATE" not in "".join(first.lines)
+    # The other Sparks of the run get the same key.
+    assert second.calls[0][1]["first_key"] == sent["first_key"]
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_check_mode_makes_no_authority_and_no_key(tmp_path: Path) -> None:
+    checked = run(NOTHING, check_mode=True)
+    checked.act("vllm_edge", **arguments(tmp_path))
+    assert not (tmp_path / "edge").exists()
+    ((_, sent),) = checked.calls
+    assert set(sent) == {"config", "unit"}
+    assert checked.lines == [
+        "spark1  the edge would be installed: https on 0.0.0.0:8000",
+        "spark1  the edge would be given a new certificate: there is none",
+    ]
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_a_host_with_a_foreign_certificate_needs_the_authority(tmp_path: Path) -> None:
+    refused = run({**NOTHING, "certificate": "-----BEGIN CERTIFICATE-----"})
+    with pytest.raises(Exception, match="has no authority"):
+        refused.act("vllm_edge", **arguments(tmp_path))
+    assert refused.calls == []
+    refused.act("vllm_edge", **{**arguments(tmp_path), "new_authority": True})
+    assert store.read(tmp_path / "edge") is not None
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_an_edge_as_planned_is_not_asked(tmp_path: Path) -> None:
+    from test_edge_steps import as_planned, closed  # noqa: PLC0415
+
+    spec = closed(tls="off")
+    quiet = run({})
+    quiet.hostvars["spark1"]["spark_precheck_resolved"] = {"spec": spec.to_json()}
+    quiet.hostvars["spark1"]["spark_precheck_box"] = {"facts": {"edge": as_planned(spec)}}
+    quiet.act("vllm_edge", **arguments(tmp_path))
+    assert (quiet.calls, quiet.lines) == ([], [])
+
+
+def test_an_open_site_only_stops_it() -> None:
+    stopped = run(NOTHING)
+    stopped.act("vllm_edge", state="stopped")
+    assert stopped.calls == [("vllm_edge", {"state": "stopped"})]

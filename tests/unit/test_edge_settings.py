@@ -1,0 +1,112 @@
+"""`vllm_edge`: one boolean is enough, every fault is named, and an open site keeps its server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.inventory import deployment, edge
+from vllm_spark.inventory.edge import EdgeLimits, EdgeSettings
+from vllm_spark.inventory.spec import Spec
+
+
+def faults(document: object) -> list[str]:
+    with pytest.raises(RefusedError) as refused:
+        edge.parse(document)
+    assert {refusal.id for refusal in refused.value.refusals} == {"bad-edge"}
+    assert all("Fix: correct vllm_edge" in str(refusal) for refusal in refused.value.refusals)
+    return [f"{refusal.what} — expected: {refusal.expected}" for refusal in refused.value.refusals]
+
+
+def test_without_the_variable_the_server_is_open() -> None:
+    assert edge.parse({}) == EdgeSettings(open=True)
+
+
+def test_one_boolean_closes_it_with_good_defaults() -> None:
+    closed = edge.parse({"open": False})
+    assert not closed.open
+    assert closed.tls == edge.OWN_CA
+    assert closed.scheme == "https"
+    assert closed.allow_from == edge.PRIVATE_NETWORKS
+    assert closed.metrics_from == ()
+    assert closed.limits == EdgeLimits()
+
+
+def test_every_key_is_read() -> None:
+    settings = edge.parse({
+        "open": False,
+        "names": ["Models.Home"],
+        "allow_from": ["192.168.1.7", "10.0.0.0/255.0.0.0"],
+        "tls": "files",
+        "certificate": "/tls/chain.pem",
+        "private_key": "/tls/key.pem",
+        "limits": {"streams": 64},
+        "metrics_from": ["::1"],
+        "metrics_port": 9100,
+    })  # fmt: skip
+    assert settings == EdgeSettings(
+        open=False,
+        names=("models.home",),
+        allow_from=("192.168.1.7/32", "10.0.0.0/8"),
+        tls="files",
+        certificate="/tls/chain.pem",
+        private_key="/tls/key.pem",
+        limits=EdgeLimits(streams=64),
+        metrics_from=("::1/128",),
+        metrics_port=9100,
+    )
+
+
+# Document -> the start of each fault.
+REFUSED: list[tuple[object, list[str]]] = [
+    ([], ["vllm_edge: [] — expected: a map"]),
+    ("closed", ['vllm_edge: "closed" — expected: a map']),
+    ({"names": []}, ["vllm_edge: missing key open"]),
+    ({"open": "no"}, ['vllm_edge.open: "no" — expected: true or false']),
+    ({"open": False, "port": 1}, ["vllm_edge: unknown key port"]),
+    ({"open": False, "names": ["https://a"]}, ['vllm_edge.names[0]: "https://a" — expected: a host name']),
+    ({"open": False, "names": ["a b"]}, ['vllm_edge.names[0]: "a b"']),
+    ({"open": False, "names": ["a\n"]}, ['vllm_edge.names[0]: "a\\n"']),
+    ({"open": False, "allow_from": []}, ["vllm_edge.allow_from: [] — expected: at least 1 entry"]),
+    (
+        {"open": False, "allow_from": ["10.0.0.1/8", "any", "fe80::1%eth0"]},
+        [
+            'vllm_edge.allow_from[0]: "10.0.0.1/8": it has bits of a host',
+            'vllm_edge.allow_from[1]: "any": not a network',
+            'vllm_edge.allow_from[2]: "fe80::1%eth0": it has a zone',
+        ],
+    ),
+    ({"open": False, "tls": "acme"}, ['vllm_edge.tls: "acme" — expected: one of own-ca, files, off']),
+    (
+        {"open": False, "tls": "files", "certificate": "a.pem"},
+        ["vllm_edge.tls: files, and no vllm_edge.private_key"],
+    ),
+    ({"open": False, "certificate": "a.pem"}, ["vllm_edge.certificate: a.pem, and tls is not files"]),
+    ({"open": False, "limits": {"streams": 0}}, ["vllm_edge.limits.streams: 0 — expected: at least 1"]),
+    ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
+    ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
+    ({1: 2}, ["vllm_edge: key 1 is a number"]),
+]
+
+
+@pytest.mark.parametrize(("document", "starts"), REFUSED)
+def test_a_fault_is_named_with_its_place(document: object, starts: list[str]) -> None:
+    found = faults(document)
+    assert len(found) == len(starts)
+    assert all(fault.startswith(start) for fault, start in zip(found, starts, strict=True)), found
+
+
+def test_a_spec_carries_the_settings_as_json(resolve: Callable[..., Spec]) -> None:
+    spec = resolve()
+    assert spec.edge == edge.OPEN
+    document: dict[str, Any] = json.loads(json.dumps(spec.to_json()))
+    assert Spec.from_json(document) == spec
+
+
+def test_no_deployment_has_the_name_of_the_edges_folder() -> None:
+    with pytest.raises(RefusedError, match="deployment edge: name: edge — expected: another name"):
+        deployment.parse([{"name": "edge", "recipe": "everything", "hosts": ["spark1"]}])

@@ -1,0 +1,142 @@
+"""What a deploy does about an edge: nothing if it is as planned, and no more than what differs."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fakes import edge_cases
+from vllm_spark.core import host_layout
+from vllm_spark.edge import authority, config, steps
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.lifecycle import switch
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ADDRESS = "192.168.1.20"
+SITE = authority.new_authority(NOW)
+
+
+def closed(**more: Any) -> Spec:
+    return edge_cases.resolved([edge_cases.DEMO, edge_cases.OTHER], {"open": False, **more})
+
+
+def placed(text: str, mode: str) -> list[str]:
+    return [hashlib.sha256(text.encode()).hexdigest(), mode]
+
+
+def as_planned(spec: Spec) -> dict[str, Any]:
+    """Return the facts of a host whose edge is as planned."""
+    names = list(config.names(spec, ADDRESS))
+    return {
+        "program": True,
+        "account": True,
+        "files": {
+            host_layout.EDGE_CONFIG: placed(config.config(spec, ADDRESS), "0640"),
+            host_layout.EDGE_UNIT_FILE: placed(steps.unit_file(), "0644"),
+        },
+        "certificate": authority.new_certificate(SITE, names, NOW).certificate,
+        "keys": ["ada"],
+        "unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"},
+    }
+
+
+def planned(spec: Spec, facts: dict[str, Any], now: datetime = NOW) -> steps.EdgeSteps:
+    return steps.steps(spec, {"edge": facts}, ADDRESS, SITE.certificate, now)  # type: ignore[typeddict-item]
+
+
+def test_an_edge_as_planned_needs_nothing() -> None:
+    spec = closed()
+    found = planned(spec, as_planned(spec))
+    assert found.settled
+    assert steps.lines(found, spec, acts=True) == []
+
+
+# Change of the facts -> (differs, renewal starts with, first key).
+CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
+    "nothing is there": (
+        {"program": False, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}},
+        True,
+        "there is none",
+        True,
+    ),
+    "another configuration": ({"files": {}}, True, "", False),
+    "no account": ({"account": False}, True, "", False),
+    "it does not run": ({"unit": {"ActiveState": "failed", "UnitFileState": "enabled"}}, True, "", False),
+    "not enabled": ({"unit": {"ActiveState": "active", "UnitFileState": "disabled"}}, True, "", False),
+    "systemd has an old unit": (
+        {"unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "yes"}},
+        True,
+        "",
+        False,
+    ),
+    "nobody has a key": ({"keys": []}, False, "", True),
+    "a foreign certificate": (
+        {"certificate": authority.new_certificate(authority.new_authority(NOW), ["x"], NOW).certificate},
+        False,
+        "the certificate is not of",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_only_what_differs_changes(name: str) -> None:
+    change, differs, renewal, first_key = CHANGES[name]
+    spec = closed()
+    found = planned(spec, {**as_planned(spec), **change})
+    assert (found.differs, found.first_key, found.settled) == (differs, first_key, False)
+    assert found.renewal.startswith(renewal)
+    assert bool(found.renewal) == bool(renewal)
+
+
+def test_a_certificate_is_renewed_before_its_end() -> None:
+    spec = closed()
+    later = planned(spec, as_planned(spec), NOW + timedelta(days=authority.CERTIFICATE_DAYS - 10))
+    assert steps.lines(later, spec, acts=False) == [f"the edge would be given a new certificate: {later.renewal}"]
+
+
+def test_without_tls_there_is_no_certificate() -> None:
+    spec = closed(tls="off")
+    assert planned(spec, {**as_planned(spec), "certificate": ""}).settled
+
+
+def test_own_files_are_placed_when_they_change() -> None:
+    own = {"tls": "files", "certificate": "chain.pem", "private_key": "key.pem"}
+    spec = closed(**own)
+    facts = as_planned(spec)
+    same = steps.steps(spec, {"edge": facts}, ADDRESS, facts["certificate"], NOW)  # type: ignore[typeddict-item]
+    assert same.settled
+    assert planned(spec, facts).renewal == "vllm_edge.certificate has changed"
+
+
+@pytest.mark.parametrize(
+    ("is_open", "holder", "state"),
+    [
+        (True, None, ""),
+        (True, {"unit": "vllm@demo.service"}, ""),
+        (True, {"unit": "vllm-edge.service"}, "absent"),
+        (False, {"unit": "vllm-edge.service"}, "present"),
+        (False, None, "present"),
+    ],
+)
+def test_nothing_is_done_about_an_edge_that_is_open_and_not_there(
+    is_open: bool, holder: dict[str, str] | None, state: str
+) -> None:
+    spec = edge_cases.resolved([edge_cases.DEMO], {"open": is_open})
+    assert steps.state(spec, {"ports": {"8000": holder}}) == state  # type: ignore[dict-item]
+
+
+def test_a_worker_without_a_head_of_its_own_has_no_edge() -> None:
+    far = {**edge_cases.PAIR, "hosts": ["spark2", "spark1"]}
+    assert steps.state(edge_cases.resolved([far], {"open": False}), {}) == ""
+
+
+def test_a_switch_does_not_open_or_close_a_site() -> None:
+    plan = {"stop_units": [], "edge": "present", "edge_runs": False}
+    (refusal,) = switch.refusals([edge_cases.DEMO], {"spark1": plan}, ["spark1"])
+    assert refusal.id == "switch-edge"
+    assert "ansible-playbook deploy.yml -l spark1" in refusal.fix
+    assert not list(switch.refusals([edge_cases.DEMO], {"spark1": {**plan, "edge_runs": True}}, ["spark1"]))
