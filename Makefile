@@ -35,8 +35,9 @@ $(READY): requirements.lock pyproject.toml
 	$(if $(BUNDLE),PYTHONPATH=src PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m vllm_spark.transfer.bundle_check \
 	'$(BUNDLE)' --signers '$(SIGNERS)' $(if $(UNSIGNED),--unsigned))
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --requirement requirements.lock
-	$(BIN)/pip install --quiet --no-deps --editable .
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements.lock
+	# The build uses the setuptools of requirements.lock, so that nothing is installed without a hash.
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@grep -q ANSIBLE_CONFIG $(BIN)/activate || printf 'export ANSIBLE_CONFIG=%q\n' '$(CURDIR)/ansible.cfg' >>$(BIN)/activate
 	touch $@
 
@@ -62,7 +63,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, an
 .PHONY: test
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser edge
 	$(MAKE) molecule
 
 .PHONY: lint
@@ -78,7 +79,7 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 
 .PHONY: unit
 unit: setup ## Run the tests of pure logic; one minute
-	pytest tests/unit
+	pytest --numprocesses auto tests/unit
 
 .PHONY: fuzz
 fuzz: setup ## Read 20,000 damaged recipes, inventories, lock files, records and replies; half an hour
@@ -105,6 +106,11 @@ browser: setup ## Look at a bench's report in headless Chromium, at three widths
 	tests/browser/install
 	pytest tests/browser
 
+.PHONY: edge
+edge: setup ## Test the edge by a real HAProxy and scripted engines; one minute
+	tests/edge/install
+	pytest tests/edge
+
 # Molecule relies on its state of an earlier run and would not start the sandbox, so the state is reset first. The
 # failures are printed last, because they are thousands of lines above the recap. The log is outside of Molecule's state,
 # which the end of the run removes.
@@ -116,7 +122,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle fabric factory faults images operators pairs recovery refusals remove rollback
+LONG := bench bundle edge fabric factory faults images operators pairs recovery refusals remove rollback
 
 .PHONY: molecule
 molecule: setup ## Run the scenarios except the long ones; half an hour
@@ -152,6 +158,11 @@ bench-client: setup ## Measure the error of the bench client against scripted st
 bench-others: sandbox-up ## Measure the decode of a real engine by the bench and by other tools, in one run
 	python tests/bench/others.py
 
+.PHONY: bench-edge
+bench-edge: setup ## Measure what the edge adds to a stream: time to the first event, events per second
+	tests/edge/install
+	python tests/bench/edge.py
+
 .PHONY: bench-doctor
 bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py
@@ -159,7 +170,8 @@ bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and 
 
 .PHONY: lock
 lock: setup ## Update requirements.lock from pyproject.toml
-	uv pip compile --quiet --python-version 3.11 --universal --extra dev pyproject.toml --output-file requirements.lock
+	$(BIN)/pip install --quiet uv==0.13.9
+	uv pip compile --quiet --generate-hashes --python-version 3.11 --universal --extra dev pyproject.toml --output-file requirements.lock
 
 .PHONY: clean
 clean: ## Remove the sandbox, the virtual environment and every cache

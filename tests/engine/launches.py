@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import hub_cache
 from vllm_spark.sizing import reference_spark
@@ -20,15 +22,17 @@ MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encodin
 
 
 def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a launch for each rank, as check_argv.py reads it. Pins that `lock` must still resolve are invented. The
-    refusals of the plan are not checked: a broken copy must reach the engine."""
+    """Return two launches for each rank, as check_argv.py reads them: of an open engine and of a closed one. Pins that
+    `lock` must still resolve are invented. The refusals of the plan are not checked: a broken copy must reach the
+    engine."""
     recipe = pinned(document)
     hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
     digest = f"sha256:{'0' * 64}"
     specs = {host: Spec(host, rank, placed, recipe, recipe_sha256="", digest=digest) for rank, host in enumerate(hosts)}
-    joined = ranks.join(specs, {host: {"fabric": reference_spark.fabric(host), "images": {}} for host in hosts})
-    return [_of_rank(joined[host]) for host in hosts]
+    facts = {host: {"fabric": reference_spark.fabric(host), "images": {}} for host in hosts}
+    closed = {host: replace(spec, edge=EdgeSettings(open=False)) for host, spec in specs.items()}
+    return [_of_rank(spec) for each in (specs, closed) for spec in ranks.join(each, facts).values()]
 
 
 def _of_rank(spec: Spec) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def _of_rank(spec: Spec) -> dict[str, Any]:
     secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
     hub = hub_cache.HUB_IN_CONTAINER
     return {
-        "id": f"{spec.recipe['name']} on {spec.host}",
+        "id": f"{spec.recipe['name']} on {spec.host}{'' if spec.edge.open else ', closed'}",
         # A shell starts Ray before the head's engine; the worker's container runs Ray alone.
         "argv": words[words.index("serve") :] if "serve" in words else None,
         "env": {**launch.environment(spec), **secrets},

@@ -38,8 +38,9 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, st
 
     def lay_out(patch: Path, version: str) -> dict[Path, str]:
         for change in changes_of(patch):
-            (tmp_path / change.path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(environments.sources(version) / change.path, tmp_path / change.path)
+            name = change.new or change.old
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(environments.sources(version) / name, tmp_path / name)
         return {file: file.read_text(encoding="utf-8") for file in tmp_path.rglob("*.py")}
 
     return lay_out
