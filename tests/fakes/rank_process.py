@@ -25,10 +25,14 @@ case "$0 $1 $2" in
 *" rm "*|*" stop "*) [ ! -e "$RANK_DIR/pid" ] || kill -9 "$(cat "$RANK_DIR/pid")" 2>/dev/null ;;
 esac
 """
-CONTAINER = 'echo $$ >"$RANK_DIR/pid"; cp "$RANK_DIR/run/demo/session.env" "$RANK_DIR/seen.env"; exec sleep 600'
+# The rename lets a test see the whole env file or none of it.
+CONTAINER = (
+    'echo $$ >"$RANK_DIR/pid"; cp "$RANK_DIR/run/demo/session.env" "$RANK_DIR/seen.new"; '
+    'mv "$RANK_DIR/seen.new" "$RANK_DIR/seen.env"; exec sleep 600'
+)
 
 
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for a condition. Fails the test if it does not become true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

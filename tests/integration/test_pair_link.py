@@ -243,6 +243,8 @@ def test_the_token_of_ray_is_the_same_on_both_and_is_never_sent(
     ranks: tuple[RankProcess, RankProcess], port: int, api: str, relay: Relay
 ) -> None:
     serving(ranks, port, api, BETWEEN)
+    # A supervisor serves as soon as it has started the process of its container, which copies its env file after that.
+    until(lambda: all(rank.container_env for rank in ranks))
     head_env, worker_env = (rank.container_env for rank in ranks)
     assert head_env == worker_env
     name, _, token = head_env.strip().partition("=")
