@@ -78,20 +78,16 @@ def write_json(file: Path, document: object, *, durable: bool = True) -> None:
     replace_file(file, json.dumps(document, indent=1, sort_keys=True) + "\n", durable=durable)
 
 
-def replace_file(file: Path, content: str | bytes, *, durable: bool = True, keep_owner: bool = False) -> None:
+def replace_file(file: Path, content: str | bytes, *, durable: bool = True) -> None:
     """Replace a file atomically: a reader sees the old or the new content, never a part.
 
     `durable` makes that true after a loss of power too: content and name are on the disk when this returns. The file
-    has mode 0644 and belongs to this process; `keep_owner` keeps both of an earlier file.
+    has mode 0644 and belongs to this process.
     """
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".vllm-spark-")
     try:
         with os.fdopen(handle, "wb") as opened:
             os.fchmod(handle, 0o644)
-            if keep_owner and file.exists():
-                status = file.stat()
-                os.fchown(handle, status.st_uid, status.st_gid)
-                os.fchmod(handle, stat.S_IMODE(status.st_mode))
             opened.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
             if durable:
                 opened.flush()
