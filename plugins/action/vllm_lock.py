@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import own_process
-from vllm_spark.node.pull.files import replace_file
+from vllm_spark.node.state_file import replace_file
 from vllm_spark_ansible.action import SparkAction
 
 

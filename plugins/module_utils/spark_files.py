@@ -17,12 +17,9 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    TEMPORARY,
-    mode_of,
-    write_file,
-)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import record_of
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import TEMPORARY, sync
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain.
@@ -111,8 +108,7 @@ def generation(folder: str, source: str) -> str:
         if source and os.path.isfile(os.path.join(source, name)):
             # With its modification time: a new one of the env file would restart the engine.
             shutil.copy2(os.path.join(source, name), fresh)
-            with open(os.path.join(fresh, name), "rb") as file:
-                os.fsync(file.fileno())
+            sync(os.path.join(fresh, name))
     return fresh
 
 

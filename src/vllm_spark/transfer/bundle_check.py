@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.node.pull.files import replace_file
+from vllm_spark.node.state_file import replace_file
 from vllm_spark.transfer import bundle_files, bundle_key, bundle_signature
 from vllm_spark.transfer.bundle_files import CONTENTS, LIST, SIGNATURE, FileList, Log
 from vllm_spark.transfer.bundle_key import SigningKey

@@ -33,7 +33,8 @@ def programs() -> dict[str, str]:
 
     They form a package of their own, so that an installed toolkit on the host does not shadow them.
     """
-    files = [paths.NODE / "unix_http.py", *sorted((paths.NODE / "pull").glob("*.py"))]
+    shared = (paths.NODE / "state_file.py", paths.NODE / "unix_http.py")
+    files = [*shared, *sorted((paths.NODE / "pull").glob("*.py"))]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
         **{f"vllm_spark/node/{file.relative_to(paths.NODE)}": file.read_text(encoding="utf-8") for file in files},

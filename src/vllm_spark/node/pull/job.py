@@ -41,7 +41,7 @@ REASONS: dict[type[Exception], str] = {
 
 
 class JobError(Exception):
-    """A job that cannot continue. `reason` is the id of a Reason in transfer/jobs.py."""
+    """A job that cannot continue. `reason` is a key of REASONS in transfer/jobs.py."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
