@@ -66,7 +66,7 @@ def request(hub: Path, port: int, files: Files = FILES, **more: Any) -> dict[str
     """Return a request of fetch-peer or serve-files for a model with these files."""
     ref = {"folder": FOLDER, "commit": COMMIT, "repository": REPOSITORY, "manifest": manifest_of(files).sha256}
     models = {"hub": str(hub), "sources": [ref]}
-    return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 2, "streams": 4, **more}
+    return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 60, "streams": 4, **more}
 
 
 def fetch(hub: Path, port: int, stop: Event | None = None, **more: Any) -> dict[str, float]:

@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from fakes.scripted_engine import ScriptedEngine
-from loopback import ADDRESS, free_port
+from loopback import ADDRESS, held_port
 from vllm_spark.edge import authority, config
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.spec import Spec
+from waiting import LIMIT_S, until
 
 KEY = "sk-of-ada"
 HASH = hashlib.sha256(KEY.encode()).hexdigest()
@@ -98,7 +98,7 @@ class RunningEdge:
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
 
     def __post_init__(self) -> None:
-        self.port = free_port()
+        self.port = held_port()
         self.files = EdgeFiles(
             config=str(self.folder / "haproxy.cfg"),
             keys=str(self.folder / "keys.map"),
@@ -110,7 +110,7 @@ class RunningEdge:
         Path(self.files.sockets).mkdir()
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
-        self.log.settimeout(5)
+        self.log.settimeout(LIMIT_S)
         Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
         backends = tuple(replace(backend, bind=ADDRESS, port=self.port) for backend in self.spec.backends)
         self.spec = replace(self.spec, backends=backends)
@@ -121,7 +121,11 @@ class RunningEdge:
         self.text = config.config(self.spec, ADDRESS, self.files)
         Path(self.files.config).write_text(self.text, encoding="utf-8")
         self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
-        self._await_listener()
+        try:
+            self._await_listener()
+        except BaseException:
+            self.close()
+            raise
 
     def _certify(self) -> None:
         """Make an authority and a certificate, as the controller does."""
@@ -133,35 +137,38 @@ class RunningEdge:
 
     def wait_for(self, backend: str, status: str) -> None:
         """Wait until HAProxy's check has found that an engine is UP or DOWN."""
-        deadline = time.monotonic() + 10
-        while f",{status}," not in (state := self._state(backend)):
-            assert time.monotonic() < deadline, state
-            time.sleep(0.05)
+        until(lambda: f",{status}," in self._state(backend))
 
     def _state(self, backend: str) -> str:
         lines = self.admin("show stat").splitlines()
         return next((line for line in lines if line.startswith(f"{backend},engine,")), "")
 
     def reload(self) -> None:
-        """Reload as the unit does."""
+        """Reload as the unit does. Returns at once: `worker` then becomes another one."""
         self.process.send_signal(signal.SIGUSR2)
 
-    def _await_listener(self) -> None:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex((ADDRESS, self.port)) == 0 and Path(self.files.admin_socket).exists():
-                    return
-            assert self.process.poll() is None, self.process.communicate()[1].decode()
-            time.sleep(0.02)
-        raise AssertionError("the edge does not listen")
+    def worker(self) -> str:
+        """Return the process id of the worker that answers the runtime API, empty while none does."""
+        try:
+            lines = self.admin("show info").splitlines()
+        except OSError:
+            return ""
+        return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
 
-    def connect(self, timeout: float = 10) -> HTTPConnection:
+    def _await_listener(self) -> None:
+        def listens() -> bool:
+            assert self.process.poll() is None, self.process.communicate()[1].decode()
+            with socket.socket() as probe:
+                return probe.connect_ex((ADDRESS, self.port)) == 0 and bool(self.worker())
+
+        until(listens)
+
+    def connect(self) -> HTTPConnection:
         """Return a connection that trusts the certificate of the folder."""
         if self.spec.edge.tls == "off":
-            return HTTPConnection(ADDRESS, self.port, timeout=timeout)
+            return HTTPConnection(ADDRESS, self.port, timeout=LIMIT_S)
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return HTTPSConnection(ADDRESS, self.port, timeout=timeout, context=context)
+        return HTTPSConnection(ADDRESS, self.port, timeout=LIMIT_S, context=context)
 
     def ask(
         self, method: str, path: str, body: object = None, key: str | None = KEY, headers: Mapping[str, str] = {}
@@ -188,7 +195,7 @@ class RunningEdge:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(10)
+            self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

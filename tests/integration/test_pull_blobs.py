@@ -22,6 +22,7 @@ from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.blob_upload import Uploads
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
+from waiting import LIMIT_S
 
 ARM = ("linux/arm64",)
 TOKEN = "one-time"
@@ -41,7 +42,7 @@ def served(cache: BlobCache, token: str = "") -> Iterator[str]:
 def get(url: str, token: str = "") -> bytes:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310  a test's own loopback address
-    with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as response:  # noqa: S310
         return bytes(response.read())
 
 
@@ -113,7 +114,7 @@ def test_a_stored_blob_is_served_from_any_byte(tmp_path: Path, byte_range: str, 
     cache.create()
     digest = cache.store(content)
     with served(cache) as url:
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=LIMIT_S)
         connection.request("GET", f"/v2/a/blobs/{digest}", headers={"Range": byte_range} if byte_range else {})
         response = connection.getresponse()
         body = response.read()
@@ -205,7 +206,7 @@ def test_a_server_has_only_the_repositories_of_its_run(tmp_path: Path, image: Im
 def call(url: str, method: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
     request = urllib.request.Request(url, body, method=method)  # noqa: S310  a test's own loopback address
     try:
-        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as response:  # noqa: S310
             return response.status, dict(response.headers)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers)
@@ -254,7 +255,7 @@ def test_a_tls_handshake_gets_a_reply_that_begins_with_http(tmp_path: Path) -> N
         served(BlobCache(tmp_path)) as url,
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as tls,
     ):
-        tls.settimeout(5)
+        tls.settimeout(LIMIT_S)
         tls.sendall(b"\x16\x03\x01\x02\x00\x01" + os.urandom(500))
         assert tls.recv(100).startswith(b"HTTP/1.1 400 ")
 

@@ -79,8 +79,10 @@ def test_only_a_damaged_file_is_fetched_again(hub: Hub, model: Source, damage: s
     elif damage == "truncated":
         os.truncate(path, 10)
     else:
-        content = path.read_bytes()
+        content, before = path.read_bytes(), path.stat()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        # The clock of the file system moves in steps of some milliseconds, and the file may have been written in this.
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert ensure(model)[1]
     assert fetched(hub) == {BIG}
     assert snapshot_files(model.hub) == FILES

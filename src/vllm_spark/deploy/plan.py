@@ -226,5 +226,6 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     if spec.backends:
         lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
     if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
-        lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
+        port = spec.deployment.port
+        lines.append(f"every client that reaches port {port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines
