@@ -71,18 +71,6 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_end(
     assert steps == ["fsync file", "replace", "fsync folder"]
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def full_disk(*_: object) -> None:
-        raise OSError("No space left on device")
-
-    (tmp_path / "state").write_text(OLD)
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        WRITERS[name](tmp_path / "state")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("state", OLD)]
-
-
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text(OLD)
     (tmp_path / "state").symlink_to("victim")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from paramiko import Transport
+from paramiko.ssh_exception import IncompatiblePeer
 
 from vllm_spark.cli.contact import messages, ssh, ssh_config
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_keys, read_public_key
@@ -121,7 +122,7 @@ def _host_key_by_fingerprint(target: Target) -> Key:
     for type_ in ALGORITHMS:
         try:
             presented = ssh.presented_host_key(target, [type_])
-        except ssh.NotOfferedError:
+        except IncompatiblePeer:
             continue
         if presented.fingerprint == target.fingerprint:
             return presented

@@ -40,15 +40,11 @@ class Target:
         return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
 
 
-class NotOfferedError(Exception):
-    """The host has no host key of the requested types."""
-
-
 @contextmanager
 def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
     """Connect without a login, and request a host key of one of `types`.
 
-    Raises NotOfferedError if the host has none of them, and RefusedError if it cannot be reached.
+    Raises IncompatiblePeer if the host has none of them, and RefusedError if it cannot be reached.
     """
     try:
         transport = Transport(socket.create_connection((target.host, target.port), timeout=TIMEOUT_S))
@@ -58,8 +54,8 @@ def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
         transport.get_security_options().key_types = [name for type_ in types for name in ALGORITHMS[type_]]
         transport.start_client(timeout=TIMEOUT_S)
         yield transport
-    except IncompatiblePeer as error:
-        raise NotOfferedError(str(error)) from error
+    except IncompatiblePeer:
+        raise
     except (SSHException, OSError, EOFError) as error:
         raise unreachable(target, str(error) or type(error).__name__) from error
     finally:
@@ -75,7 +71,7 @@ def connected_to(target: Target, host_key: Key) -> Iterator[Transport]:
             if presented != host_key:
                 raise host_key_changed(target, presented, {host_key.type: host_key.blob})
             yield transport
-    except NotOfferedError as error:
+    except IncompatiblePeer as error:
         raise unreachable(target, f"{host_key.type} no longer offered") from error
 
 

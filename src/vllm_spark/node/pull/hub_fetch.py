@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from http import HTTPStatus
-from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
@@ -169,19 +168,20 @@ def _with_reasons(progress: JobProgress, call: Callable[[], Result]) -> Result:
 
     The library does not wrap the errors of its HTTP client, which differs between its versions.
     """
-    for attempt in count():
+    delays_s = iter(RETRY_DELAYS_S)
+    while True:
         try:
             return call()
         except (JobError, ManifestError):
             raise
         except Exception as error:
             status, retry_after = _status(error)
-            if status not in PASSING_STATUSES or attempt >= len(RETRY_DELAYS_S):
+            least_s = next(delays_s, None)
+            if status not in PASSING_STATUSES or least_s is None:
                 raise _job_error(error, status) from error
-            delay_s = min(max(retry_after, RETRY_DELAYS_S[attempt]), MAX_RETRY_AFTER_S)
+            delay_s = min(max(retry_after, least_s), MAX_RETRY_AFTER_S)
             progress.note = f"the hub answers {status}, next attempt in {delay_s:.0f} s"
             time.sleep(delay_s)
-    raise AssertionError  # for the type checker
 
 
 def _status(error: BaseException | None) -> tuple[int, float]:
