@@ -45,6 +45,12 @@ try:
     from vllm.entrypoints.launchers.launcher import validate_api_server_args
 except ImportError:  # before 0.25
     from vllm.entrypoints.openai.api_server import validate_api_server_args
+try:
+    from vllm.envs import validate_environ
+except ImportError:  # since 0.31
+    from vllm.platforms import current_platform
+
+    validate_environ = current_platform.validate_environ
 
 VLLM_NAME = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 
@@ -112,7 +118,7 @@ def variable_faults(name: str, value: str) -> Iterator[str]:
     with mock.patch.dict(os.environ, {name: value}), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            envs.validate_environ(hard_fail=True)
+            validate_environ(hard_fail=True)
             envs.environment_variables[name]()
         except (ValueError, KeyError) as error:
             yield f"{name}: {error}"
