@@ -1,8 +1,8 @@
 """Check launches with the parser and the checks of the vLLM that this Python imports, without a model or a GPU.
 
 Reads one JSON object per line: `id`, `argv` (`serve MODEL --flag…`, or null for a container that runs no vLLM), `env`,
-and `models` (path in argv -> fields of the model's config.json: model_type, architectures). Writes one line for each,
-in order: `id` and `faults`, which is empty if this version accepts the launch.
+and `models` (path in argv -> fields of the model's config.json: model_type, architectures, fields). Writes one line for
+each, in order: `id` and `faults`, which is empty if this version accepts the launch.
 
 The checks are the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its dataclasses and
 its envs.py. Only the reading of model files is replaced.
@@ -257,8 +257,8 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """Return a config of this model type. Every other value is the default of transformers."""
-    config = AutoConfig.for_model(described["model_type"])
+    """Return a config of this model type and these fields. Every other value is the default of transformers."""
+    config = AutoConfig.for_model(described["model_type"], **described.get("fields", {}))
     config.architectures = list(described["architectures"])
     return config
 
