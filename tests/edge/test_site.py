@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_keys import spark_edge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_edge_probe
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target
 from test_streams import arrivals, open_stream
 
 from conftest import EVENTS
@@ -122,7 +123,8 @@ def test_streams_of_one_name_are_balanced(start_site: StartSite, capsys: pytest.
     counts = requests(site)
     with capsys.disabled():
         print(f"\n24 streams at once by one address: {counts}")
-    assert counts == {"demo": 12, "replica": 12}
+    assert sum(counts.values()) == 24
+    assert min(counts.values()) >= 10
 
 
 class Load:
@@ -246,6 +248,11 @@ def test_only_an_edge_of_the_site_may_forward_and_nothing_is_forwarded_twice(
     assert forward(site, "spark2", tmp_path / "nobody.pem") == (403, "forbidden")
     assert [forward(site, "spark2", tmp_path / name)[0] for name in ("server.pem", "foreign.pem")] == [0, 0]
     assert forward(site, "spark2", None)[0] == 0
+    target = Target(ADDRESSES["spark2"], site.port, True, ADDRESSES["spark2"], str(tmp_path / "spark2" / "ca.crt"))
+    assert spark_edge_probe.uninvited(target) == {"status": 0}
+    assert "error" in spark_edge_probe.uninvited(target._replace(port=1))
+    plain = spark_edge_probe.uninvited(target._replace(port=site.edges["spark2"].port))
+    assert plain == {"status": 404}
     # The address of clients does not take the word of an edge for a key.
     assert site.edges["spark2"].ask("POST", CHAT, {}, key=None, headers={"x-vllm-edge-who": "ada"}).status == 401
     assert requests(site) == {"replica": 1}
@@ -289,6 +296,13 @@ def test_the_edge_that_is_asked_looks_at_the_key(start_site: StartSite) -> None:
     assert [ask(first, name).status for name in ("t", "model")] == [401, 401]
     assert time.monotonic() - began < 1
     assert requests(site) == {"third": 1}
+
+
+def test_a_body_of_the_default_limit_is_forwarded_whole(start_site: StartSite) -> None:
+    site = start_site()
+    body = {"messages": [{"role": "user", "content": "x" * (15 << 20)}], "model": "t"}
+    assert site.edges["spark1"].ask("POST", CHAT, body).status == 200
+    assert [request == body for request in site.engines["third"].requests] == [True]
 
 
 def test_a_person_is_counted_once(start_site: StartSite) -> None:

@@ -17,6 +17,7 @@ from vllm_spark.edge import config, site, steps
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.edge_backends import OtherEdge
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.verify import runner
 
 SETTINGS = {"open": False, "site": SITE}
 # The weights of another recipe.
@@ -98,6 +99,11 @@ def test_the_operator_reads_which_sparks_are_asked_and_which_are_not() -> None:
     assert len(lines) == 2
     assert not list(steps.site_lines(resolved(ALL, partly, "spark3")))
     assert not list(steps.site_lines(resolved([PAIR], {**partly, "site_port": 9000})))
+
+
+def test_the_gate_knows_the_port_of_the_site() -> None:
+    assert runner.gate_request(resolved(ALL, SETTINGS), "").edge == {"tls": "own-ca", "site_port": "9465"}
+    assert runner.gate_request(resolved(ALL, {"open": False}), "").edge == {"tls": "own-ca"}
 
 
 def refusals(
@@ -245,7 +251,7 @@ def test_the_action_reads_the_edges_of_the_other_sparks_from_their_variables() -
     spec = run.act("vllm_spec", **arguments("spark1", settings))["spec"]
     assert [one["host"] for one in spec["neighbours"]] == ["spark2"]
     run.hostvars["spark2"]["vllm_edge_authority"] = "/elsewhere"
-    with pytest.raises(Exception, match="vllm_edge_authority is"):
+    with pytest.raises(Exception, match="vllm_edge_authority is not set for spark1 and /elsewhere for spark2"):
         run.act("vllm_spec", **arguments("spark1", settings))
     del run.hostvars["spark2"]["vllm_edge"]
     with pytest.raises(Exception, match="names spark2, which is open"):

@@ -163,7 +163,7 @@ def _member_refusals(member: Membership) -> Iterator[Refusal]:
         own, foreign = edges.get(host, edges[other]).authority, edges[other].authority
         if own != foreign:
             yield TWO_AUTHORITIES(
-                what=f"vllm_edge_authority is {own} for {host} and {foreign} for {other}",
+                what=f"vllm_edge_authority is {own or 'not set'} for {host} and {foreign or 'not set'} for {other}",
                 expected="one authority, by whose certificates the edges of a site know each other",
                 fix=f"remove vllm_edge_authority of {other}, or remove {other} from vllm_edge.site.",
             )
