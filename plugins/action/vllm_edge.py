@@ -40,8 +40,11 @@ class ActionModule(SparkAction):
         args: dict[str, Any] = {"config": planned.config, "unit": planned.unit}
         if planned.renewal and signer:
             own = spec.edge.tls == edge.OWN_CA
-            pair = authority.new_certificate(signer, names, now) if own else signer
+            asks = bool(spec.neighbours)
+            pair = authority.new_certificate(signer, names, now, asks=asks) if own else signer
             args |= {"certificate": pair.certificate, "private_key": pair.private_key}
+        if spec.neighbours and signer:
+            args["authority"] = signer.certificate
         key = self._first_key() if planned.first_key and not self.check_mode else ""
         if key:
             args |= {"first_key": persons.key_hash(key), "first_name": persons.OWNER}

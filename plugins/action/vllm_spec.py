@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_spark.deploy import plan
@@ -15,13 +16,26 @@ class ActionModule(SparkAction):
 
     def act(self) -> dict[str, Any]:
         self.say(*variables.warnings(self.own_variables(), variables.known()))
-        inventory = spec.Inventory.from_args(self.args)
+        inventory = spec.Inventory.from_args({**self.args, "edges": self.edges()})
         resolved = spec.resolve(inventory, self.args["host"])
         inactive = spec.inactive_units(inventory, self.args["host"])
         if resolved is None:
             return {"spec": None, "questions": plan.idle_questions(inactive)}
         self.quiet = True
         return {"spec": resolved.to_json(), "questions": plan.questions(resolved)}
+
+    def edges(self) -> dict[str, dict[str, Any]]:
+        """Return what the inventory says about the edge of every Spark, if this one is part of a site."""
+        own = self.args.get("edge", {})
+        if not (isinstance(own, Mapping) and own.get("site")):
+            return {}
+        return {
+            host: {
+                "settings": self.hostvars[host].get("vllm_edge", {}),
+                "authority": str(self.hostvars[host].get("vllm_edge_authority", "")),
+            }
+            for host in self.args["sparks"]
+        }
 
     def own_variables(self) -> set[str]:
         """Return the variables of this host that no host before it in the play has, so that each is named once."""

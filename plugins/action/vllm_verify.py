@@ -92,6 +92,7 @@ class ActionModule(SparkAction):
         """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
         request = GateRequest.from_json(self.args["gates"])
         asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
+        asked |= {"site_port": int(port)} if (port := request.edge.get("site_port")) else {}
         inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
         url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))
         if why := reach.obstacle(*self._ssh()):

@@ -21,6 +21,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 ACCOUNT = "vllm-spark-edge"
 FOLDER = "/etc/vllm-spark/edge"
 CONFIG, KEYS, CERTIFICATE = f"{FOLDER}/haproxy.cfg", f"{FOLDER}/keys.map", f"{FOLDER}/tls.pem"
+AUTHORITY = f"{FOLDER}/ca.crt"
 UNIT = "vllm-edge.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 ADMIN_SOCKET = "/run/vllm-edge/admin.sock"
@@ -42,7 +43,9 @@ def facts() -> dict[str, Any]:
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "account": has_account(),
-        "files": {path: [sha256(path) or "", mode_of(path)] for path in (CONFIG, UNIT_FILE) if os.path.isfile(path)},
+        "files": {
+            path: [sha256(path) or "", mode_of(path)] for path in (CONFIG, AUTHORITY, UNIT_FILE) if os.path.isfile(path)
+        },
         "certificate": "".join(PUBLIC.findall(read_text(CERTIFICATE) or "")),
         "keys": sorted(set(read_keys().values())),
         "unit": unit_state(),

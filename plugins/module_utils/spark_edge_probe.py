@@ -92,6 +92,18 @@ def inside(target: Target, key: str, limits: Limits) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def uninvited(target: Target) -> dict[str, Any]:
+    """Return what a client without a certificate gets at the address for other edges: a status, 0 if it is cut."""
+    try:
+        with connection(target) as wire:
+            wire.sendall(head(target, "GET", "/serves"))
+            return {"status": answer(wire)}
+    except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
+        return {"status": 0}
+    except OSError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
 def head(target: Target, method: str, path: str, key: str = "", length: int = 0) -> bytes:
     """Return the header of a request."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {target.name}", f"Content-Length: {length}"]

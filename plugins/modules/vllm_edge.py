@@ -32,6 +32,10 @@ options:
     description: The key of O(certificate). Never shown, not even in a diff.
     type: str
     default: ""
+  authority:
+    description: The certificate of the authority by which the edges of a site know each other. Empty leaves the file.
+    type: str
+    default: ""
   first_key:
     description: The SHA-256 of a key for a host without keys.
     type: str
@@ -84,6 +88,7 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
     pem = params["certificate"] + params["private_key"]
     files = {
         spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
+        spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
     }
@@ -162,6 +167,7 @@ def main() -> None:
             "config": text,
             "unit": text,
             "certificate": text,
+            "authority": text,
             "private_key": {**text, "no_log": True},
             "first_key": {**text, "no_log": False},
             "first_name": text,

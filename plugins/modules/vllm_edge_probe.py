@@ -24,6 +24,10 @@ options:
     type: list
     elements: list
     required: true
+  site_port:
+    description: The port on which the edges of a site ask each other. 0 if there is no site.
+    type: int
+    default: 0
 attributes:
   check_mode:
     support: full
@@ -81,6 +85,7 @@ def main() -> None:
             "address": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "unlisted": {"type": "list", "elements": "list", "required": True},
+            "site_port": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
@@ -94,6 +99,8 @@ def main() -> None:
             observed |= with_key(target, limits_of(config))
         except (OSError, ValueError) as error:
             observed["error"] = f"{type(error).__name__}: {error}"
+    if params["site_port"]:
+        observed["site"] = spark_edge_probe.uninvited(target._replace(port=params["site_port"]))
     observed["tls"] = target.tls
     observed["placed"] = placed_certificate()
     observed["holder"] = holders([target.port], {}).get(str(target.port)) or {}

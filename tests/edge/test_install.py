@@ -31,7 +31,7 @@ class Host:
         self.systemctl: list[str] = []
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.must = spark_edge.must
-        for name in ("CONFIG", "KEYS", "CERTIFICATE", "UNIT_FILE", "ADMIN_SOCKET"):
+        for name in ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "UNIT_FILE", "ADMIN_SOCKET"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
         monkeypatch.setattr(spark_edge, "FOLDER", str(folder))
@@ -113,6 +113,28 @@ def test_a_first_run_places_everything_and_a_second_nothing(
     again = {key: wanted[key] for key in ("config", "unit")}
     second = install(**again)
     assert (second["changed"], second["steps"], host.systemctl) == (False, [], [])
+
+
+def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
+    host: Host, install: Install, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    files = EdgeFiles(
+        keys=str(tmp_path / "keys.map"),
+        certificate=str(tmp_path / "tls.pem"),
+        authority=str(tmp_path / "ca.crt"),
+        admin_socket=str(tmp_path / "admin.sock"),
+    )
+    spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
+    text = config.config(spec, "127.0.0.1", files)
+    site = authority.new_authority(NOW)
+    pair = authority.new_certificate(site, ["spark1"], NOW, asks=True)
+    wanted |= {"config": text, "certificate": pair.certificate, "private_key": pair.private_key}
+    assert install(**wanted, authority=site.certificate)["changed"]
+    assert (host.folder / "ca.crt").read_text() == site.certificate
+    assert (host.folder / "haproxy.cfg").read_text() == text
+    host.systemctl.clear()
+    again = install(config=text, unit=wanted["unit"], authority=site.certificate)
+    assert (again["changed"], host.systemctl) == (False, [])
 
 
 def test_no_output_shows_the_private_key(install: Install, wanted: dict[str, Any]) -> None:

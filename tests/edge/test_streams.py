@@ -18,10 +18,10 @@ BODY = json.dumps({"model": "model", "messages": [], "stream": True}).encode()
 NEW_HASH = "5" * 64
 
 
-def open_stream(edge: RunningEdge, key: str = KEY) -> HTTPResponse:
+def open_stream(edge: RunningEdge, key: str = KEY, body: bytes = BODY) -> HTTPResponse:
     """Return a response whose header has arrived."""
     connection = edge.connect()
-    connection.request("POST", "/v1/chat/completions", BODY, {"Authorization": f"Bearer {key}"})
+    connection.request("POST", "/v1/chat/completions", body, {"Authorization": f"Bearer {key}"})
     return connection.getresponse()
 
 

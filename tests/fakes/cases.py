@@ -13,6 +13,7 @@ from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory import spec
+from vllm_spark.inventory.edge_backends import OtherEdge
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.json"))
 FABRICS = DATA / "fabric"
@@ -41,6 +42,7 @@ def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> di
         lock_file=lock,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
         edge=case.get("edge", {}),
+        edges=dict.fromkeys(("spark1", "spark2"), OtherEdge(case.get("edge", {}), "")),
     )
     first = spec.resolve(inventory, host)
     assert first is not None

@@ -7,8 +7,10 @@ from typing import Any
 
 from project_files import RECIPE_FOLDERS
 from vllm_spark.inventory import spec
+from vllm_spark.inventory.edge_backends import OtherEdge
 from vllm_spark.inventory.spec import Spec
 
+SPARKS = ("spark1", "spark2", "spark3")
 DEMO = {"name": "demo", "recipe": "everything", "hosts": ["spark1"]}
 OTHER = {
     "name": "other",
@@ -20,10 +22,22 @@ OTHER = {
 PAIR = {"name": "pair", "recipe": "two-sparks", "hosts": ["spark1", "spark2"], "bind": "192.168.1.20", "port": 8443}
 LONE_WORKER = {**PAIR, "name": "far", "hosts": ["spark2", "spark1"], "active": False}
 
+# A site: `demo` and its replica on the second Spark, which has a model of its own beside it; the third has another.
+REPLICA = {**DEMO, "name": "replica", "hosts": ["spark2"]}
+SPARE = {**OTHER, "name": "spare", "hosts": ["spark2"], "overrides": {"model": {"served_name": "spare-model"}}}
+THIRD = {
+    **DEMO,
+    "name": "third",
+    "hosts": ["spark3"],
+    "overrides": {"model": {"served_name": "third-1.5", "aliases": ["t"]}},
+}
+SITE = {"spark1": "192.168.1.20", "spark2": "192.168.1.21", "spark3": "192.168.1.22"}
+
 # Name of a golden file -> (vllm_deployments, vllm_edge, the address of spark1).
 GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]] = {
     "one-spark": ([DEMO, OTHER, LONE_WORKER], {"open": False}, "192.168.1.20"),
     "head-of-a-pair": ([PAIR], {"open": False, "names": ["models.home"], "limits": {"streams": 8}}, "spark-1a2b.local"),
+    "site": ([DEMO, OTHER, REPLICA, SPARE, THIRD], {"open": False, "site": SITE}, "192.168.1.20"),
     "own-files": (
         [DEMO],
         {
@@ -49,16 +63,22 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
 }
 
 
-def resolved(deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any]) -> Spec:
-    """Return the spec of spark1."""
+def resolved(
+    deployments: Sequence[Mapping[str, Any]],
+    edge: Mapping[str, Any],
+    host: str = "spark1",
+    others: Mapping[str, OtherEdge] = {},
+) -> Spec:
+    """Return the spec of a Spark. `others`: edges of which the inventory says something else."""
     inventory = spec.Inventory(
         deployments=list(deployments),
-        sparks=("spark1", "spark2"),
-        limit=("spark1", "spark2"),
+        sparks=SPARKS,
+        limit=SPARKS,
         recipe_folders=RECIPE_FOLDERS,
         secrets={"HF_TOKEN": True},
         edge=edge,
+        edges={**dict.fromkeys(SPARKS, OtherEdge(edge, "/site/edge")), **others},
     )
-    found = spec.resolve(inventory, "spark1")
+    found = spec.resolve(inventory, host)
     assert found is not None
     return found

@@ -22,6 +22,7 @@ from typing import Any
 from fakes.scripted_engine import ScriptedEngine
 from loopback import ADDRESS, held_port
 from vllm_spark.edge import authority, config
+from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.spec import Spec
@@ -50,6 +51,7 @@ class Engines:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.servers: dict[str, asyncio.Server] = {}
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -57,7 +59,13 @@ class Engines:
     def start(self, deployment: str, engine: ScriptedEngine) -> None:
         path = self.folder / deployment / "api.sock"
         path.parent.mkdir(exist_ok=True)
-        asyncio.run_coroutine_threadsafe(engine.start_unix(str(path)), self.loop).result()
+        server = asyncio.run_coroutine_threadsafe(engine.start_unix(str(path)), self.loop).result()
+        self.servers[deployment] = server
+
+    def stop(self, deployment: str) -> None:
+        """Stop listening, as an engine that has ended. Its open streams go on."""
+        self.loop.call_soon_threadsafe(self.servers.pop(deployment).close)
+        (self.folder / deployment / "api.sock").unlink()
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._cancel(), self.loop).result()
@@ -96,6 +104,8 @@ class RunningEdge:
     spec: Spec
     folder: Path
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
+    address: str = ADDRESS
+    site: KeyPair | None = None
 
     def __post_init__(self) -> None:
         self.port = held_port()
@@ -103,23 +113,26 @@ class RunningEdge:
             config=str(self.folder / "haproxy.cfg"),
             keys=str(self.folder / "keys.map"),
             certificate=str(self.folder / "tls.pem"),
+            authority=str(self.folder / "ca.crt"),
             admin_socket=str(self.folder / "admin.sock"),
             sockets=str(self.folder / "run"),
             log=str(self.folder / "log"),
         )
-        Path(self.files.sockets).mkdir()
+        Path(self.files.sockets).mkdir(parents=True, exist_ok=True)
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
         self.log.settimeout(LIMIT_S)
         Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
-        backends = tuple(replace(backend, bind=ADDRESS, port=self.port) for backend in self.spec.backends)
-        self.spec = replace(self.spec, backends=backends)
+        self.spec = self.placed(self.spec)
+
+    def placed(self, spec: Spec) -> Spec:
+        """Return a spec whose deployments have the address and the port of this edge."""
+        return replace(spec, backends=tuple(replace(one, bind=self.address, port=self.port) for one in spec.backends))
 
     def start(self) -> None:
         if self.spec.edge.tls != edge.OFF:
             self._certify()
-        self.text = config.config(self.spec, ADDRESS, self.files)
-        Path(self.files.config).write_text(self.text, encoding="utf-8")
+        self.configure()
         self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
         try:
             self._await_listener()
@@ -127,21 +140,26 @@ class RunningEdge:
             self.close()
             raise
 
+    def configure(self) -> None:
+        self.text = config.config(self.spec, self.address, self.files)
+        Path(self.files.config).write_text(self.text, encoding="utf-8")
+
     def _certify(self) -> None:
-        """Make an authority and a certificate, as the controller does."""
+        """Make a certificate, and an authority if there is none, as the controller does."""
         now = datetime.now(UTC)
-        site = authority.new_authority(now)
-        pair = authority.new_certificate(site, list(config.names(self.spec, ADDRESS)), now)
+        site = self.site or authority.new_authority(now)
+        names = list(config.names(self.spec, self.address))
+        pair = authority.new_certificate(site, names, now, asks=bool(self.spec.neighbours))
         (self.folder / "ca.crt").write_text(site.certificate)
         Path(self.files.certificate).write_text(pair.certificate + pair.private_key)
 
-    def wait_for(self, backend: str, status: str) -> None:
-        """Wait until HAProxy's check has found that an engine is UP or DOWN."""
-        until(lambda: f",{status}," in self._state(backend))
+    def wait_for(self, backend: str, status: str, server: str = "engine") -> None:
+        """Wait until HAProxy's check has found that an engine is UP or DOWN, or another server of a backend."""
+        until(lambda: f",{status}," in self._state(backend, server))
 
-    def _state(self, backend: str) -> str:
+    def _state(self, backend: str, server: str) -> str:
         lines = self.admin("show stat").splitlines()
-        return next((line for line in lines if line.startswith(f"{backend},engine,")), "")
+        return next((line for line in lines if line.startswith(f"{backend},{server},")), "")
 
     def reload(self) -> None:
         """Reload as the unit does. Returns at once: `worker` then becomes another one."""
@@ -159,16 +177,16 @@ class RunningEdge:
         def listens() -> bool:
             assert self.process.poll() is None, self.process.communicate()[1].decode()
             with socket.socket() as probe:
-                return probe.connect_ex((ADDRESS, self.port)) == 0 and bool(self.worker())
+                return probe.connect_ex((self.address, self.port)) == 0 and bool(self.worker())
 
         until(listens)
 
-    def connect(self) -> HTTPConnection:
+    def connect(self, timeout: float = LIMIT_S) -> HTTPConnection:
         """Return a connection that trusts the certificate of the folder."""
         if self.spec.edge.tls == "off":
-            return HTTPConnection(ADDRESS, self.port, timeout=LIMIT_S)
+            return HTTPConnection(self.address, self.port, timeout=timeout)
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return HTTPSConnection(ADDRESS, self.port, timeout=LIMIT_S, context=context)
+        return HTTPSConnection(self.address, self.port, timeout=timeout, context=context)
 
     def ask(
         self, method: str, path: str, body: object = None, key: str | None = KEY, headers: Mapping[str, str] = {}

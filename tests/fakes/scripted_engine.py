@@ -64,9 +64,9 @@ class ScriptedEngine:
         server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         return int(server.sockets[0].getsockname()[1])
 
-    async def start_unix(self, path: str) -> None:
+    async def start_unix(self, path: str) -> asyncio.Server:
         """Listen on a unix socket."""
-        await asyncio.start_unix_server(self._serve, path)
+        return await asyncio.start_unix_server(self._serve, path)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

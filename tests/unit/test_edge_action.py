@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ansible import constants
 
 from fakes import edge_cases
 from fakes.fake_ansible import FakeRun
-from vllm_spark.edge import persons, store
+from vllm_spark.edge import authority, persons, store
 
 NOTHING = {"program": True, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}}
 RESULT = {"steps": ["files"], "changed": True}
@@ -55,6 +56,24 @@ def test_a_first_deploy_sends_everything_and_shows_one_key(tmp_path: Path) -> No
     assert "PRIVATE" not in "".join(first.lines)
     # The other Sparks of the run get the same key.
     assert second.calls[0][1]["first_key"] == sent["first_key"]
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_an_edge_of_a_site_gets_the_authority_that_it_trusts(tmp_path: Path) -> None:
+    site = edge_cases.resolved([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
+    joined, alone = run(NOTHING), run(NOTHING)
+    joined.hostvars["spark1"]["spark_precheck_resolved"] = {"spec": site.to_json()}
+    for each in (joined, alone):
+        each.act("vllm_edge", **arguments(tmp_path))
+    own = store.read(tmp_path / "edge")
+    assert own is not None
+    assert joined.calls[0][1]["authority"] == own.certificate
+    assert "authority" not in alone.calls[0][1]
+    names = ["spark1"]
+    assert [
+        authority.renewal_reason(each.calls[0][1]["certificate"], own.certificate, names, datetime.now(UTC), asks=True)
+        for each in (joined, alone)
+    ] == ["", "the other edges of the site would refuse the certificate"]
 
 
 @pytest.mark.usefixtures("run_folder")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,20 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         inner = inner[folder]
     inner[name] = value
     return seen
+
+
+@pytest.mark.parametrize(
+    ("site", "ok"),
+    [({"status": 0}, True), ({"status": 200}, False), ({"error": "ConnectionRefusedError: 111"}, False), (None, False)],
+)
+def test_only_edges_of_the_site_are_answered(site: dict[str, Any] | None, ok: bool) -> None:
+    request = replace(REQUEST, edge={"tls": "own-ca", "site_port": "9465"})
+    seen = copy.deepcopy(SOUND)
+    seen["inside"] |= {} if site is None else {"site": site}
+    probe: Any = {"responses": {"edge": seen}}
+    (verdict,) = (one for one in gate.judge(request, probe, []) if one.id == "site")
+    assert verdict.ok is ok
+    assert "9465" in str(verdict)
 
 
 def test_a_sound_edge_passes() -> None:

@@ -103,6 +103,22 @@ def test_without_tls_there_is_no_certificate() -> None:
     assert planned(spec, {**as_planned(spec), "certificate": ""}).settled
 
 
+def test_an_edge_of_a_site_has_the_authority_and_a_certificate_to_ask_with() -> None:
+    spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
+    facts = as_planned(spec)
+    first = planned(spec, facts)
+    assert first.renewal == "the other edges of the site would refuse the certificate"
+    assert first.differs
+    names = list(config.names(spec, ADDRESS))
+    facts["certificate"] = authority.new_certificate(SITE, names, NOW, asks=True).certificate
+    assert planned(spec, facts).differs
+    facts["files"][host_layout.EDGE_AUTHORITY] = placed(SITE.certificate, "0640")
+    assert planned(spec, facts).settled
+    # A Spark that leaves the site keeps its certificate.
+    alone = closed()
+    assert planned(alone, {**as_planned(alone), "certificate": facts["certificate"]}).settled
+
+
 def test_own_files_are_placed_when_they_change() -> None:
     own = {"tls": "files", "certificate": "chain.pem", "private_key": "key.pem"}
     spec = closed(**own)

@@ -225,6 +225,7 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += closed_engine.unknown(spec)
     if spec.backends:
         lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
+        lines += edge_steps.site_lines(spec)
     if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
         port = spec.deployment.port
         lines.append(f"every client that reaches port {port} may use it: vllm_secrets has no VLLM_API_KEY")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from vllm_spark.inventory.edge import EdgeSettings
 
-# The edge's name -> (type, code, message). A text may have {limits}, and %[…], which HAProxy replaces.
+# The edge's name -> (type, code, message). A text may have {limits} and {whole}, and %[…], which HAProxy replaces.
 ERRORS: Mapping[str, tuple[str, str, str]] = {
     "forbidden": ("permission_error", "forbidden", "This address is not in vllm_edge.allow_from."),
     "host": ("invalid_request_error", "misdirected_request", "The header Host is no name of this Spark."),
@@ -25,9 +25,22 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "inactive": (
         "service_unavailable_error",
         "model_not_active",
-        "%[var(txn.model)] is not active: this Spark serves %[var(txn.serves)]. Its owner changes that with: "
+        "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. Its owner changes that with: "
         "ansible-playbook switch.yml -e to=%[var(txn.of)]",
     ),
+    "unknown": (
+        "invalid_request_error",
+        "model_not_found",
+        "No deployment has this model: this {whole} serves %[var(txn.serves)].",
+    ),
+    "member": ("permission_error", "forbidden", "This certificate is of no other Spark of vllm_edge.site."),
+    "not_here": ("service_unavailable_error", "not_here", "No engine of this Spark serves the model now."),
+    "gone": (
+        "service_unavailable_error",
+        "no_model_active",
+        "The engine that had the model has just ended: ask again.",
+    ),
+    "who": ("invalid_request_error", "bad_forward", "The other edge does not say who asks."),
     "none": ("service_unavailable_error", "no_model_active", "No engine answers: none is started, or it still loads."),
 }
 
@@ -44,11 +57,11 @@ OWN_ERRORS: Mapping[int, tuple[str, str, str]] = {
 HEALTHY = 'content-type application/json string \'{"status":"ok"}\''
 
 
-def arguments(settings: EdgeSettings) -> dict[str, str]:
-    """Return the arguments of `http-request return` for each error of the edge."""
+def arguments(settings: EdgeSettings, whole: str = "Spark") -> dict[str, str]:
+    """Return the arguments of `http-request return` for each error of the edge. `whole` is what it serves."""
     return {
         name: f"content-type application/json {'lf-' if '%[' in message else ''}string "
-        + _quoted(type_, code, message.format(limits=settings.limits))
+        + _quoted(type_, code, message.format(limits=settings.limits, whole=whole))
         for name, (type_, code, message) in ERRORS.items()
     }
 

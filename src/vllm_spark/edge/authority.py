@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vllm_spark.edge.config import is_address
+from vllm_spark.edge.site import MAX_COMMON_NAME
 
 AUTHORITY_DAYS = 3650
 # Apple's systems accept no longer life of a certificate, and only a deploy renews it.
@@ -46,16 +47,17 @@ def new_authority(now: datetime) -> KeyPair:
     return KeyPair(_pem(builder.sign(key, hashes.SHA256())), _pem_of_key(key))
 
 
-def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime) -> KeyPair:
-    """Return a certificate of a host for its names and addresses."""
+def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, asks: bool = False) -> KeyPair:
+    """Return a certificate of a host for its names and addresses. `asks`: the host also shows it to other edges."""
     signer = x509.load_pem_x509_certificate(authority.certificate.encode())
     signer_key = _signing_key(authority)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:MAX_COMMON_NAME])])
     builder = _builder(subject, signer.subject, key.public_key(), now, CERTIFICATE_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(digital_signature=True), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if asks else [])]
+    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName(_general_names(names)), critical=False)
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
@@ -63,8 +65,9 @@ def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime) -> 
     return KeyPair(_pem(builder.sign(signer_key, hashes.SHA256())), _pem_of_key(key))
 
 
-def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: datetime) -> str:
-    """Return why a host needs a new certificate, or nothing. `certificate` and `authority` are PEM."""
+def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: datetime, *, asks: bool = False) -> str:
+    """Return why a host needs a new certificate, or nothing. `certificate` and `authority` are PEM. `asks`: the host
+    shows it to other edges."""
     try:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
@@ -75,6 +78,8 @@ def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: 
         return "the certificate is not of this site's authority"
     if missing := [name for name in names if name not in subject_names(parsed)]:
         return f"the certificate lacks {', '.join(missing)}"
+    if asks and not _may_ask(parsed):
+        return "the other edges of the site would refuse the certificate"
     if now + timedelta(days=RENEWAL_DAYS) > parsed.not_valid_after_utc:
         return f"the certificate ends on {parsed.not_valid_after_utc:%Y-%m-%d}"
     return ""
@@ -123,6 +128,14 @@ def subject_names(certificate: x509.Certificate) -> set[str]:
         return set()
     addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
     return set(names.get_values_for_type(x509.DNSName)) | addresses
+
+
+def _may_ask(certificate: x509.Certificate) -> bool:
+    try:
+        usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return ExtendedKeyUsageOID.CLIENT_AUTH in usages
 
 
 def _builder(

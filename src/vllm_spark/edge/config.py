@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vllm_spark.core import host_layout, templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, paths
+from vllm_spark.edge import answers, paths, site
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.spec import Spec
@@ -34,6 +34,7 @@ class EdgeFiles:
     unit: str = host_layout.EDGE_UNIT
     keys: str = host_layout.EDGE_KEYS
     certificate: str = host_layout.EDGE_CERTIFICATE
+    authority: str = host_layout.EDGE_AUTHORITY
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
     sockets: str = host_layout.RUN_DIR
     log: str = "/dev/log"
@@ -51,6 +52,7 @@ class _Backend:
 def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
     """Return haproxy.cfg. `address` is the host's address in the inventory."""
     settings = spec.edge
+    routes = site.routes(spec)
     body = settings.limits.body_mib * MIB
     text: str = (
         templates.templates()
@@ -62,12 +64,14 @@ def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             limits=settings.limits,
             names=list(dict.fromkeys(names(spec, address))),
             listeners=listeners(spec),
-            metrics_address=f"{_widest(spec)}:{settings.metrics_port}",
+            widest=_widest(spec),
             tls="" if settings.tls == edge.OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
             backends=[_backend(backend) for backend in spec.backends],
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
-            answers=answers.arguments(settings),
+            site=routes,
+            connections=_connections,
+            answers=answers.arguments(settings, "site" if routes else "Spark"),
             errors=list(answers.own_errors()),
             healthy=answers.HEALTHY,
             body_bytes=body,
@@ -104,8 +108,12 @@ def _widest(spec: Spec) -> str:
 
 
 def _backend(backend: EdgeBackend) -> _Backend:
-    sequences = backend.sequences or DEFAULT_SEQUENCES
-    return _Backend(backend.deployment, backend.models, sequences + MORE_CONNECTIONS)
+    return _Backend(backend.deployment, backend.models, _connections(backend.sequences))
+
+
+def _connections(sequences: int | None) -> int:
+    """Return how many requests an engine gets at the same time."""
+    return (sequences or DEFAULT_SEQUENCES) + MORE_CONNECTIONS
 
 
 def is_address(name: str) -> bool:

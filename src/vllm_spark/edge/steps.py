@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -61,6 +61,8 @@ def steps(spec: Spec, facts: Facts, address: str, trusted: str, now: datetime) -
     found = facts["edge"]
     text, unit = config.config(spec, address), unit_file()
     files = {host_layout.EDGE_CONFIG: (text, FILE_MODE), host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE)}
+    if spec.neighbours and trusted:
+        files[host_layout.EDGE_AUTHORITY] = (trusted, FILE_MODE)
     same = all(list(found["files"].get(path, ())) == [_sha256(one), mode] for path, (one, mode) in files.items())
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
     return EdgeSteps(
@@ -85,6 +87,14 @@ def lines(planned: EdgeSteps, spec: Spec, *, acts: bool) -> list[str]:
     return said
 
 
+def site_lines(spec: Spec) -> Iterator[str]:
+    """Yield what an operator reads about the models of other Sparks behind the same address."""
+    for one in spec.neighbours:
+        names = dict.fromkeys(backend.models[0] for backend in one.backends)
+        yield f"the edge asks {one.address}:{one.port} for {', '.join(names)} of {one.host}"
+    yield from spec.left_out
+
+
 def where(spec: Spec) -> str:
     """Return the protocol and the addresses of an edge."""
     return f"{spec.edge.scheme} on {', '.join(config.listeners(spec))}"
@@ -97,7 +107,7 @@ def _renewal(spec: Spec, present: str, names: Sequence[str], trusted: str, now: 
         return "there is none"
     if spec.edge.tls == edge.FILES:
         return "" if authority.same_certificates(present, trusted) else "vllm_edge.certificate has changed"
-    return authority.renewal_reason(present, trusted, names, now)
+    return authority.renewal_reason(present, trusted, names, now, asks=bool(spec.neighbours))
 
 
 def _sha256(text: str) -> str:

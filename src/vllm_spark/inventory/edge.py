@@ -60,6 +60,8 @@ class EdgeSettings:
     - `allow_from`: networks of the clients
     - `tls`: OWN_CA, FILES with `certificate` (the whole chain) and `private_key` on the controller, or OFF
     - `metrics_from`: networks that may read metrics, on `metrics_port`; none means that nothing listens there
+    - `site`: the Sparks whose edges serve the models of all of them, host -> its address for the other edges, which ask
+      it on `site_port`; none means that an edge serves the models of its own Spark
     """
 
     open: bool
@@ -71,6 +73,8 @@ class EdgeSettings:
     limits: EdgeLimits = field(default_factory=EdgeLimits)
     metrics_from: tuple[str, ...] = ()
     metrics_port: int = 9464
+    site: Mapping[str, str] = field(default_factory=dict)
+    site_port: int = 9465
 
     @property
     def scheme(self) -> str:
@@ -143,6 +147,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             if reason := _network_fault(network):
                 what = f"vllm_edge.{name}[{index}]: {schema.format_value(network)}: {reason}"
                 yield Fault(what, 'a network such as "192.168.1.0/24"')
+    yield from _site_faults(document)
     files = {name: document.get(name, "") for name in ("certificate", "private_key")}
     if document.get("tls", OWN_CA) == FILES:
         for name in (name for name, file in files.items() if not file):
@@ -151,6 +156,21 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
         for name, file in files.items():
             if file:
                 yield Fault(f"vllm_edge.{name}: {file}, and tls is not files", f"tls: files, or no {name}")
+
+
+def _site_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
+    if not (site := document.get("site")):
+        return
+    if document["open"]:
+        yield Fault("vllm_edge.site: it names Sparks, and open is true", "open: false, or no site")
+    if (tls := document.get("tls", OWN_CA)) != OWN_CA:
+        expected = f"tls: {OWN_CA}, because the edges of a site know each other by certificates of its authority"
+        yield Fault(f"vllm_edge.site: it names Sparks, and tls is {tls}", expected)
+    for host, address in site.items():
+        if ipaddress.ip_address(address).is_loopback:
+            yield Fault(f"vllm_edge.site.{host}: {address}", "the address at which the other Sparks reach it")
+        if others := [other for other in site if other < host and site[other] == address]:
+            yield Fault(f"vllm_edge.site.{host}: {address}, as {others[0]} has", "an address of its own")
 
 
 def _network_fault(network: str) -> str:

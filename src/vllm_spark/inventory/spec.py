@@ -16,14 +16,14 @@ from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import deployment, edge, placement
+from vllm_spark.inventory import deployment, edge, edge_backends, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
+from vllm_spark.inventory.edge_backends import Membership, Neighbour, OtherEdge
 from vllm_spark.network.pair import Pair
 from vllm_spark.recipe import (
     derived_image,
     engine_arguments,
-    flag_names,
     hub_cache,
     image_name,
     known_issues,
@@ -62,6 +62,7 @@ class Spec:
     - `accepted`: ids of accepted known issues
     - `edge`: who reaches the server; while it is open, the launch is that of a server without an edge
     - `backends`: the deployments, active or not, whose head this host is; none while the edge is open
+    - `neighbours`: the other Sparks whose models the edge serves too; `left_out`: a line per Spark that is none of them
     """
 
     host: str
@@ -79,6 +80,8 @@ class Spec:
     site: SiteSettings = SiteSettings()
     edge: EdgeSettings = edge.OPEN
     backends: tuple[EdgeBackend, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+    left_out: tuple[str, ...] = ()
     # None until ranks.join sets it, which needs the facts of both hosts.
     pair: Pair | None = None
 
@@ -141,6 +144,8 @@ class Spec:
             site=SiteSettings(**fields.pop("site")),
             edge=EdgeSettings.from_json(fields.pop("edge")),
             backends=tuple(EdgeBackend.from_json(backend) for backend in fields.pop("backends")),
+            neighbours=tuple(Neighbour.from_json(one) for one in fields.pop("neighbours")),
+            left_out=tuple(fields.pop("left_out")),
             inactive=tuple(fields.pop("inactive")),
             secrets=tuple(fields.pop("secrets")),
             accepted=tuple(fields.pop("accepted")),
@@ -159,6 +164,7 @@ class Inventory:
     - `secrets`: name -> True if it has a value
     - `accepted`: ids of known issues that the operator accepts for this run
     - `edge`: `vllm_edge` as it is, not yet checked
+    - `edges`: of every Spark, by its name, for a site with one address
     """
 
     deployments: object
@@ -170,6 +176,7 @@ class Inventory:
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
     edge: object = field(default_factory=dict)
+    edges: Mapping[str, OtherEdge] = field(default_factory=dict)
 
     @classmethod
     def from_args(cls, args: Document) -> Inventory:
@@ -184,6 +191,7 @@ class Inventory:
             accepted=tuple(args["accepted"]),
             site=SiteSettings(**args["site"]),
             edge=args.get("edge", {}),
+            edges={host: OtherEdge(**other) for host, other in args.get("edges", {}).items()},
         )
 
 
@@ -220,6 +228,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     ]
     if refusals:
         raise RefusedError(refusals)
+    folders = inventory.recipe_folders
+    backends = () if settings.open else edge_backends.of_host(deployments, host, folders)
+    joins, member = bool(backends) and host in settings.site, Membership(host, settings, inventory.edges)
     return Spec(
         host=host,
         rank=active.hosts.index(host),
@@ -239,26 +250,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         accepted=tuple(accepted),
         site=inventory.site,
         edge=settings,
-        backends=() if settings.open else _backends(deployments, host, inventory.recipe_folders),
-    )
-
-
-def _backends(deployments: Sequence[Deployment], host: str, folders: Sequence[Path]) -> tuple[EdgeBackend, ...]:
-    """Return what the edge of a host routes to. Raises RefusedError if the recipe of one of them is refused."""
-    headed = (each for each in deployment.of_host(deployments, host) if each.hosts[0] == host)
-    return tuple(_backend(each, loader.load(each.recipe, folders).document) for each in headed)
-
-
-def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
-    # The overrides of an inactive deployment are not checked against its recipe yet, so only these two are merged.
-    model = {**recipe["model"], **headed.overrides.get("model", {})}
-    args = loader.with_flag_names(headed.overrides, recipe["engine"]["version"]).get("args", {})
-    return EdgeBackend(
-        deployment=headed.name,
-        models=(model["served_name"], *model.get("aliases", ())),
-        bind=headed.bind,
-        port=headed.port,
-        sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
+        backends=backends,
+        neighbours=edge_backends.neighbours(deployments, member, folders, lock) if joins else (),
+        left_out=edge_backends.left_out(deployments, settings) if joins else (),
     )
 
 

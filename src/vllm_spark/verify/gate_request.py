@@ -27,7 +27,8 @@ class GateRequest:
     gate of this deployment to its options. `through` is the router of the deployment, empty without one: `url`; `key`,
     the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
     `socket` is the path of a closed engine's socket, which then serves the requests instead of address and port.
-    `edge` is empty for an open engine; otherwise it has `tls` of vllm_edge, for the URL of clients.
+    `edge` is empty for an open engine; otherwise it has `tls` of vllm_edge, for the URL of clients, and `site_port` if
+    other edges ask this one.
     `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
     that does not have them.
     """

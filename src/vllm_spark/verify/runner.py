@@ -65,8 +65,13 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         through=dict(spec.deployment.through),
         bind=spec.deployment.bind,
         socket=spec.socket,
-        edge={} if spec.edge.open else {"tls": spec.edge.tls},
+        edge=_edge(spec),
     )
+
+
+def _edge(spec: Spec) -> dict[str, str]:
+    site = {"site_port": str(spec.edge.site_port)} if spec.neighbours else {}
+    return {} if spec.edge.open else {"tls": spec.edge.tls, **site}
 
 
 def _optional_gates(spec: Spec) -> dict[str, Document]:

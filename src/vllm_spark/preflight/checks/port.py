@@ -16,6 +16,8 @@ def required_ports(spec: Spec) -> Iterator[int]:
     """Yield the ports that must be free, or held by the toolkit's own deployments or its edge."""
     if spec.rank == 0:
         yield spec.deployment.port
+    if spec.neighbours:
+        yield spec.edge.site_port
     if len(spec.deployment.hosts) > 1:
         yield from (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT)
 
@@ -38,7 +40,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
     for port in required_ports(spec):
         holder = context.facts["ports"].get(str(port))
         if holder and holder.get("container") not in containers and holder.get("unit") not in units:
-            alternative = "" if port in ports.PORTS else f", or set another `port` for {deployment.name}"
+            alternative = "" if port in ports.PORTS else f", or set another {_setting(spec, port)}"
             yield Observation(
                 {
                     "port": str(port),
@@ -47,6 +49,11 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
                     "alternative": alternative,
                 }
             )
+
+
+def _setting(spec: Spec, port: int) -> str:
+    is_own = port == spec.deployment.port
+    return f"`port` for {spec.deployment.name}" if is_own else "vllm_edge.site_port"
 
 
 def _format_holder(holder: PortHolder) -> str:

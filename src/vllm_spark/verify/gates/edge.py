@@ -52,6 +52,8 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     yield from _open_doors(inside, "")
     yield from _limits(inside)
     yield _certificate(inside)
+    if port := request.edge.get("site_port"):
+        yield _site(inside.get("site", {"error": "no request"}), port)
     if why := outside.get("unasked"):
         yield Verdict(NAME, "outside", None, f"nobody asked from outside: {why}")
     elif error := outside.get("error") or ("" if outside else "no request"):
@@ -108,6 +110,15 @@ def _certificate(seen: Mapping[str, Any]) -> Verdict:
     if shown and shown == placed:
         return Verdict(NAME, "certificate", True, f"SHA-256 {shown[:16]}…, as deployed")
     return _failed("certificate", f"the edge shows the certificate {shown[:16] or 'none'}", f"{placed[:16] or 'one'}")
+
+
+def _site(seen: Mapping[str, Any], port: str) -> Verdict:
+    """Return the verdict on the address on which the edges of a site ask each other."""
+    what = "a client without a Spark's certificate got"
+    if seen.get("status") == 0:
+        return Verdict(NAME, "site", True, f"{what} no answer on port {port}")
+    observed = f"{what} {seen['status']} on port {port}" if "status" in seen else f"port {port}: {seen['error']}"
+    return _failed("site", observed, "a connection that is cut")
 
 
 def _status(id_: str, what: str, status: int | None, expected: int) -> Verdict:

@@ -1,0 +1,202 @@
+"""What the edge of a Spark routes to: its own deployments, and those of the other Sparks of its site. From the
+inventory and the recipes alone: no Spark is asked about another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from vllm_spark.core import ports
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Document
+from vllm_spark.inventory import edge
+from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
+from vllm_spark.recipe import flag_names, loader, lockfile
+from vllm_spark.recipe.lockfile import Lock
+
+NAME_CLASH = register("site-name-clash", runbook="edge-site")
+NOT_A_MEMBER = register("site-member", runbook="edge-site")
+TWO_AUTHORITIES = register("site-two-authorities", runbook="edge-site")
+PORT_CLASH = register("site-port", runbook="edge-site")
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEdge:
+    """What the inventory says about the edge of another Spark: its `vllm_edge`, not yet checked, and the folder of the
+    authority that signs its certificate."""
+
+    settings: object
+    authority: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A host of a site: its settings, and what the inventory says about the edge of every Spark, by name."""
+
+    host: str
+    settings: EdgeSettings
+    edges: Mapping[str, OtherEdge]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another Spark of the site: the address and the port of its edge for other edges, and its deployments."""
+
+    host: str
+    address: str
+    port: int
+    backends: tuple[EdgeBackend, ...]
+
+    @classmethod
+    def from_json(cls, document: Document) -> Neighbour:
+        return cls(**{**document, "backends": tuple(EdgeBackend.from_json(one) for one in document["backends"])})
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A deployment that the site serves. `weights` say which model it is, and how the engine holds it."""
+
+    deployment: Deployment
+    backend: EdgeBackend
+    weights: str
+
+
+def of_host(deployments: Sequence[Deployment], host: str, folders: Sequence[Path]) -> tuple[EdgeBackend, ...]:
+    """Return what the edge of a host routes to on its host. Raises RefusedError if the recipe of one is refused."""
+    headed = (each for each in deployments if each.hosts[0] == host)
+    return tuple(_backend(each, loader.load(each.recipe, folders).document) for each in headed)
+
+
+def neighbours(
+    deployments: Sequence[Deployment], member: Membership, folders: Sequence[Path], lock: Lock
+) -> tuple[Neighbour, ...]:
+    """Return the other Sparks of a member's site that have deployments. Raises RefusedError if the site cannot have
+    one address."""
+    settings = member.settings
+    offers = [_offer(each, folders, lock) for each in deployments if each.hosts[0] in settings.site]
+    refusals = [
+        *_member_refusals(member),
+        *_listener_refusals(offers, settings),
+        *_name_refusals(offers),
+    ]
+    if refusals:
+        raise RefusedError(refusals)
+    found = {
+        other: tuple(offer.backend for offer in offers if offer.deployment.hosts[0] == other)
+        for other in settings.site
+        if other != member.host
+    }
+    return tuple(
+        Neighbour(other, settings.site[other], settings.site_port, backends)
+        for other, backends in sorted(found.items())
+        if backends
+    )
+
+
+def left_out(deployments: Sequence[Deployment], settings: EdgeSettings) -> tuple[str, ...]:
+    """Return a line per Spark whose deployments the site does not serve."""
+    heads = sorted({each.hosts[0] for each in deployments} - set(settings.site))
+    return tuple(
+        f"the site's address does not serve the models of {other}: vllm_edge.site does not name it. "
+        f"Fix: add {other} with its address, and deploy."
+        for other in heads
+    )
+
+
+def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
+    model = _model(headed, recipe)
+    args = loader.with_flag_names(headed.overrides, recipe["engine"]["version"]).get("args", {})
+    return EdgeBackend(
+        deployment=headed.name,
+        models=(model["served_name"], *model.get("aliases", ())),
+        bind=headed.bind,
+        port=headed.port,
+        sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
+    )
+
+
+def _model(headed: Deployment, recipe: Document) -> Document:
+    # The overrides of an inactive deployment are not checked against its recipe yet, so only its model is merged.
+    return {**recipe["model"], **headed.overrides.get("model", {})}
+
+
+def _offer(headed: Deployment, folders: Sequence[Path], lock: Lock) -> _Offer:
+    recipe = loader.load(headed.recipe, folders).document
+    pinned = lockfile.pinned({**recipe, "model": _model(headed, recipe)}, lock)["model"]
+    return _Offer(headed, _backend(headed, recipe), _weights(pinned))
+
+
+def _weights(model: Document) -> str:
+    """Return the model in the hub with its commit, and the layout: one commit in BF16 and in FP8 gives two models."""
+    layout = ", ".join(f"{part} {width}" for part, width in sorted(model.get("layout", {}).items()))
+    commit = f"{model['repository']}@{model.get('revision', 'an unlocked commit')}"
+    return f"{commit} as {layout}" if layout else commit
+
+
+def _member_refusals(member: Membership) -> Iterator[Refusal]:
+    """Yield a refusal per Spark of the site that is not in the inventory, has no such edge, or another authority."""
+    host, settings, edges = member.host, member.settings, member.edges
+    for other in settings.site:
+        if other not in edges:
+            yield NOT_A_MEMBER(
+                what=f"vllm_edge.site names {other}",
+                expected=f"Sparks of the inventory: {', '.join(sorted(edges))}",
+                fix=f"correct vllm_edge.site, or add {other} to the group sparks.",
+            )
+            continue
+        theirs = edge.parse(edges[other].settings)
+        if theirs.open:
+            yield NOT_A_MEMBER(
+                what=f"vllm_edge.site names {other}, which is open: its engine has neither keys nor TLS",
+                expected="Sparks behind an edge",
+                fix=f"set vllm_edge: {{open: false}} for {other} as well, or remove {other} from vllm_edge.site.",
+            )
+        elif (theirs.site, theirs.site_port) != (settings.site, settings.site_port):
+            yield NOT_A_MEMBER(
+                what=f"vllm_edge.site or site_port of {other} is not that of {host}",
+                expected="one site, which all of its Sparks know",
+                fix="set vllm_edge once for the group sparks, not by host.",
+            )
+        own, foreign = edges.get(host, edges[other]).authority, edges[other].authority
+        if own != foreign:
+            yield TWO_AUTHORITIES(
+                what=f"vllm_edge_authority is {own or 'not set'} for {host} and {foreign or 'not set'} for {other}",
+                expected="one authority, by whose certificates the edges of a site know each other",
+                fix=f"remove vllm_edge_authority of {other}, or remove {other} from vllm_edge.site.",
+            )
+
+
+def _listener_refusals(offers: Sequence[_Offer], settings: EdgeSettings) -> Iterator[Refusal]:
+    taken = {offer.deployment.port: f"deployment {offer.deployment.name}" for offer in offers}
+    taken |= {settings.metrics_port: "vllm_edge.metrics_port"} if settings.metrics_from else {}
+    if (port := settings.site_port) in taken or port in ports.PORTS:
+        yield PORT_CLASH(
+            what=f"vllm_edge.site_port is {port}, as that of {taken.get(port, 'the ranks of a pair')}",
+            expected="a port of its own, on which the edges of a site ask each other",
+            fix="set vllm_edge.site_port to another port.",
+        )
+    for placed in (offer.deployment for offer in offers):
+        if placed.bind.startswith("127."):
+            yield NOT_A_MEMBER(
+                what=f"deployment {placed.name} of {placed.hosts[0]} has bind {placed.bind}",
+                expected="an address that the other Sparks of vllm_edge.site reach",
+                fix=f"remove bind of {placed.name}, or remove {placed.hosts[0]} from vllm_edge.site.",
+            )
+
+
+def _name_refusals(offers: Sequence[_Offer]) -> Iterator[Refusal]:
+    """Yield a refusal per two deployments that have one name for two models. Deployments that share a Spark may: only
+    one of them is active."""
+    for one, other in combinations(offers, 2):
+        names = sorted(set(one.backend.models) & set(other.backend.models))
+        if names and one.weights != other.weights and not set(one.deployment.hosts) & set(other.deployment.hosts):
+            yield NAME_CLASH(
+                what=f"{' and '.join(names)} is {one.weights} in deployment {one.deployment.name} and {other.weights} "
+                f"in {other.deployment.name}",
+                expected="one model per name, because the site's address balances a name over its deployments",
+                fix=f"set overrides.model.served_name (and aliases) of {other.deployment.name}, or remove "
+                f"{other.deployment.hosts[0]} from vllm_edge.site.",
+            )
