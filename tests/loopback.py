@@ -1,15 +1,16 @@
-"""Ports of the loopback device for tests: held ports, ports that refuse connections, and closing a listener."""
+"""The loopback device for tests: held ports, ports that refuse connections, servers, and closing a listener."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socketserver import BaseServer
 from threading import Thread
+from typing import TypeVar
 
 ADDRESS = "127.0.0.1"
-
-
+Server = TypeVar("Server", bound=BaseServer)
 # The sockets of held ports, until this process ends.
 _HELD: list[socket.socket] = []
 
@@ -33,6 +34,17 @@ def refusing_port() -> Iterator[int]:
     with socket.socket() as bound:
         bound.bind((ADDRESS, 0))
         yield int(bound.getsockname()[1])
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    """Serve in a thread while the context is open."""
+    with server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
 def close_listener(listener: socket.socket, thread: Thread) -> None:

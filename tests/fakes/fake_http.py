@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
-from threading import Thread
 from typing import Any
+
+import loopback
 
 
 @dataclass(slots=True)
@@ -85,9 +86,5 @@ def serving(
     server = UnixServer(str(path), Handler) if path else QuietServer(("127.0.0.1", 0), Handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
+    with loopback.running(server):
         yield f"unix:{path}" if path else f"http://127.0.0.1:{server.server_port}", requests
-    finally:
-        server.shutdown()
-        server.server_close()

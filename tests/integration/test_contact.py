@@ -17,7 +17,7 @@ import pytest
 
 import loopback
 from vllm_spark.cli import main
-from vllm_spark.cli.contact import command, keys, messages, ssh, ssh_config
+from vllm_spark.cli.contact import first_contact, keys, messages, ssh, ssh_config
 from waiting import LIMIT_S
 
 HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
@@ -201,7 +201,7 @@ def test_existing_lines_are_kept(server: Server, run: Run, desk: Path) -> None:
 
 def test_a_key_in_a_comment_is_not_installed(server: Server, run: Run, desk: Path) -> None:
     public = (desk / "id_ed25519.pub").read_text()
-    script = command.INSTALL.format(key="'{} {}'".format(*public.split()[:2]), line=f"'{public.strip()}'")
+    script = first_contact.INSTALL.format(key="'{} {}'".format(*public.split()[:2]), line=f"'{public.strip()}'")
     (server.home / ".ssh").mkdir()
     server.authorized_keys.write_text(f"#{public}")
     for stdout in ("added\n", "there\n"):

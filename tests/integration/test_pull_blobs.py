@@ -10,10 +10,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
+import loopback
 from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
 from fakes.model_copies import FaultyRelay
 from vllm_spark.node.pull import blob_cache
@@ -35,10 +35,8 @@ def image() -> Image:
 
 @contextmanager
 def served(cache: BlobCache, token: str = "") -> Iterator[str]:
-    with BlobServer(("127.0.0.1", 0), {"": cache}, token) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(BlobServer(("127.0.0.1", 0), {"": cache}, token)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def get(url: str, token: str = "") -> bytes:
@@ -197,13 +195,11 @@ def test_nothing_but_digests_is_served(tmp_path: Path, path: str) -> None:
 def test_a_server_has_only_the_repositories_of_its_run(tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, requests):
         cache = BlobCache(tmp_path, Upstream(url, REPOSITORY, "here"))
-        with BlobServer(("127.0.0.1", 0), {REPOSITORY: cache}) as server:
-            Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with loopback.running(BlobServer(("127.0.0.1", 0), {REPOSITORY: cache})) as server:
             at = f"http://127.0.0.1:{server.server_port}/v2"
             assert get(f"{at}/{REPOSITORY}/manifests/{image.digest}") == image.blobs[image.digest]
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 get(f"{at}/library/other/manifests/{image.manifest}")
-            server.shutdown()
     assert len(requests) == 3, "a challenge, a token and the index"
 
 
@@ -219,10 +215,8 @@ def call(url: str, method: str, body: bytes = b"") -> tuple[int, dict[str, str]]
 @contextmanager
 def accepting(cache: BlobCache, secret: str = "") -> Iterator[str]:
     cache.create()
-    with BlobServer(("127.0.0.1", 0), {"derived/x": cache}, secret, uploads=Uploads(cache)) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(BlobServer(("127.0.0.1", 0), {"derived/x": cache}, secret, uploads=Uploads(cache))) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_an_upload_with_another_content_is_refused(tmp_path: Path) -> None:

@@ -46,17 +46,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_client, "RETRY_S", 0.02)
 
 
-@pytest.fixture
-def head(tmp_path: Path) -> Path:
-    write_model(tmp_path / "head")
-    return tmp_path / "head"
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Path:
-    return tmp_path / "worker"
-
-
 def blob(hub: Path, name: str = BIG) -> Path:
     return (Source(hub, FOLDER, COMMIT).snapshot / name).resolve()
 

@@ -47,17 +47,6 @@ EVIL = {**FILES, "model-00002-of-00002.safetensors": b"EVIL" * 1000}
 BIG = "model-00001-of-00002.safetensors"
 
 
-@pytest.fixture
-def head(tmp_path: Path) -> Path:
-    write_model(tmp_path / "head")
-    return tmp_path / "head"
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Path:
-    return tmp_path / "worker"
-
-
 class _Impostor(BaseHTTPRequestHandler):
     """Answers every request with status 200 and the same body, and records what it receives."""
 
@@ -79,10 +68,8 @@ class _Impostor(BaseHTTPRequestHandler):
 def impostor(body: bytes) -> Iterator[Any]:
     server: Any = QuietServer(("127.0.0.1", 0), _Impostor)
     server.body, server.received = body, []
-    with server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(server):
         yield server
-        server.shutdown()
 
 
 # name -> what the impostor answers
@@ -318,15 +305,14 @@ def test_only_files_that_an_engine_reads_are_taken_and_those_that_a_recipe_names
     manifest = model.manifest()
     assert manifest is not None
     assert manifest.sha256 == manifest_of(FILES).sha256, "files of other kinds are not part of the identity"
-    with range_server.RangeServer(("127.0.0.1", 0), TOKEN, {f"{FOLDER}/{COMMIT}": (model, manifest)}) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    models = {f"{FOLDER}/{COMMIT}": (model, manifest)}
+    with loopback.running(range_server.RangeServer(("127.0.0.1", 0), TOKEN, models)) as server:
         ref = {"folder": FOLDER, "commit": COMMIT, "manifest": manifest.sha256}
         fetch(worker, server.server_port, sources=[ref])
         assert set(snapshot_files(worker)) == set(FILES)
         fetch(worker, server.server_port, sources=[{**ref, "more": named}])
         with pytest.raises(JobError, match=r"plugin\.py has sha256"):
             fetch(worker, server.server_port, sources=[{**ref, "more": {"plugin.py": "0" * 64}}])
-        server.shutdown()
     assert snapshot_files(worker) == {**FILES, "plugin.py": b"# named\n"}
 
 
