@@ -30,7 +30,8 @@ class Entry:
     summary: str
     nodes: int
     engine: str
-    download_bytes: int
+    # None if the recipe does not have the size of every part.
+    download_bytes: int | None
     memory_bytes: int
     predicted: str
     reported: float | None
@@ -51,14 +52,17 @@ def entries(folders: Sequence[Path] = (paths.RECIPES,), locked: Lock | None = No
 
 def entry(document: Document, locked: Lock) -> Entry:
     """Return the entry of one recipe."""
-    sources = [document["model"], document.get("drafter", {})]
+    model, drafter = document["model"], document.get("drafter", {})
+    # A drafter of the model's own repository is a part of its files.
+    sources = [model] if drafter.get("repository", model["repository"]) == model["repository"] else [model, drafter]
+    sizes = [source.get("size_bytes") for source in sources]
     speed = forecast.predicted(document, ForecastRequest())
     return Entry(
         name=document["name"],
         summary=document["summary"],
         nodes=document["topology"]["nodes"],
         engine=document["engine"]["version"],
-        download_bytes=sum(source.get("size_bytes", 0) for source in sources),
+        download_bytes=sum(sizes) if all(sizes) else None,
         memory_bytes=memory.needed_bytes(document, reference_spark.MEMORY["total"]),
         predicted=f"{speed.low:.0f} to {speed.high:.0f}" if speed else "",
         reported=reported(document),
@@ -82,7 +86,7 @@ def cells(entry: Entry) -> list[str]:
         entry.name,
         str(entry.nodes),
         entry.engine,
-        f"{entry.download_bytes / GB:.1f}",
+        f"{entry.download_bytes / GB:.1f}" if entry.download_bytes else "?",
         f"{entry.memory_bytes / GB:.0f}",
         entry.predicted or "?",
         f"{entry.reported:g}" if entry.reported is not None else "?",
