@@ -122,7 +122,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle edge fabric factory faults images operators pairs recovery refusals remove rollback
+LONG := bench bundle edge fabric factory faults images operators pairs recipe recovery refusals remove rollback
 
 .PHONY: molecule
 molecule: setup ## Run the scenarios except the long ones; half an hour

@@ -29,8 +29,8 @@ class ActionModule(SparkAction):
             return {}
         self.quiet = True
         plan = netplan.plan(ends, args["fabric"], args["netplan"], replace=args["replace"])
-        self.say(*(f"note: {line}" for line in plan.notes))
-        return {"plan": plan.to_json()}
+        self.say(*(f"note: {line}" for line in plan["notes"]))
+        return {"plan": plan}
 
     def _refusals(self) -> list[Refusal]:
         args = self.args

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import own_process
+from vllm_spark.node.state_file import replace_file
 from vllm_spark_ansible.action import SparkAction
 
 
@@ -23,9 +24,7 @@ class ActionModule(SparkAction):
         before, after, lines = done["before"], done["after"], done["lines"]
         changed = before != after
         if changed and not self.check_mode:
-            from vllm_spark.recipe import lockfile  # noqa: PLC0415  most runs change nothing
-
-            lockfile.write(file, after)
+            replace_file(file, after)
         self.show(*lines)
         diff = {"before": before, "after": after, "before_header": str(file), "after_header": str(file)}
         return {"changed": changed, "lines": lines, "diff": diff if changed else []}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.transfer import bundle_server
 from vllm_spark_ansible.action import SparkAction
 
@@ -33,12 +33,11 @@ class ActionModule(SparkAction):
         forward = f"{LOOPBACK}:{BUNDLE_PORT}:{LOOPBACK}:{opened['port']}"
         if detail := self._ssh("forward", forward):
             bundle_server.stop(process)
-            refusal = BUNDLE_LACKS(
+            raise BUNDLE_LACKS.error(
                 what=f"no reverse tunnel from the Spark to the bundle: {detail}",
                 expected="ssh with ControlMaster as in ansible.cfg, and an sshd that forwards ports",
                 fix="restore ssh_args of ansible.cfg, and set AllowTcpForwarding yes in the Spark's sshd.",
             )
-            raise RefusedError([refusal])
         return {"process": process, "forward": forward, "manifests": opened["manifests"]}
 
     def _ssh(self, request: str, forward: str) -> str:

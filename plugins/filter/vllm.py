@@ -8,7 +8,7 @@ from typing import Any
 from vllm_spark.bench import variants
 from vllm_spark.deploy import decision, images, launch
 from vllm_spark.lifecycle import replacement, rollback, switch_report
-from vllm_spark.transfer import messages, verification
+from vllm_spark.transfer import messages, weights
 
 
 def ping_results(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -28,7 +28,7 @@ class FilterModule:
             "vllm_env": launch.env_file,
             "vllm_has_image_step": images.any_step,
             "vllm_is_occupied": decision.is_occupied,
-            "vllm_needs_check": verification.needs_check,
+            "vllm_needs_check": weights.needs_check,
             "vllm_overlay_failure": messages.overlay_failure,
             "vllm_ping_results": ping_results,
             "vllm_rollback_result": rollback.ended,

@@ -16,14 +16,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    TEMPORARY,
-    mode_of,
-    read_object,
-    write_file,
-)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import record_of
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import TEMPORARY, sync
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain.
@@ -61,8 +57,8 @@ def swap(folder: str) -> None:
     replaced, restored = generation(folder, current), generation(folder, before(current))
     follow(replaced, before(before(current)))
     follow(restored, replaced)
-    deployed, path = record_in(restored), os.path.join(restored, "deployed.json")
-    deployed[PREVIOUS] = {name: value for name, value in record_in(current).items() if name != PREVIOUS}
+    deployed, path = record_of(restored), os.path.join(restored, "deployed.json")
+    deployed[PREVIOUS] = {name: value for name, value in record_of(current).items() if name != PREVIOUS}
     write_file(path, json.dumps(deployed, indent=2, sort_keys=True) + "\n", mode_of(path))
     point(folder, SWAPPING, restored)
     activate(folder, restored)
@@ -91,7 +87,7 @@ def take_over(folder: str) -> None:
     in the place of a link. What the names in the folder lead to is what runs."""
     top = os.path.join(folder, SWAPPING) if is_real(os.path.join(folder, SWAPPING)) else folder
     places = [os.path.join(top, PREVIOUS, PREVIOUS), os.path.join(top, PREVIOUS), top]
-    if record_in(top) and record_in(top) == record_in(os.path.join(top, PREVIOUS)):
+    if record_of(top) and record_of(top) == record_of(os.path.join(top, PREVIOUS)):
         places.pop()  # an older toolkit was interrupted while it replaced the files of this launch, one by one
     fresh = ""
     for place in places:
@@ -112,15 +108,14 @@ def generation(folder: str, source: str) -> str:
         if source and os.path.isfile(os.path.join(source, name)):
             # With its modification time: a new one of the env file would restart the engine.
             shutil.copy2(os.path.join(source, name), fresh)
-            with open(os.path.join(fresh, name), "rb") as file:
-                os.fsync(file.fileno())
+            sync(os.path.join(fresh, name))
     return fresh
 
 
 def follow(fresh: str, previous: str) -> None:
     """Let a new generation follow a previous one. One with the same launch is left out: a launch between the two has
     failed."""
-    if previous and record_in(fresh).get("launch", "") == record_in(previous).get("launch"):
+    if previous and record_of(fresh).get("launch", "") == record_of(previous).get("launch"):
         previous = before(previous)
     if previous:
         os.symlink(os.path.join(os.pardir, os.path.basename(previous)), os.path.join(fresh, PREVIOUS))
@@ -164,10 +159,6 @@ def point(folder: str, name: str, target: str = "") -> None:
         os.replace(path, aside)  # of an older toolkit
     os.replace(fresh, path)
     remove(aside)
-
-
-def record_in(folder: str) -> dict[str, Any]:
-    return read_object(os.path.join(folder, "deployed.json")) or {}
 
 
 def is_real(path: str) -> bool:

@@ -7,12 +7,11 @@ import json
 import math
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# Prefix of a file that is not complete yet.
-TEMPORARY = ".vllm-spark-"
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import replace_file
+
 # Exit statuses of a shell and of timeout(1) for a command that did not run to its end.
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
 COMMAND_TIMEOUT_S = 30.0
@@ -72,28 +71,8 @@ def run(
 
 
 def write_file(path: str, content: str, mode: str) -> None:
-    """Replace a file atomically: a reader sees the old or the new file, also after a loss of power. `mode` is octal,
-    such as "0600". The owner is the user of this process."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=TEMPORARY)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, int(mode, 8))
-        os.replace(temporary, path)
-    except BaseException as error:
-        os.unlink(temporary)
-        # An error of a write does not name its file.
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = path
-        raise
-    # The new name is in the folder, which has to be written too.
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Replace a file as spark_state_file does. `mode` is octal, such as "0600"."""
+    replace_file(path, content, int(mode, 8))
 
 
 def read_text(path: str, limit: int = -1) -> str | None:

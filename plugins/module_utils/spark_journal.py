@@ -10,7 +10,6 @@ has the lines for `restore` about netdevs, `tree` the checksums of all netplan f
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,10 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     CommandResult,
     read_text,
     run,
+    sha256,
     write_file,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json, read_bytes
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_netplan import ip_json
 
 ETC = "/etc/netplan"
 # A file here has precedence over one of the same name in ETC, and a restart of the host removes it.
@@ -117,8 +117,8 @@ def addresses_of(link: Mapping[str, Any]) -> list[str]:
 def tree() -> dict[str, str]:
     """Return name -> sha256 of every file in /etc/netplan."""
     names = sorted(os.listdir(ETC)) if os.path.isdir(ETC) else []
-    paths = {name: os.path.join(ETC, name) for name in names}
-    return {name: hashlib.sha256(read_bytes(path)).hexdigest() for name, path in paths.items() if os.path.isfile(path)}
+    checksums = {name: sha256(os.path.join(ETC, name)) for name in names}
+    return {name: checksum for name, checksum in checksums.items() if checksum}
 
 
 def arm_guard(guard_s: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import process
 
 try:
     import yaml
@@ -47,15 +48,6 @@ def ip_json(*arguments: str) -> list[dict[str, Any]]:
         raise RuntimeError(f"ip {' '.join(arguments)} ended with {result.status}: {result.error}")
     entries: list[dict[str, Any]] = json.loads(result.stdout)
     return entries
-
-
-def read_bytes(path: str) -> bytes:
-    """Return a file's content; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def read_netplan(trial: Collection[str] = ()) -> dict[str, Any]:
@@ -154,11 +146,10 @@ def reached_by() -> str:
     """Return the netdev with the address of the ssh session. sudo drops the variable; the shell above it has it."""
     pid = os.getpid()
     while pid > 1:
-        for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
-            if entry.startswith(b"SSH_CONNECTION="):
-                return netdev_of(entry.decode().split()[2].partition("%")[0])
-        stat = read_text(f"/proc/{pid}/stat") or ""
-        pid = int(stat.rpartition(")")[2].split()[1])
+        for entry in (read_text(f"/proc/{pid}/environ") or "").split("\0"):
+            if entry.startswith("SSH_CONNECTION="):
+                return netdev_of(entry.split()[2].partition("%")[0])
+        pid = process(pid).parent
     return ""
 
 

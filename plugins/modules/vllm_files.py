@@ -45,15 +45,12 @@ options:
     description: A group of the system that must exist. Empty for none.
     type: str
     default: ""
-  keep_previous:
-    description: The launch changes, so the current one stays as O(keep_as).
-    type: bool
-    default: false
   keep_as:
-    description: The name of the launch that is replaced. C(failed) is for one that never passed its gates.
+    description: The name under which the launch that is replaced stays. C(failed) is for one that never passed its
+      gates. Empty if the launch does not change.
     type: str
-    choices: [previous, failed]
-    default: previous
+    choices: ["", previous, failed]
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -157,8 +154,7 @@ def main() -> None:
             "link_path": {"type": "path", "default": ""},
             "link_key": {"type": "str", "default": "", "no_log": True},
             "group": {"type": "str", "default": ""},
-            "keep_previous": {"type": "bool", "default": False},
-            "keep_as": {"type": "str", "choices": [PREVIOUS, FAILED], "default": PREVIOUS},
+            "keep_as": {"type": "str", "choices": ["", PREVIOUS, FAILED], "default": ""},
         },
         supports_check_mode=True,
     )
@@ -195,7 +191,7 @@ def main() -> None:
                 write_file(file["path"], file["content"], file["mode"])
         # The files of the launch come last, and as one.
         if launch := [file for file in stale if file["path"] in paths]:
-            install(folder, launch, params["keep_as"] if params["keep_previous"] else "")
+            install(folder, launch, params["keep_as"])
         elif env_path:
             adopt(folder)
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)

@@ -65,9 +65,11 @@ class Chromium:
         result: dict[str, Any] = message["result"]
         return result
 
-    def wait_for(self, method: str) -> None:
-        """Wait for an event that has not been read yet."""
-        while not any(event.get("method") == method for event in self.events):
+    def wait_for(self, method: str, **params: Any) -> None:
+        """Wait for an event with these parameters, which may have arrived already."""
+        while not any(
+            event.get("method") == method and params.items() <= event["params"].items() for event in self.events
+        ):
             self.events.append(self._next(method))
 
     def _next(self, waits_for: str) -> dict[str, Any]:
@@ -97,8 +99,9 @@ class Chromium:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", media=media, features=[scheme])
-        self.command("Page.navigate", url=page.as_uri())
-        self.wait_for("Page.loadEventFired")
+        loader = self.command("Page.navigate", url=page.as_uri())["loaderId"]
+        # The page before may end its own loading now.
+        self.wait_for("Page.lifecycleEvent", name="load", loaderId=loader)
 
     def complaints(self) -> list[str]:
         """Return errors, warnings, violations of the policy, and requests for anything but the page itself."""
@@ -151,4 +154,5 @@ def _opened(browser: Chromium) -> Chromium:
     browser.session = browser.command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
     for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
         browser.command(f"{domain}.enable")
+    browser.command("Page.setLifecycleEventsEnabled", enabled=True)
     return browser

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from itertools import pairwise
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +56,17 @@ def test_a_body_of_the_default_limit_is_routed(
     assert [request == body for request in engine.requests] == ([True] if status else [])
 
 
-def test_events_arrive_one_by_one(start: Start) -> None:
-    command = curl(start(), CHAT, "-d", '{"model": "model", "stream": true}')
-    moments = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+def test_events_arrive_one_by_one(start: Start, engine: ScriptedEngine) -> None:
+    engine.turns = threading.Semaphore(0)
+    command = curl(start(), CHAT, "--max-time", "60", "-d", '{"model": "model", "stream": true}')
+    arrived = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
+        # The next one is not sent before this one has arrived.
+        engine.turns.release()
         for line in process.stdout:
             if line.startswith(b"data: {"):
-                moments.append(time.monotonic())
-    gaps = [later - earlier for earlier, later in pairwise(moments)]
-    assert len(moments) == len(EVENTS)
-    assert min(gaps) > 0.025, gaps
-    assert max(gaps) < 0.095, gaps
+                arrived.append(line.decode())
+                engine.turns.release()
+    assert len(arrived) == len(EVENTS)
+    assert all(event.content in line for event, line in zip(EVENTS, arrived, strict=True))

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
-from test_streams import arrivals, open_stream
+from test_streams import events, open_stream
 
 from conftest import EVENTS, Start
 from fakes.running_edge import HASH
+from fakes.scripted_engine import ScriptedEngine
 from vllm_spark.edge import persons
+from waiting import until
 
 
-def test_a_key_is_added_and_revoked_at_once_and_survives_a_reload(start: Start) -> None:
+def test_a_key_is_added_and_revoked_at_once_and_survives_a_reload(start: Start, engine: ScriptedEngine) -> None:
+    engine.turns = threading.Semaphore(0)
     edge = start()
     key = persons.new_key()
     keys, admin = edge.files.keys, edge.files.admin_socket
     stream = open_stream(edge)
 
-    def set_keys(wanted: dict[str, str]) -> float:
-        began = time.monotonic()
+    def set_keys(wanted: dict[str, str]) -> None:
         spark_edge.write_keys(wanted, keys)
         assert spark_edge.apply_keys(wanted, keys, admin)
-        return time.monotonic() - began
 
     assert edge.ask("GET", "/v1/models", key=key).status == 401
-    assert set_keys({HASH: "ada", persons.key_hash(key): "bob"}) < 1
+    set_keys({HASH: "ada", persons.key_hash(key): "bob"})
     assert edge.ask("GET", "/v1/models", key=key).status == 200
-    assert set_keys({persons.key_hash(key): "bob"}) < 1
+    set_keys({persons.key_hash(key): "bob"})
     assert edge.ask("GET", "/v1/models").status == 401
     # Ada's stream was open before.
-    assert len(arrivals(stream)) == len(EVENTS)
+    engine.turns.release(len(EVENTS))
+    assert events(stream) == len(EVENTS)
+    before = edge.worker()
     edge.reload()
-    time.sleep(1)
+    until(lambda: edge.worker() not in {"", before})
     assert [edge.ask("GET", "/v1/models", key=one).status for one in (key, "sk-of-ada")] == [200, 401]
     assert spark_edge.read_keys(keys) == {persons.key_hash(key): "bob"}
     assert key not in Path(keys).read_text()

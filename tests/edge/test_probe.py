@@ -45,7 +45,8 @@ def test_a_sound_edge_passes_and_the_engine_is_not_asked(start: Start, tls: str,
     edge = start(tls=tls, limits=SMALL)
     seen = observe(edge)
     assert failed(seen) == ([] if tls == "own-ca" else ["certificate"])
-    assert seen["inside"]["drip"]["seconds"] == pytest.approx(2, abs=1.5)
+    # Not before its time. The gate judges whether it is too late.
+    assert seen["inside"]["drip"]["seconds"] >= 1.5
     assert engine.heads == []
 
 

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import loopback
+
 CONTAINERD = [["driver-type", "io.containerd.snapshotter.v1"]]
 ACCEPT = {"Accept": "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"}
 
@@ -234,8 +236,6 @@ def running(engine: Engine, socket: Path) -> Iterator[Engine]:
         def handle_error(self, *_: object) -> None:
             """The client went away."""
 
-    with Server(str(socket), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(Server(str(socket), Handler)):
         yield engine
-        server.shutdown()
     socket.unlink()

@@ -15,6 +15,7 @@ import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -46,7 +47,22 @@ class Hub(ThreadingHTTPServer):
         self.redirects, self.token, self.longer = False, "", ""
         self.answers: list[tuple[int, dict[str, str]]] = []
         self.cuts: list[int] = []
+        # The client fetches several files at once.
+        self.lock = Lock()
         super().__init__(address, _Handler)
+
+    def handle_error(self, *_: object) -> None:
+        """Print nothing: a client may close a connection in the middle of a reply."""
+
+    def next_answer(self) -> tuple[int, dict[str, str]] | None:
+        """Take the next of `answers`."""
+        with self.lock:
+            return self.answers.pop(0) if self.answers else None
+
+    def next_cut(self, size: int) -> int | None:
+        """Take the next of `cuts`, if it cuts a content of this size."""
+        with self.lock:
+            return self.cuts.pop(0) if self.cuts and size > self.cuts[0] else None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -60,9 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
         if info := INFO.fullmatch(path):
             return self._info(info["repository"], info["commit"], info["kind"])
         if file := FILE.fullmatch(path.removeprefix("/cdn")):
-            if self.server.answers and self.command == "GET":
-                status, headers = self.server.answers.pop(0)
-                return self._reply(status, b"{}", headers)
+            if self.command == "GET" and (answer := self.server.next_answer()):
+                return self._reply(answer[0], b"{}", answer[1])
             return self._file(file["repository"], file["commit"], file["path"])
         return self._reply(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
 
@@ -132,8 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            cut = self.server.cuts.pop(0) if self.server.cuts and len(body) > self.server.cuts[0] else None
-            self.wfile.write(body[:cut])
+            self.wfile.write(body[: self.server.next_cut(len(body))])
 
     def log_message(self, *_: object) -> None:
         """Log nothing: `requests` has every request."""

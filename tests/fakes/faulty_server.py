@@ -15,10 +15,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from random import Random
 from threading import Lock, Thread
 from typing import Any
+
+from fakes.fake_http import QuietServer
 
 # The user of a request that carries no key.
 ANONYMOUS = "vllm-spark-without-key"
@@ -353,8 +355,7 @@ def serving(answer: Callable[[str, Mapping[str, Any]], Reply], key: str = "") ->
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield "127.0.0.1", server.server_port

@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import Any
 
 import loopback
+from fakes.fake_hub import Hub
 from vllm_spark.node.pull import range_client
 from vllm_spark.node.pull.files import git_sha1
 from vllm_spark.node.pull.job import JobProgress
@@ -65,7 +66,7 @@ def request(hub: Path, port: int, files: Files = FILES, **more: Any) -> dict[str
     """Return a request of fetch-peer or serve-files for a model with these files."""
     ref = {"folder": FOLDER, "commit": COMMIT, "repository": REPOSITORY, "manifest": manifest_of(files).sha256}
     models = {"hub": str(hub), "sources": [ref]}
-    return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 2, "streams": 4, **more}
+    return {**models, "address": "127.0.0.1", "port": port, "token": TOKEN, "idle_timeout_s": 60, "streams": 4, **more}
 
 
 def fetch(hub: Path, port: int, stop: Event | None = None, **more: Any) -> dict[str, float]:
@@ -78,10 +79,20 @@ def file_server(hub: Path, port: int = 0, commit: str = COMMIT) -> Iterator[Rang
     source = Source(hub, FOLDER, commit)
     manifest = source.manifest()
     assert manifest is not None
-    with RangeServer(("127.0.0.1", port), TOKEN, {f"{FOLDER}/{commit}": (source, manifest)}) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    models = {f"{FOLDER}/{commit}": (source, manifest)}
+    with loopback.running(RangeServer(("127.0.0.1", port), TOKEN, models)) as server:
         yield server
-        server.shutdown()
+
+
+@contextmanager
+def serving_hub(folder: Path) -> Iterator[Hub]:
+    """Serve a hub that has the model, from a folder."""
+    root = folder / REPOSITORY / COMMIT
+    for path, content in FILES.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    with loopback.running(Hub(folder, ("127.0.0.1", 0))) as server:
+        yield server
 
 
 class FaultyRelay:

@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from fakes.scripted_engine import ScriptedEngine
-from loopback import ADDRESS, free_port
+from loopback import ADDRESS, held_port
 from vllm_spark.edge import authority, config
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.spec import Spec
+from waiting import LIMIT_S, until
 
 KEY = "sk-of-ada"
 HASH = hashlib.sha256(KEY.encode()).hexdigest()
@@ -108,7 +108,7 @@ class RunningEdge:
     site: KeyPair | None = None
 
     def __post_init__(self) -> None:
-        self.port = free_port()
+        self.port = held_port()
         self.files = EdgeFiles(
             config=str(self.folder / "haproxy.cfg"),
             keys=str(self.folder / "keys.map"),
@@ -121,7 +121,7 @@ class RunningEdge:
         Path(self.files.sockets).mkdir(parents=True, exist_ok=True)
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
-        self.log.settimeout(5)
+        self.log.settimeout(LIMIT_S)
         Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
         self.spec = self.placed(self.spec)
 
@@ -134,7 +134,11 @@ class RunningEdge:
             self._certify()
         self.configure()
         self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
-        self._await_listener()
+        try:
+            self._await_listener()
+        except BaseException:
+            self.close()
+            raise
 
     def configure(self) -> None:
         self.text = config.config(self.spec, self.address, self.files)
@@ -151,40 +155,38 @@ class RunningEdge:
 
     def wait_for(self, backend: str, status: str, server: str = "engine") -> None:
         """Wait until HAProxy's check has found that an engine is UP or DOWN, or another server of a backend."""
-        deadline = time.monotonic() + 10
-        while f",{status}," not in (state := self._state(backend, server)):
-            assert time.monotonic() < deadline, state
-            time.sleep(0.05)
+        until(lambda: f",{status}," in self._state(backend, server))
 
     def _state(self, backend: str, server: str) -> str:
         lines = self.admin("show stat").splitlines()
         return next((line for line in lines if line.startswith(f"{backend},{server},")), "")
 
     def reload(self) -> None:
-        """Reload as the unit does."""
+        """Reload as the unit does. Returns at once: `worker` then becomes another one."""
         self.process.send_signal(signal.SIGUSR2)
 
+    def worker(self) -> str:
+        """Return the process id of the worker that answers the runtime API, empty while none does."""
+        try:
+            lines = self.admin("show info").splitlines()
+        except OSError:
+            return ""
+        return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
+
     def _await_listener(self) -> None:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex((self.address, self.port)) == 0 and self._takes_commands():
-                    return
+        def listens() -> bool:
             assert self.process.poll() is None, self.process.communicate()[1].decode()
-            time.sleep(0.02)
-        raise AssertionError("the edge does not listen")
+            with socket.socket() as probe:
+                return probe.connect_ex((self.address, self.port)) == 0 and bool(self.worker())
 
-    def _takes_commands(self) -> bool:
-        # The socket has its name before HAProxy listens on it.
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(self.files.admin_socket) == 0
+        until(listens)
 
-    def connect(self, timeout: float = 10) -> HTTPConnection:
+    def connect(self) -> HTTPConnection:
         """Return a connection that trusts the certificate of the folder."""
         if self.spec.edge.tls == "off":
-            return HTTPConnection(self.address, self.port, timeout=timeout)
+            return HTTPConnection(self.address, self.port, timeout=LIMIT_S)
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return HTTPSConnection(self.address, self.port, timeout=timeout, context=context)
+        return HTTPSConnection(self.address, self.port, timeout=LIMIT_S, context=context)
 
     def ask(
         self, method: str, path: str, body: object = None, key: str | None = KEY, headers: Mapping[str, str] = {}
@@ -211,7 +213,7 @@ class RunningEdge:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(10)
+            self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -13,7 +13,7 @@ from typing import Any
 from fakes import edge_cases
 from fakes.running_edge import Engines, RunningEdge
 from fakes.scripted_engine import Event, ScriptedEngine, Stream
-from loopback import free_port
+from loopback import held_port
 from vllm_spark.edge import authority
 from vllm_spark.inventory.spec import Spec
 
@@ -34,7 +34,7 @@ class RunningSite:
 
     def __post_init__(self) -> None:
         self.authority = authority.new_authority(datetime.now(UTC))
-        self.port = free_port()
+        self.port = held_port()
         self.engines: dict[str, ScriptedEngine] = {}
         self.running: dict[str, Engines] = {}
         self.edges: dict[str, RunningEdge] = {}
@@ -89,6 +89,7 @@ class RunningSite:
 
     def close(self) -> None:
         for edge in self.edges.values():
-            edge.close()
+            if hasattr(edge, "process"):
+                edge.close()
         for engines in self.running.values():
             engines.close()

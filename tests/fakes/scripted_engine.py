@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -44,7 +45,9 @@ class Stream:
 class ScriptedEngine:
     """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later.
 
-    `heads` are the headers of all requests."""
+    `heads` are the headers of all requests. With `turns` an event waits for its release instead of its time: what a
+    client has received by then has not been held back, whatever else this machine does.
+    """
 
     streams: Sequence[Stream]
     counters: dict[str, float] = field(default_factory=dict)
@@ -53,6 +56,7 @@ class ScriptedEngine:
     counts_after_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+    turns: threading.Semaphore | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self, port: int = 0) -> int:
@@ -118,7 +122,10 @@ class ScriptedEngine:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         loop = asyncio.get_running_loop()
         for event in stream.events:
-            await asyncio.sleep(begun + event.at - loop.time())
+            if self.turns is None:
+                await asyncio.sleep(begun + event.at - loop.time())
+            else:
+                await _turn(self.turns)
             _event(writer, chunk_of(event))
         if stream.ending == "stall":
             await asyncio.sleep(3600)
@@ -131,6 +138,11 @@ class ScriptedEngine:
         _frame(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+
+async def _turn(turns: threading.Semaphore) -> None:
+    while not turns.acquire(blocking=False):
+        await asyncio.sleep(0.005)
 
 
 def chunk_of(event: Event) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from vllm_spark.core import paths
+from waiting import until
 
 RUN = Path(sys.executable).with_name("ansible-playbook")
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
@@ -46,7 +46,7 @@ WAITS = """
 - name: Change a file
   ansible.builtin.copy: {content: "new\\n", dest: "{{ work }}/{{ inventory_hostname }}.txt", mode: "0644"}
 - name: Wait for the server
-  ansible.builtin.shell: "touch {{ work }}/waits; sleep 30"
+  ansible.builtin.shell: "touch {{ work }}/waits; sleep 90"
 """
 
 
@@ -165,9 +165,7 @@ def test_history_as_json_is_json(site: Site) -> None:
 def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, part: str) -> None:
     site.write(WAITS, name=name)
     process = site.start(site.folder / f"{name}.yml", "-l", "spark1")
-    until = time.monotonic() + 60
-    while not (site.folder / "waits").exists() and time.monotonic() < until:
-        time.sleep(0.1)
+    until((site.folder / "waits").exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -18,6 +18,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.transfer import bundle, bundle_check, bundle_files, bundle_key, bundle_signature
 from vllm_spark.transfer.bundle import BundleRequest
 from vllm_spark.transfer.bundle_check import Trust
+from waiting import until
 
 CONTENTS, LIST, SIGNATURE = bundle_files.CONTENTS, bundle_files.LIST, bundle_files.SIGNATURE
 LAYER = f"images/blobs/sha256/{hashlib.sha256(b'layer').hexdigest()}"
@@ -303,11 +304,9 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     askpass.write_text(f"#!/bin/sh\necho '{PASSPHRASE}'\n")
     askpass.chmod(0o700)
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL) as running:
-        deadline = time.monotonic() + 10
-        while not socket.exists():
-            assert time.monotonic() < deadline, "the agent does not start"
-            time.sleep(0.02)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+        # The socket appears before the agent listens on it. Status 2: no agent answers.
+        until(lambda: subprocess.run(["ssh-add", "-l"], capture_output=True, check=False).returncode != 2)
 
         def add(key: Path) -> None:
             environment = {**os.environ, "SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,19 +96,36 @@ COMMANDS: dict[str, tuple[str, list[str]]] = {
     "echo a; echo b >&2": ("", ["a", "b"]),
     "echo no; exit 3": ("sh ended with status 3", ["no"]),
     "kill -9 $$": ("sh ended with status -9", []),
-    "echo a; sleep 60": ("sh did not end within 1 s", ["a"]),
+    "echo a; sleep 600": ("sh did not end within 60 s", ["a"]),
     # A background process keeps the pipe open.
-    "sleep 60 & echo a": ("sh did not end within 1 s", ["a"]),
-    "exec >&- 2>&-; sleep 60": ("sh did not end within 1 s", []),
-    "trap '' TERM; while :; do echo a; sleep 0.3; done": ("sh did not end within 1 s", ["a"]),
+    "sleep 600 & echo a": ("sh did not end within 60 s", ["a"]),
+    "exec >&- 2>&-; sleep 600": ("sh did not end within 60 s", []),
+    "trap '' TERM; while :; do echo a; sleep 0.3; done": ("sh did not end within 60 s", ["a"]),
 }
 
 
 @pytest.mark.parametrize("script", COMMANDS)
-def test_commands_end(script: str) -> None:
+def test_commands_end(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = HeadBuffer(1, 99) if "while" in script else HeadBuffer(9, 99)
-    fault = stream_command(["sh", "-c", script], lambda line: kept.add(line) or True, 1)
-    assert (fault, kept.lines) == COMMANDS[script]
+    fault, lines = COMMANDS[script]
+    monkeypatch.setattr(spark_bounded, "time", SimpleNamespace(monotonic=LateClock(kept, len(lines))))
+    found = stream_command(["sh", "-c", script], lambda line: kept.add(line) or True, 60)
+    assert (found, kept.lines) == (fault, lines)
+
+
+class LateClock:
+    """A clock that stands still until all lines have arrived, so that a busy machine has time for them. Then it is one
+    second before the deadline of a command that has 60 s."""
+
+    def __init__(self, kept: HeadBuffer, lines: int) -> None:
+        self.kept, self.lines, self.arrived, self.begun = kept, lines, 0.0, False
+
+    def __call__(self) -> float:
+        if not self.begun or len(self.kept.lines) < self.lines:
+            self.begun = True
+            return 0.0
+        self.arrived = self.arrived or time.monotonic()
+        return 59.0 + time.monotonic() - self.arrived
 
 
 def test_a_command_is_ended_after_enough_output() -> None:

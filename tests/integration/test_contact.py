@@ -17,7 +17,8 @@ import pytest
 
 import loopback
 from vllm_spark.cli import main
-from vllm_spark.cli.contact import command, keys, messages
+from vllm_spark.cli.contact import first_contact, keys, messages, ssh, ssh_config
+from waiting import LIMIT_S
 
 HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
 USER, PASSWORD = "nvidia", "the password of a test"
@@ -120,6 +121,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     new_key("ed25519", folder / "id_ed25519")
     monkeypatch.setenv(messages.PASSWORD_VARIABLE, PASSWORD)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    for module in (ssh, ssh_config):
+        monkeypatch.setattr(module, "TIMEOUT_S", LIMIT_S)
     return folder
 
 
@@ -198,7 +201,7 @@ def test_existing_lines_are_kept(server: Server, run: Run, desk: Path) -> None:
 
 def test_a_key_in_a_comment_is_not_installed(server: Server, run: Run, desk: Path) -> None:
     public = (desk / "id_ed25519.pub").read_text()
-    script = command.INSTALL.format(key="'{} {}'".format(*public.split()[:2]), line=f"'{public.strip()}'")
+    script = first_contact.INSTALL.format(key="'{} {}'".format(*public.split()[:2]), line=f"'{public.strip()}'")
     (server.home / ".ssh").mkdir()
     server.authorized_keys.write_text(f"#{public}")
     for stdout in ("added\n", "there\n"):
@@ -321,7 +324,7 @@ def test_openssh_accepts_the_key(run: Run, desk: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sshd"
     folder.mkdir()
     keys = [new_key(kind, folder / f"ssh_host_{kind}_key") for kind in ("ed25519", "ecdsa", "rsa")]
-    port = loopback.free_port()
+    port = loopback.held_port()
     shutil.copy(desk / "id_ed25519.pub", folder / "authorized_keys")
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nUsePAM no\nStrictModes no\nPidFile none\n"
@@ -337,11 +340,11 @@ def test_openssh_accepts_the_key(run: Run, desk: Path, tmp_path: Path) -> None:
         assert "ecdsa-sha2-nistp256" in (desk / "known_hosts").read_text()
     finally:
         daemon.terminate()
-        daemon.wait(10)
+        daemon.wait(LIMIT_S)
 
 
 def wait_for(port: int, daemon: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         if daemon.poll() is not None:
             stderr = daemon.stderr.read().strip() if daemon.stderr else ""

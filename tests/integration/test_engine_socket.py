@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -74,8 +75,8 @@ def test_the_switch_asks_the_socket(
 
 def test_the_supervisor_waits_for_the_socket(served: tuple[str, list[Request]]) -> None:
     path, requests = served
-    asyncio.run(asyncio.wait_for(server_wait.wait_for_server(f"unix:{path}", "/health"), 5))
-    asyncio.run(asyncio.wait_for(server_wait.wait_for_server(f"unix:{path}", None), 5))
+    asyncio.run(asyncio.wait_for(server_wait.wait_for_server(f"unix:{path}", "/health"), 60))
+    asyncio.run(asyncio.wait_for(server_wait.wait_for_server(f"unix:{path}", None), 60))
     assert [sent for sent, _ in requests] == ["/health"]
     with pytest.raises(asyncio.TimeoutError):
         asyncio.run(asyncio.wait_for(server_wait.wait_for_server(f"unix:{path}-none", None), 0.7))
@@ -106,7 +107,7 @@ def test_the_probe_asks_the_socket(
     monkeypatch.setattr(module, "run", lambda *_, **__: SimpleNamespace(stdout=""))
     monkeypatch.setattr(module, "journal", lambda *_: ([], ""))
     monkeypatch.setattr(module, "container_state", lambda _: None)
-    request = {"id": "one", "method": "POST", "path": "/v1/completions", "body": {"model": "m"}, "timeout_s": 5}
+    request = {"id": "one", "method": "POST", "path": "/v1/completions", "body": {"model": "m"}, "timeout_s": 60}
     args = {"unit": "vllm@demo", "container": "vllm-demo", "port": 1, "socket": served[0]}
     args |= {"env_path": str(tmp_path / "demo" / "env"), "requests": [request]}
     with patch_module_args(args), pytest.raises(SystemExit):
@@ -131,7 +132,7 @@ def test_a_link_of_the_engine_leads_root_nowhere(served: tuple[str, list[Request
     assert liveness.send(api(str(planted)), "GET", "/metrics", None, "")[0] is None  # type: ignore[arg-type]
     assert switch.ask(api(str(planted)), "GET", "/metrics")[0] == 0
     assert spark_status.first_sample(api(str(planted))) is None
-    request = {"id": "one", "method": "GET", "path": "/metrics", "timeout_s": 5}
+    request = {"id": "one", "method": "GET", "path": "/metrics", "timeout_s": 60}
     assert "ConnectionRefusedError" in spark_requests.send(str(planted), request, "")["error"]
     assert requests == []
 
@@ -139,12 +140,22 @@ def test_a_link_of_the_engine_leads_root_nowhere(served: tuple[str, list[Request
 def test_a_socket_without_a_server_leaves_no_descriptor(tmp_path: Path) -> None:
     bound = socket.socket(socket.AF_UNIX)
     bound.bind(str(tmp_path / "dead.sock"))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for path in ("dead.sock", "none.sock"):
         with pytest.raises(OSError, match=r"refused|No such file"):
             unix_http.connect(str(tmp_path / path), 1.0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    # A thread of an earlier test may close a file of its own meanwhile.
+    assert open_files() <= before
     bound.close()
+
+
+def open_files() -> set[str]:
+    """Return what the descriptors of this process lead to. A socket has a number of its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {target for target in found if target.startswith("socket:")}
 
 
 Send = Callable[[str], object]
@@ -157,7 +168,7 @@ Send = Callable[[str], object]
         (lambda path: len(switch.ask(api(path), "GET", "/")[1]), switch.MAX_REPLY_BYTES),
         (lambda path: spark_status.first_sample(api(path)), None),
         (
-            lambda path: spark_requests.send(path, {"id": "a", "method": "GET", "path": "/", "timeout_s": 9}, "")[
+            lambda path: spark_requests.send(path, {"id": "a", "method": "GET", "path": "/", "timeout_s": 60}, "")[
                 "status"
             ],
             200,
@@ -175,7 +186,7 @@ def test_an_endless_reply_is_cut(send: Send, most: object, tmp_path: Path) -> No
         assert server.stdout.readline() == "ready\n"
         began = time.monotonic()
         answer = send(str(tmp_path / "api.sock"))
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert answer == most or (most is None and answer)
     finally:
         server.kill()

@@ -69,8 +69,7 @@ def deploy(folder: Path, mark: str, keep_as: str = "previous") -> None:
         "files": [{"path": str(folder / name), "content": content(name, mark)} for name in FILES],
         "env_path": str(folder / "env"),
         "env_content": content("env", mark),
-        "keep_previous": record.exists() and json.loads(record.read_text())["launch"] != mark,
-        "keep_as": keep_as,
+        "keep_as": keep_as if record.exists() and json.loads(record.read_text())["launch"] != mark else "",
     }
     with patch_module_args(args):
         load_module("vllm_files").main()

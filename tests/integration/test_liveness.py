@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
+from fakes.fake_http import QuietServer
 from vllm_spark.node import liveness
 
 READY = {"ready": True, "misses": 0}
@@ -117,7 +118,7 @@ class Engine(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[dict[str, Any]]:
-    http_server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    http_server = QuietServer(("127.0.0.1", 0), Engine)
     threading.Thread(target=http_server.serve_forever, daemon=True).start()
     yield {"address": "127.0.0.1", "port": http_server.server_port, "model": "m", "deadline_s": 300}
     http_server.shutdown()
@@ -165,8 +166,10 @@ def test_a_missing_server_does_not_answer() -> None:
     assert "refused" in probe["detail"]
 
 
-def test_the_wait_for_a_peer_does_not_count() -> None:
-    state = {"ActiveEnterTimestampMonotonic": "0"}
-    waited = liveness.running_s(state, {})
-    assert waited > 60  # since boot
-    assert liveness.running_s(state, {"state": "starting", "since": time.time() - 5}) < 6
+def test_the_wait_for_a_peer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_MONOTONIC: 100.0}[clock])
+    monkeypatch.setattr(time, "time", lambda: 5000.0)
+    state = {"ActiveEnterTimestampMonotonic": "20000000"}
+    assert liveness.running_s(state, {}) == 80
+    assert liveness.running_s(state, {"state": "starting", "since": 4995.0}) == 5
+    assert liveness.running_s(state, {"state": "serving", "since": 4995.0}) == 80

@@ -177,7 +177,7 @@ def run(folder: Path, registry_url: str, hub_url: str, **more: object) -> lock_v
 def test_lock_resolves_the_recipes_within_the_limit(folder: Path) -> None:
     with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
         first = run(folder, images, models)
-        lockfile.write(folder / "lock.yml", first.after)
+        (folder / "lock.yml").write_text(first.after)
         second = run(folder, images, models)
     assert first.before == ""
     assert len(first.lines) == 4
@@ -226,7 +226,7 @@ def test_lock_asks_no_registry_for_an_inactive_deployment(folder: Path) -> None:
         "ansible-playbook lock.yml -e vllm_lock_recipes=open"
     )
     with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
-        lockfile.write(folder / "lock.yml", run(folder, images, models, recipes=("open",)).after)
+        (folder / "lock.yml").write_text(run(folder, images, models, recipes=("open",)).after)
         assert "inactive" not in " ".join(run(folder, images, models, deployments=PLACED).lines)
 
 

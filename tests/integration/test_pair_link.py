@@ -17,14 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from fakes.rank_process import IMAGE, LAUNCH, TOOLKIT, RankProcess, until
+import loopback
+from fakes.rank_process import IMAGE, LAUNCH, TOOLKIT, RankProcess
+from waiting import until
 
 KEY, OTHER_KEY = "5a" * 32, "a5" * 32
 HEAD, WORKER, BETWEEN = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 # What a head answered to anyone before the handshake existed, and what a worker had to say to it.
 HELLO = {"launch": LAUNCH, "image": "sha256:deadbeef", "toolkit": TOOLKIT}
 FORGED = "\x1b[31mvllm-spark: FORGED LINE of the journal\x1b[0m"
-# Longer than a supervisor needs to act on a message.
+# What must not happen is looked for after this time, which is longer than a supervisor needs to act on a message.
 REACTION_S = 1.5
 
 
@@ -49,9 +51,7 @@ def api() -> Iterator[str]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind((HEAD, 0))
-        return int(free.getsockname()[1])
+    return loopback.held_port()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def serving(ranks: tuple[RankProcess, RankProcess], port: int, api: str, head_of
 
 def said_to_head(port: int, *lines: bytes, source: str = WORKER) -> bytes:
     """Connect to the head, send lines, and return everything that it sends within a second."""
-    with socket.create_connection((HEAD, port), 5, source_address=(source, 0)) as connection:
+    with socket.create_connection((HEAD, port), 60, source_address=(source, 0)) as connection:
         return exchanged(connection, *lines)
 
 
@@ -112,7 +112,7 @@ def false_head(port: int, *lines: bytes) -> Iterator[list[bytes]]:
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        thread.join(5)
+        thread.join()
 
 
 def line(message: object) -> bytes:
@@ -141,10 +141,10 @@ def test_a_connection_without_the_key_does_not_end_a_running_pair(
     serving(ranks, port, api)
     for lines in ((line(HELLO), line({"bye": "x", "kind": "gave_up"})), (PROOF, line(HELLO)), (b"",)):
         said_to_head(port, *lines)
+    until(lambda: "the pair is not affected" in ranks[0].journal)
     time.sleep(REACTION_S)
     assert [rank.status for rank in ranks] == [None, None]
     assert [rank.state["state"] for rank in ranks] == ["serving", "serving"]
-    assert "the pair is not affected" in ranks[0].journal
 
 
 def test_many_idle_connections_do_not_keep_the_worker_out(
@@ -155,7 +155,7 @@ def test_many_idle_connections_do_not_keep_the_worker_out(
     until(lambda: head.state["state"] == "waiting")
     with contextlib.ExitStack() as idle:
         for _ in range(100):
-            idle.enter_context(socket.create_connection((HEAD, port), 5, source_address=(WORKER, 0)))
+            idle.enter_context(socket.create_connection((HEAD, port), 60, source_address=(WORKER, 0)))
         worker.start(1, WORKER, HEAD, port)
         until(lambda: head.state["state"] == worker.state["state"] == "serving")
 
@@ -168,6 +168,8 @@ def test_nothing_of_a_side_without_the_key_reaches_the_journal(
     until(lambda: head.state["state"] == "waiting")
     for launch in ("x", f"x\n{FORGED}", "x" * 40_000):
         said_to_head(port, json.dumps({**HELLO, "launch": launch}, ensure_ascii=False).encode())
+    # The line of the journal is before the reason in the state.
+    until(lambda: "is not proved" in head.state["why"])
     assert "FORGED" not in head.journal
     assert "\x1b" not in head.journal
     assert head.state["state"] == "waiting"
@@ -209,13 +211,14 @@ class Relay:
         self.port, self.change = port, (b"", b"")
         self.from_worker = self.from_head = b""
         self._server = socket.create_server((BETWEEN, port))
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 worker, _ = self._server.accept()
-                head = socket.create_connection((HEAD, self.port), 5, source_address=(BETWEEN, 0))
+                head = socket.create_connection((HEAD, self.port), 60, source_address=(BETWEEN, 0))
                 head.settimeout(None)
                 for source, target, kept in ((worker, head, "from_worker"), (head, worker, "from_head")):
                     threading.Thread(target=self._forward, args=(source, target, kept), daemon=True).start()
@@ -225,11 +228,13 @@ class Relay:
             while chunk := source.recv(65536):
                 setattr(self, kept, getattr(self, kept) + chunk)
                 target.sendall(chunk.replace(*self.change) if self.change[0] else chunk)
+        # A close alone would not reach the other thread, which waits for bytes of the same socket.
         for end in (source, target):
-            end.close()
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._server.close()
+        loopback.close_listener(self._server, self._thread)
 
 
 @pytest.fixture
@@ -285,7 +290,8 @@ def test_two_keys_do_not_make_a_pair(ranks: tuple[RankProcess, RankProcess], por
     until(lambda: head.state["state"] == "waiting")
     worker.start(1, WORKER, HEAD, port)
     until(lambda: "it does not have this key" in head.journal and "Fix: deploy" in worker.journal)
-    assert "the key of deployment demo is not proved" in head.state["why"]
+    # The line of the journal is before the reason in the state.
+    until(lambda: "the key of deployment demo is not proved" in head.state["why"])
     assert (head.container_env, worker.container_env) == ("", "")
 
 

@@ -10,10 +10,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
+import loopback
 from fakes.fake_registry import REPOSITORY, Image, digest_of, registry, sent
 from fakes.model_copies import FaultyRelay
 from vllm_spark.node.pull import blob_cache
@@ -22,6 +22,7 @@ from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.blob_upload import Uploads
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.upstream import Upstream
+from waiting import LIMIT_S
 
 ARM = ("linux/arm64",)
 TOKEN = "one-time"
@@ -34,16 +35,14 @@ def image() -> Image:
 
 @contextmanager
 def served(cache: BlobCache, token: str = "") -> Iterator[str]:
-    with BlobServer(("127.0.0.1", 0), {"": cache}, token) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(BlobServer(("127.0.0.1", 0), {"": cache}, token)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def get(url: str, token: str = "") -> bytes:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310  a test's own loopback address
-    with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as response:  # noqa: S310
         return bytes(response.read())
 
 
@@ -115,7 +114,7 @@ def test_a_stored_blob_is_served_from_any_byte(tmp_path: Path, byte_range: str, 
     cache.create()
     digest = cache.store(content)
     with served(cache) as url:
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=LIMIT_S)
         connection.request("GET", f"/v2/a/blobs/{digest}", headers={"Range": byte_range} if byte_range else {})
         response = connection.getresponse()
         body = response.read()
@@ -196,20 +195,18 @@ def test_nothing_but_digests_is_served(tmp_path: Path, path: str) -> None:
 def test_a_server_has_only_the_repositories_of_its_run(tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, requests):
         cache = BlobCache(tmp_path, Upstream(url, REPOSITORY, "here"))
-        with BlobServer(("127.0.0.1", 0), {REPOSITORY: cache}) as server:
-            Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with loopback.running(BlobServer(("127.0.0.1", 0), {REPOSITORY: cache})) as server:
             at = f"http://127.0.0.1:{server.server_port}/v2"
             assert get(f"{at}/{REPOSITORY}/manifests/{image.digest}") == image.blobs[image.digest]
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 get(f"{at}/library/other/manifests/{image.manifest}")
-            server.shutdown()
     assert len(requests) == 3, "a challenge, a token and the index"
 
 
 def call(url: str, method: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
     request = urllib.request.Request(url, body, method=method)  # noqa: S310  a test's own loopback address
     try:
-        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as response:  # noqa: S310
             return response.status, dict(response.headers)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers)
@@ -218,10 +215,8 @@ def call(url: str, method: str, body: bytes = b"") -> tuple[int, dict[str, str]]
 @contextmanager
 def accepting(cache: BlobCache, secret: str = "") -> Iterator[str]:
     cache.create()
-    with BlobServer(("127.0.0.1", 0), {"derived/x": cache}, secret, uploads=Uploads(cache)) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(BlobServer(("127.0.0.1", 0), {"derived/x": cache}, secret, uploads=Uploads(cache))) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_an_upload_with_another_content_is_refused(tmp_path: Path) -> None:
@@ -260,7 +255,7 @@ def test_a_tls_handshake_gets_a_reply_that_begins_with_http(tmp_path: Path) -> N
         served(BlobCache(tmp_path)) as url,
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as tls,
     ):
-        tls.settimeout(5)
+        tls.settimeout(LIMIT_S)
         tls.sendall(b"\x16\x03\x01\x02\x00\x01" + os.urandom(500))
         assert tls.recv(100).startswith(b"HTTP/1.1 400 ")
 

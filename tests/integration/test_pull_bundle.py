@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from fakes.fake_hub import Hub
 from fakes.fake_registry import REPOSITORY as IMAGE_REPOSITORY
 from fakes.fake_registry import Image, digest_of, registry, sent
-from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, TOKEN, fetch, snapshot_files
+from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, TOKEN, fetch, serving_hub, snapshot_files
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.pull import blob_cache
 from vllm_spark.node.pull.blob_cache import BlobCache
@@ -38,19 +36,6 @@ def quiet(_: str) -> None:
     """Print nothing."""
 
 
-@contextmanager
-def serve_hub(folder: Path) -> Iterator[Hub]:
-    """Serve a hub that has the model."""
-    root = folder / "outside" / REPOSITORY / COMMIT
-    for path, content in FILES.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(content)
-    with Hub(folder / "outside", ("127.0.0.1", 0)) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 def write_wheel(folder: Path) -> Path:
     """Write a package that pip installs without an index."""
     file = folder / "index" / "demo-1-py3-none-any.whl"
@@ -64,7 +49,7 @@ def write_wheel(folder: Path) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    with serve_hub(tmp_path) as server:
+    with serving_hub(tmp_path / "outside") as server:
         yield server
 
 
@@ -175,7 +160,7 @@ DAMAGES: dict[str, tuple[Callable[[Path, Image], Any], str, str]] = {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Image]:
     """Write a complete bundle, which the tests copy and damage."""
     folder, image = tmp_path_factory.mktemp("finished"), Image()
-    with registry(image) as (url, _), serve_hub(folder) as server:
+    with registry(image) as (url, _), serving_hub(folder / "outside") as server:
         write(folder / "bundle", image, url, server, write_wheel(folder))
     return folder / "bundle", image
 

@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 import loopback
 from fakes.fake_hub import Hub
-from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, manifest_of, snapshot_files
+from fakes.model_copies import COMMIT, FILES, FOLDER, REPOSITORY, manifest_of, serving_hub, snapshot_files
 from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.model_files import Manifest, ManifestError, OtherManifestError, Source
@@ -23,17 +22,11 @@ BIG = "model-00001-of-00002.safetensors"
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serve a hub that has the model."""
-    root = tmp_path / "outside" / REPOSITORY / COMMIT
-    for path, content in FILES.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(content)
-    with Hub(tmp_path / "outside", ("127.0.0.1", 0)) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with serving_hub(tmp_path / "outside") as server:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
         monkeypatch.setattr(hub_fetch, "POLL_INTERVAL_S", 0.02)
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
@@ -86,8 +79,10 @@ def test_only_a_damaged_file_is_fetched_again(hub: Hub, model: Source, damage: s
     elif damage == "truncated":
         os.truncate(path, 10)
     else:
-        content = path.read_bytes()
+        content, before = path.read_bytes(), path.stat()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        # The clock of the file system moves in steps of some milliseconds, and the file may have been written in this.
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert ensure(model)[1]
     assert fetched(hub) == {BIG}
     assert snapshot_files(model.hub) == FILES

@@ -27,6 +27,7 @@ from vllm_spark.node.pull.image_pull import ImageRequest, ImageResult
 from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.transfer.jobs import JOBS
+from waiting import LIMIT_S, until
 
 SECRET = "one-time"
 
@@ -49,7 +50,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 def request(folder: Path, image: Image, url: str, host: str = "docker.io") -> ImageRequest:
     repository = f"{host.replace(':', '_')}/{REPOSITORY}"
     return {
-        "image": f"127.0.0.1:{loopback.free_port()}/{repository}@{image.digest}",
+        "image": f"127.0.0.1:{loopback.held_port()}/{repository}@{image.digest}",
         "digest": image.digest,
         "platform": "linux/arm64",
         "folder": str(folder / "cache"),
@@ -177,8 +178,8 @@ def test_plain_http_follows_dockers_own_setting(engine: Engine, host: str, insec
 
 
 def test_docker_hub_is_asked_through_dockers_own_mirror(engine: Engine, image: Image) -> None:
-    with registry(image) as (url, _):
-        engine.mirrors = (f"http://127.0.0.1:{loopback.free_port()}/", f"{url}/")
+    with registry(image) as (url, _), loopback.refusing_port() as port:
+        engine.mirrors = (f"http://127.0.0.1:{port}/", f"{url}/")
         found = image_pull.upstream_of({"host": "docker.io", "repository": "x"})
     assert found
     assert found.url == url
@@ -265,7 +266,7 @@ def test_omitted_packed_layers_are_fetched(tmp_path: Path, image: Image, monkeyp
 
 def push_request(folder: Path, url: str) -> image_pull.PushRequest:
     return {
-        "image": f"127.0.0.1:{loopback.free_port()}/derived/demo:abc",
+        "image": f"127.0.0.1:{loopback.held_port()}/derived/demo:abc",
         "folder": str(folder),
         "upstream": {"url": url, "host": "docker.io", "repository": REPOSITORY} if url else None,
     }
@@ -296,7 +297,8 @@ def test_a_push_without_a_registry_uploads_everything(engine: Engine, tmp_path: 
 
 
 def test_a_push_asks_a_registry_that_is_down_once(engine: Engine, tmp_path: Path, image: Image) -> None:
-    push(engine, image, tmp_path / "cache", f"http://127.0.0.1:{loopback.free_port()}")
+    with loopback.refusing_port() as port:
+        push(engine, image, tmp_path / "cache", f"http://127.0.0.1:{port}")
     names = {f"sha256:{file.name}" for file in (tmp_path / "cache" / "blobs" / "sha256").iterdir()}
     assert {*map(digest_of, image.layers)} < names
 
@@ -316,7 +318,7 @@ def test_a_push_that_is_not_dockers_fails(
 def test_a_derived_image_has_one_digest_on_both_sparks(engine: Engine, tmp_path: Path, image: Image) -> None:
     with registry(image) as (url, requests):
         pushed = push(engine, image, tmp_path / "head", url)
-        port, stop, progress = loopback.free_port(), Event(), JobProgress()
+        port, stop, progress = loopback.held_port(), Event(), JobProgress()
         serve: image_pull.ImageServerRequest = {
             "address": "127.0.0.1",
             "port": port,
@@ -326,12 +328,11 @@ def test_a_derived_image_has_one_digest_on_both_sparks(engine: Engine, tmp_path:
         }
         server = Thread(target=image_pull.serve_images, args=(serve, progress, stop))
         server.start()
-        while progress.phase != SERVING:
-            time.sleep(0.01)
+        until(lambda: progress.phase == SERVING)
         head = engine.images.copy()
         engine.images.clear()
         engine.blobs.clear()
-        name = f"127.0.0.1:{loopback.free_port()}/derived/demo:abc"
+        name = f"127.0.0.1:{loopback.held_port()}/derived/demo:abc"
         result = pull(
             {
                 "image": name,
@@ -388,7 +389,7 @@ def test_a_job_that_is_killed_at_any_point_is_repeated_by_the_next(
             if kill:
                 time.sleep(chance.uniform(0.05, 0.6))
                 process.send_signal(signal.SIGKILL)
-            assert process.wait(30) in ({0, -signal.SIGKILL} if kill else {0}), f"seed {seed}"
+            assert process.wait(2 * LIMIT_S) in ({0, -signal.SIGKILL} if kill else {0}), f"seed {seed}"
             if kill and job == "image" and chance.random() < 0.5:
                 engine.images.clear()
     result = json.loads((jobs / f"{job}.result").read_text())

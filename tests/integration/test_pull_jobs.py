@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from fakes.model_copies import COMMIT, FOLDER, FaultyRelay, file_server, request
 from project_files import load_module
 from vllm_spark.transfer import plan, weights
 from vllm_spark.transfer.jobs import JOBS
+from waiting import until
 
 FILES = {"config.json": b"{}", **{f"model-{number}.safetensors": os.urandom(30 << 20) for number in range(2)}}
 SIZE = sum(map(len, FILES.values()))
@@ -55,13 +54,6 @@ def result(host: Path, job: str) -> dict[str, Any]:
     return json.loads((host / "jobs" / f"{job}.result").read_text())
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.01)
-
-
 def has_chunk(host: Path) -> bool:
     """Return True if a first chunk was recorded."""
     return bool(list((host / "worker").rglob("*.vllm-spark.parts")))
@@ -80,7 +72,7 @@ def test_a_stopped_copy_is_continued_by_the_next(host: Path, number: signal.Sign
         # After twenty megabytes the relay carries nothing more. The job waits, and is stopped there.
         relay = FaultyRelay(server.server_port, budget=20 << 20)
         running = start(host, "fetch-peer", fetch_request(host, relay.port))
-        wait_until(lambda: has_chunk(host) and relay.budget <= 0)
+        until(lambda: has_chunk(host) and relay.budget <= 0)
         running.send_signal(number)
         running.wait(DEADLINE_S)
         relay.close()
@@ -93,7 +85,7 @@ def test_a_stopped_copy_is_continued_by_the_next(host: Path, number: signal.Sign
 
 def test_both_sides_as_processes(host: Path) -> None:
     sources = [{"folder": FOLDER, "commit": COMMIT}]
-    port = loopback.free_port()
+    port = loopback.held_port()
     server = start(host, "serve-files", request(host / "head", port, FILES))
     assert start(host, "fetch-peer", fetch_request(host, port)).wait(DEADLINE_S) == 0
     server.terminate()
@@ -107,7 +99,7 @@ def test_both_sides_as_processes(host: Path) -> None:
 
 
 def test_a_server_without_requests_ends(host: Path) -> None:
-    idle = {**request(host / "head", loopback.free_port(), FILES), "idle_timeout_s": 0.1}
+    idle = {**request(host / "head", loopback.held_port(), FILES), "idle_timeout_s": 0.1}
     assert start(host, "serve-files", idle).wait(DEADLINE_S) == 0
     assert result(host, "serve-files") == {"ok": True, "sent": 0}
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import loopback
+from fakes.fake_http import QuietServer
 from fakes.model_copies import (
     COMMIT,
     FILES,
@@ -39,21 +40,11 @@ from vllm_spark.node.pull.peer_server import PeerLogin
 from vllm_spark.transfer import bundle, bundle_check
 from vllm_spark.transfer.bundle_check import Trust
 from vllm_spark.transfer.site import PulledModel
+from waiting import LIMIT_S, until
 
 UNSIGNED = Trust(Path("no signers"), unsigned=True)
 EVIL = {**FILES, "model-00002-of-00002.safetensors": b"EVIL" * 1000}
 BIG = "model-00001-of-00002.safetensors"
-
-
-@pytest.fixture
-def head(tmp_path: Path) -> Path:
-    write_model(tmp_path / "head")
-    return tmp_path / "head"
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Path:
-    return tmp_path / "worker"
 
 
 class _Impostor(BaseHTTPRequestHandler):
@@ -75,12 +66,10 @@ class _Impostor(BaseHTTPRequestHandler):
 
 @contextmanager
 def impostor(body: bytes) -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Impostor)
+    server: Any = QuietServer(("127.0.0.1", 0), _Impostor)
     server.body, server.received = body, []
-    with server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with loopback.running(server):
         yield server
-        server.shutdown()
 
 
 # name -> what the impostor answers
@@ -129,7 +118,7 @@ def test_the_state_of_a_copy_is_compared_with_the_lock_file(tmp_path: Path) -> N
     assert (state["manifest"], state["whole"], state["unread"]) == (False, 0, 0)
     assert manifest_of(EVIL).sha256 in state["error"]
     with pytest.raises(ManifestError, match="expected"):
-        range_server.serve_files(request(tmp_path / "head", loopback.free_port()), JobProgress(), Event())
+        range_server.serve_files(request(tmp_path / "head", loopback.held_port()), JobProgress(), Event())
 
 
 @pytest.mark.parametrize("listen", ["same address", "every address"])
@@ -139,16 +128,15 @@ def test_a_port_that_is_taken_is_reported_at_once(head: Path, listen: str) -> No
         with pytest.raises(JobError) as refused:
             range_server.serve_files(request(head, taken.getsockname()[1]), JobProgress(), Event())
     assert refused.value.reason == "port-taken"
-    assert time.monotonic() - started_at < 5
+    assert time.monotonic() - started_at < LIMIT_S
 
 
 def test_a_server_reports_its_manifests_when_its_port_is_open(head: Path) -> None:
-    progress, stop, port = JobProgress(), Event(), loopback.free_port()
+    progress, stop, port = JobProgress(), Event(), loopback.held_port()
     thread = Thread(target=range_server.serve_files, args=(request(head, port), progress, stop))
     thread.start()
-    while progress.to_json()["phase"] != "serving":
-        assert thread.is_alive()
-        time.sleep(0.01)
+    until(lambda: progress.to_json()["phase"] == "serving" or not thread.is_alive())
+    assert thread.is_alive()
     assert progress.to_json()["manifests"] == {f"{FOLDER}/{COMMIT}": manifest_of(FILES).sha256}
     socket.create_connection(("127.0.0.1", port)).close()
     stop.set()
@@ -156,11 +144,10 @@ def test_a_server_reports_its_manifests_when_its_port_is_open(head: Path) -> Non
 
 
 def raw(port: int, text: bytes) -> bytes:
-    """Send bytes, and return what the server answers within a second."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    """Send bytes, and return the beginning of the server's answer, empty if it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as connection:
         connection.sendall(text)
-        connection.settimeout(1)
-        with suppress(OSError):
+        with suppress(ConnectionError):
             return connection.recv(65536)
     return b""
 
@@ -180,14 +167,14 @@ def test_a_recorded_request_is_worth_nothing_for_another_path_or_server(head: Pa
 
 
 def test_requests_without_proof_do_not_keep_a_server_alive(head: Path) -> None:
-    port, ended = loopback.free_port(), Event()
+    port, ended = loopback.held_port(), Event()
 
     def serve() -> None:
         range_server.serve_files({**request(head, port), "idle_timeout_s": 1.0}, JobProgress(), Event())
         ended.set()
 
     Thread(target=serve, daemon=True).start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while not ended.wait(0.05) and time.monotonic() < deadline:
         with suppress(OSError):
             raw_once(port)
@@ -200,14 +187,23 @@ def raw_once(port: int) -> None:
         connection.recv(1000)
 
 
+def count_calls(target: object, name: str) -> list[None]:
+    """Return a list that gets an entry for each call of a method from now on."""
+    calls: list[None] = []
+    method = getattr(target, name)
+    setattr(target, name, lambda *args: (calls.append(None), method(*args))[1])
+    return calls
+
+
 def test_half_requests_take_a_bounded_number_of_threads(head: Path, worker: Path) -> None:
     with file_server(head) as server, ExitStack() as stack:
-        before = threading.active_count()
+        before, accepted = threading.active_count(), count_calls(server, "process_request")
         for _ in range(200):
             half = stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))
             half.sendall(b"GET /x HTTP/1.1\r\nHost:")
-        time.sleep(0.5)
-        assert threading.active_count() - before <= peer_server.MAX_UNPROVEN + 2
+        until(lambda: len(accepted) >= 200)
+        # The threads of those that the server has closed end.
+        until(lambda: threading.active_count() - before <= peer_server.MAX_UNPROVEN + 2)
         assert fetch(worker, server.server_port)["files"] == len(FILES)
     assert snapshot_files(worker) == FILES
 
@@ -309,15 +305,14 @@ def test_only_files_that_an_engine_reads_are_taken_and_those_that_a_recipe_names
     manifest = model.manifest()
     assert manifest is not None
     assert manifest.sha256 == manifest_of(FILES).sha256, "files of other kinds are not part of the identity"
-    with range_server.RangeServer(("127.0.0.1", 0), TOKEN, {f"{FOLDER}/{COMMIT}": (model, manifest)}) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    models = {f"{FOLDER}/{COMMIT}": (model, manifest)}
+    with loopback.running(range_server.RangeServer(("127.0.0.1", 0), TOKEN, models)) as server:
         ref = {"folder": FOLDER, "commit": COMMIT, "manifest": manifest.sha256}
         fetch(worker, server.server_port, sources=[ref])
         assert set(snapshot_files(worker)) == set(FILES)
         fetch(worker, server.server_port, sources=[{**ref, "more": named}])
         with pytest.raises(JobError, match=r"plugin\.py has sha256"):
             fetch(worker, server.server_port, sources=[{**ref, "more": {"plugin.py": "0" * 64}}])
-        server.shutdown()
     assert snapshot_files(worker) == {**FILES, "plugin.py": b"# named\n"}
 
 
@@ -354,7 +349,7 @@ def test_a_sender_and_a_bundle_with_a_link_that_leads_out_are_refused(tmp_path: 
     bundle_check.seal(tmp_path / "bundle", {"models": []}, None, lambda _: None)
     LINKS[name](model, outside)
     with pytest.raises(LinkError):
-        range_server.serve_files(request(model.hub, loopback.free_port()), JobProgress(), Event())
+        range_server.serve_files(request(model.hub, loopback.held_port()), JobProgress(), Event())
     wanted = bundle.BundleRequest((), (PulledModel(REPOSITORY, COMMIT, 1, manifest_of(FILES).sha256),))
     refusals = bundle.refusals(tmp_path / "bundle", wanted, UNSIGNED, lambda _: None)
     assert any("link" in str(refusal) or "leads to" in str(refusal) for refusal in refusals)

@@ -20,6 +20,7 @@ from vllm_spark.core import documents
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.recipe import architecture, loader
 from vllm_spark.sizing import layout, memory
+from waiting import LIMIT_S
 
 SMALL = "openai/gpt-oss-20b"
 MOST_BYTES, MOST_S = 20e6, 10.0
@@ -31,7 +32,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[derived_hub.Hub]:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with derived_hub.serving() as served:
-        monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=served.url, token="", deadline_s=2.0))
+        monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=served.url, token="", deadline_s=LIMIT_S))
         yield served
 
 
@@ -118,7 +119,7 @@ def test_a_gated_repository_needs_a_token(
     message = refused(capsys, tmp_path, SMALL)
     assert "is gated" in message
     assert "set HF_TOKEN" in message
-    monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=hub.url, token=hub.token, deadline_s=2.0))
+    monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=hub.url, token=hub.token, deadline_s=LIMIT_S))
     assert run(tmp_path, SMALL) == 0
 
 
@@ -154,14 +155,22 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_hub_that_fails(fault: str, hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_that_fails(
+    fault: str,
+    hub: derived_hub.Hub,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     what, expected = FAULTS[fault]
+    if what.delay_s:
+        monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=hub.url, token="", deadline_s=what.delay_s / 2))
     hub.faults.append(what)
     assert expected in refused(capsys, tmp_path, SMALL)
 
 
 def test_no_hub_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint="http://127.0.0.1:9", token="", deadline_s=2.0))
+    monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint="http://127.0.0.1:9", token="", deadline_s=LIMIT_S))
     assert "HF_ENDPOINT names another hub" in refused(capsys, tmp_path, SMALL)
 
 

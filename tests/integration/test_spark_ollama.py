@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+import loopback
+from fakes.fake_http import QuietServer
 from project_files import load_module
+from waiting import LIMIT_S
 
 module = load_module("spark_ollama")
 ollama = __import__("ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama", fromlist=["loaded"])
@@ -31,7 +33,7 @@ class FakeOllama:
     polls: int | None = 0
     status: int = 200
     raw: bytes | None = None
-    silent_s: float = 0
+    silent: bool = False
     busy_after_unload: int = 0
     requests: list[tuple[str, Any]] = field(default_factory=list)
     going: set[str] = field(default_factory=set)
@@ -64,10 +66,14 @@ class FakeOllama:
 
 @contextmanager
 def listening(ollama_server: FakeOllama) -> Iterator[str]:
+    ended = threading.Event()
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            time.sleep(ollama_server.silent_s)
+            if ollama_server.silent:
+                ended.wait(LIMIT_S)
+                return
             body = json.loads(self.rfile.read(length)) if length else None
             status, content = ollama_server.answer(self.command, self.path, body)
             self.send_response(status)
@@ -80,12 +86,12 @@ def listening(ollama_server: FakeOllama) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Print nothing: the requests are in `requests`."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
 
@@ -97,8 +103,9 @@ Run = Callable[..., dict[str, Any]]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the module and return its result."""
     monkeypatch.setattr(ollama, "POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr(ollama, "LIST_TIMEOUT_S", LIMIT_S)
 
-    def _run(url: str, check: bool = False, deadline_s: int = 10) -> dict[str, Any]:
+    def _run(url: str, check: bool = False, deadline_s: int = 60) -> dict[str, Any]:
         args = {"url": url, "deadline_s": deadline_s, "_ansible_check_mode": check}
         with patch_module_args(args), pytest.raises(SystemExit):
             module.main()
@@ -144,11 +151,11 @@ def test_nothing_is_loaded(run: Run) -> None:
 
 
 def test_a_host_without_ollama(run: Run) -> None:
-    with listening(FakeOllama()) as url:
-        pass  # nobody listens there any more
-    result = run(url)
-    assert (result["changed"], result["msg"]) == (False, f"{url}: no Ollama")
-    assert ollama.loaded(url) is None
+    with loopback.refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        result = run(url)
+        assert (result["changed"], result["msg"]) == (False, f"{url}: no Ollama")
+        assert ollama.loaded(url) is None
 
 
 def test_a_model_that_stays_is_an_error_by_the_deadline(run: Run) -> None:
@@ -204,7 +211,7 @@ def test_an_ollama_without_a_list(run: Run) -> None:
 
 
 def test_a_port_without_responses_times_out() -> None:
-    with listening(FakeOllama(silent_s=5)) as url:
+    with listening(FakeOllama(silent=True)) as url:
         assert ollama.loaded(url, timeout_s=0.2) is None
 
 

@@ -24,15 +24,18 @@ from vllm_spark.node.supervise.handshake import LostError
 from vllm_spark.node.supervise.link import GaveUpError, Link
 from vllm_spark.node.supervise.rank import Rank
 from vllm_spark.node.supervise.supervisor import Supervisor
+from waiting import LIMIT_S
 
 KEY = "5a" * 32
 HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
+SILENCE_S = 0.3
 Talk = Callable[[Link, Link], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(link, "READ_TIMEOUT_S", 0.3)
+    # A machine that stands still for a while is no lost peer, except in the tests of a silent one.
+    monkeypatch.setattr(link, "READ_TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(link, "BEAT_S", 0.05)
     monkeypatch.setattr(meeting, "RETRY_S", 0.05)
     monkeypatch.setattr(rank_module, "RUN_DIR", tmp_path)
@@ -58,9 +61,9 @@ def connected(talk: Talk) -> Any:
         server = await asyncio.start_server(meet, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         worker = await link.establish(*await asyncio.open_connection("127.0.0.1", port), rank(1))
-        head = await met.get()
+        head = await asyncio.wait_for(met.get(), LIMIT_S)
         try:
-            return await asyncio.wait_for(talk(head, worker), 10)
+            return await asyncio.wait_for(talk(head, worker), LIMIT_S)
         finally:
             head.close()
             worker.close()
@@ -85,18 +88,37 @@ def test_differences_of_two_ranks(theirs: dict[str, Any], names: list[str]) -> N
 
 
 def test_a_message_arrives_between_beats() -> None:
+    beats = 0
+
     async def talk(head: Link, worker: Link) -> Any:
+        nonlocal beats
         beating = asyncio.ensure_future(head.beat())
-        await asyncio.sleep(0.4)  # longer than READ_TIMEOUT_S
-        await head.send({"start": 1})
-        message = await worker.expect("start")
+        while "beat" in (message := await worker.receive()):
+            beats += 1
+            if beats == 20:
+                await head.send({"start": 1})
         beating.cancel()
         return message
+
+    assert connected(talk) == {"start": 1}
+    assert beats >= 20
+
+
+def test_beats_keep_a_link_beyond_the_longest_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk(head: Link, worker: Link) -> Any:
+        monkeypatch.setattr(link, "READ_TIMEOUT_S", 2.0)
+        beating = asyncio.ensure_future(head.beat())
+        asyncio.get_running_loop().call_later(2.5, lambda: asyncio.ensure_future(head.send({"start": 1})))
+        try:
+            return await worker.expect("start")
+        finally:
+            beating.cancel()
 
     assert connected(talk) == {"start": 1}
 
 
 async def _silent(head: Link, worker: Link) -> None:
+    link.READ_TIMEOUT_S = SILENCE_S  # the fixture puts it back
     await worker.expect("start")
 
 
@@ -140,6 +162,15 @@ def test_beats_to_a_lost_peer_log_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == []
 
 
+async def said_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, theirs: dict[str, Any]) -> None:
+    """Say hello as a worker, and return when the head has closed the connection."""
+    with contextlib.suppress(LostError):
+        worker = await link.establish(reader, writer, rank(1))
+        await worker.send(theirs)
+        while True:
+            await worker.receive()
+
+
 def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
     """Return the link that a head accepted (or None) and its state, after the hello of a worker."""
 
@@ -148,13 +179,16 @@ def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link |
         head._meeting.hello = HELLO
         server = await asyncio.start_server(head._meeting.accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        accepted = asyncio.ensure_future(head._meeting.links.get())
+        # A head that refuses a worker closes the connection.
+        closed = asyncio.ensure_future(said_until_closed(reader, writer, theirs))
         try:
-            with contextlib.suppress(LostError):
-                await (await link.establish(reader, writer, rank(1))).send(theirs)
-            await asyncio.sleep(0.2)
-            links = head._meeting.links
-            return links.get_nowait() if not links.empty() else None
+            await asyncio.wait([accepted, closed], timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            assert accepted.done() or closed.done()
+            return accepted.result() if accepted.done() else None
         finally:
+            accepted.cancel()
+            closed.cancel()
             writer.close()
             server.close()
 
@@ -203,7 +237,8 @@ async def _beats(head: Link, worker: Link) -> None:
 
 
 async def _nothing(head: Link, worker: Link) -> None:
-    await asyncio.sleep(5)
+    link.READ_TIMEOUT_S = SILENCE_S  # the fixture puts it back
+    await asyncio.sleep(LIMIT_S)
 
 
 def test_a_container_that_ends_ends_the_rank_even_with_status_0() -> None:
@@ -245,11 +280,17 @@ def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch:
         one = Supervisor(rank(number, command=("sleep", "60"), api="127.0.0.1:9"))
         await theirs.send({"start": 1})
         beats = asyncio.ensure_future(theirs.beat())
-        asyncio.get_running_loop().call_later(0.2, one._stop.set)
+        stopping = asyncio.ensure_future(stop_after_its_start(one))
         try:
             return await one._session(mine)
         finally:
             beats.cancel()
+            stopping.cancel()
+
+    async def stop_after_its_start(one: Supervisor) -> None:
+        while not (one._rank.run_dir / "session.env").exists():
+            await asyncio.sleep(0.02)
+        one._stop.set()
 
     monkeypatch.setattr(supervisor, "remove_container", remove_container)
     assert connected(scene) == supervisor.STOPPED
@@ -348,9 +389,12 @@ def test_the_template_of_the_supervisor_prints_an_image() -> None:
     listed = subprocess.run(["docker", "image", "ls", "-q"], capture_output=True, text=True, check=False)
     if listed.returncode or not listed.stdout.split():
         pytest.skip("no Docker engine with an image: the template cannot be parsed")
-    image = listed.stdout.split()[0]
-    argv = ["docker", "image", "inspect", "--format", identity.IMAGE_CONTENT, image]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    argv = ["docker", "image", "inspect", "--format", identity.IMAGE_CONTENT]
+    inspected = (
+        subprocess.run([*argv, image], capture_output=True, text=True, check=False) for image in listed.stdout.split()
+    )
+    # Other work of this machine may remove an image meanwhile.
+    done = next(one for one in inspected if one.returncode == 0)
     platform, layers = done.stdout.split(" ")[:2]
     assert platform.startswith("linux/")
     assert json.loads(layers)["Layers"][0].startswith("sha256:")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.fake_http import QuietServer
 from vllm_spark.node import switch
 
 GIB = 1 << 30
@@ -57,9 +58,9 @@ class FakeSpark:
         config.mkdir(parents=True)
         (config / "launch").write_text("#!/bin/sh\n")
         (config / "deployed.json").write_text(json.dumps({"recipe": f"r-{name}", "port": self.port, "room": room}))
-        (config / "gates.json").write_text(json.dumps({"deadline_s": 1, "unit": f"vllm@{name}.service"}))
+        (config / "gates.json").write_text(json.dumps({"deadline_s": 60, "unit": f"vllm@{name}.service"}))
         if api:
-            requested = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 1}
+            requested = {"address": "127.0.0.1", "port": self.port, "model": f"m-{name}", "deadline_s": 60}
             (config / "liveness.json").write_text(json.dumps(requested))
             (config / "env").write_text("VLLM_API_KEY=key\n")
         self.kept["units"][f"vllm@{name}.service"] = {
@@ -117,7 +118,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
         def log_message(self, *words: Any) -> None:
             del words
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
+    server = QuietServer(("127.0.0.1", 0), Engine)
     fake = FakeSpark(tmp_path, server.server_port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (tmp_path / "systemctl").write_text(SYSTEMCTL)
@@ -191,7 +192,7 @@ def test_the_switch_waits_for_memory_that_is_freed_late(spark: FakeSpark, monkey
     spark.add("b", share=0, bytes=50 * GIB, floor_bytes=GIB)
     seen = iter([10 * GIB, 30 * GIB, 51 * GIB])
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, next(seen)))
-    done = switch.change([], "b", 5)
+    done = switch.change([], "b", 60)
     assert (done["ok"], list(seen)) == (True, [])
 
 
@@ -203,7 +204,7 @@ def test_a_server_that_runs_already_holds_its_memory_itself(spark: FakeSpark) ->
 
 @pytest.mark.parametrize(
     ("busy", "within_s", "left"),
-    [([2.0, 1.0, 0.0], 5.0, 0), ([3.0], 0.05, 3), ([0.0], 5.0, 0)],
+    [([2.0, 1.0, 0.0], 60.0, 0), ([3.0], 0.05, 3), ([0.0], 60.0, 0)],
 )
 def test_drain(busy: list[float], within_s: float, left: int, spark: FakeSpark) -> None:
     spark.add("a", active=True)

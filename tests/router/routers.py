@@ -49,7 +49,7 @@ def litellm(config: Mapping[str, object], folder: Path) -> Iterator[str]:
     """Yield the URL of a LiteLLM with this config. It stays on this machine and gets no variables of the test."""
     written = folder / "litellm.yml"
     written.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
-    port = loopback.free_port()
+    port = loopback.held_port()
     begin = "import sys; sys.argv[0] = 'litellm'; from litellm import run_server; run_server()"
     # -S: of this interpreter only the standard library.
     listen = ("--host", loopback.ADDRESS, "--port", str(port))
@@ -95,7 +95,7 @@ def fetch(folder: Path, *own: str) -> subprocess.CompletedProcess[bytes]:
 @contextmanager
 def nginx(http: str, folder: Path) -> Iterator[str]:
     """Yield the URL of an nginx with these lines in its http block; {listen} and {folder} in them are replaced."""
-    port = loopback.free_port()
+    port = loopback.held_port()
     kept = "".join(
         f"{kind}_temp_path {folder}/{kind};\n" for kind in ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
     )

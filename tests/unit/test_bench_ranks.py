@@ -81,7 +81,7 @@ def test_the_command_prints_the_file_and_the_times_of_this_host(tmp_path: Path) 
         reading = ranks.reading(done.stdout, sent, time.time())
         assert reading is not None
         assert reading.text == expected
-        assert abs(reading.clock.offset) <= reading.clock.error < 5
+        assert abs(reading.clock.offset) <= reading.clock.error < 60
 
 
 def test_samples_are_moved_to_the_clock_of_the_head() -> None:

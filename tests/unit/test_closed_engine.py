@@ -145,8 +145,8 @@ def test_the_plan_places_what_the_programs_need(closed: Resolve, resolve: Resolv
         contents, {file.path: file.content for file in unchanged.files}))  # fmt: skip
     assert before.items() - probe.items() == {("address", "127.0.0.1"), ("port", 8000)}
     assert probe.items() - before.items() == {("socket", "/run/vllm-spark/demo/api/api.sock")}
-    assert not [line for line in plan.summary(spec, planned) if "whoever reaches" in line]
-    assert [line for line in plan.summary(opened, unchanged) if "whoever reaches" in line]
+    assert not [line for line in plan.summary(spec, planned) if "every client that reaches" in line]
+    assert [line for line in plan.summary(opened, unchanged) if "every client that reaches" in line]
 
 
 def test_the_facts_have_every_planned_file(closed: Resolve, facts: dict[str, Any], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_spark.deploy import decision, plan
 from vllm_spark.deploy.images import ImageSteps
-from vllm_spark.transfer import verification
+from vllm_spark.transfer import weights
 
 ENV = "/etc/vllm-spark/demo/env"
 LAUNCH = "/etc/vllm-spark/demo/launch"
@@ -96,4 +96,4 @@ def test_is_occupied(units: list[str], containers: dict[str, Any], occupied: boo
     ],
 )
 def test_which_weights_are_hashed(states: list[dict[str, Any]], verify: bool, needed: bool) -> None:
-    assert verification.needs_check(states, verify) is needed
+    assert weights.needs_check(states, verify) is needed

@@ -22,6 +22,7 @@ CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`|^ {4,}(\S.*)$", re.DOTALL | 
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)\s]*)?\)")
 ANCHOR = re.compile(r"\[[^\]]+\]\(([^)#\s]*)#([^)\s]+)\)")
 PLAYBOOK = re.compile(r"ansible-playbook((?: +(?:-i +\S+))*) +(\S+\.yml)")
+TEST = re.compile(r"\b(test_\w+\.py)\b")
 VARIABLE = re.compile(r"(?:^|\s)-e +(\w+)=")
 COMMAND = re.compile(r"\bvllm-spark +([a-z]+)\b")
 TARGET = re.compile(r"^ *(?:\w+=\S+ +)*make +([a-z][a-z-]*)", re.MULTILINE)
@@ -138,6 +139,13 @@ def test_every_make_target_exists() -> None:
     used = {(relative(page), name) for page in PAGES for name in in_code(TARGET, page)}
     assert {name for _, name in used} >= {"deploy", "test"}
     assert {(page, name) for page, name in used if name not in known} == set()
+
+
+def test_every_named_test_exists() -> None:
+    used = {(relative(page), name) for page in PAGES for name in in_code(TEST, page)}
+    assert used
+    tests = {file.name for file in (paths.ROOT / "tests").rglob("test_*.py")}
+    assert [(page, name) for page, name in sorted(used) if name not in tests] == []
 
 
 def test_every_extra_variable_is_read() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_netplan
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import Process
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.network import netplan
@@ -187,9 +188,9 @@ def planned(fabric: Change | None = None, changes: Change | None = None, *, repl
 
 def test_the_file() -> None:
     plan = planned()
-    assert plan.path == "/etc/netplan/60-vllm-spark-fabric.yaml"
+    assert plan["path"] == "/etc/netplan/60-vllm-spark-fabric.yaml"
     link = {"mtu": 9000, "dhcp4": False, "dhcp6": False, "link-local": [], "optional": True}
-    assert yaml.safe_load(plan.content) == {
+    assert yaml.safe_load(plan["content"]) == {
         "network": {
             "version": 2,
             "ethernets": {
@@ -198,17 +199,17 @@ def test_the_file() -> None:
             },
         }
     }
-    assert plan.known_as == "spark2,192.168.177.12,192.168.178.12"
-    assert plan.move == ()
+    assert plan["known_as"] == "spark2,192.168.177.12,192.168.178.12"
+    assert plan["move"] == []
 
 
 def test_the_profiles_of_the_link_win_over_a_profile_without_a_netdev() -> None:
     """NetworkManager activates the profile that was used last, whose `match: {}` fits the netdevs of the cable."""
     loose = file("90-NM-1", profiles=["1-2-3"]) | {"unbound": ["1-2-3"]}
-    ethernets = yaml.safe_load(planned(changes={"files": [loose]}).content)["network"]["ethernets"]
+    ethernets = yaml.safe_load(planned(changes={"files": [loose]})["content"])["network"]["ethernets"]
     expected = {"passthrough": {"connection.autoconnect-priority": "100"}}
     assert [ethernets[netdev]["networkmanager"] for netdev in (ONE, TWO)] == [expected, expected]
-    assert "networkmanager" not in planned().content
+    assert "networkmanager" not in planned()["content"]
 
 
 def test_the_ends_can_have_other_names_in_any_order() -> None:
@@ -216,7 +217,7 @@ def test_the_ends_can_have_other_names_in_any_order() -> None:
     inventory["spark2"]["addresses"] = {"enP2p1s0f0np0": "192.168.178.12/24", "enp1s0f0np0": "192.168.177.12/24"}
     fabric_facts, netplan_facts = host_facts()
     plan = netplan.plan(netplan.pair("spark1", inventory, SPARKS, SPARKS), fabric_facts, netplan_facts, replace=False)
-    assert [(ping["netdev"], ping["peer"], ping["size"]) for ping in plan.pings] == [
+    assert [(ping["netdev"], ping["peer"], ping["size"]) for ping in plan["pings"]] == [
         (ONE, "192.168.177.12", 8972),
         (ONE, "192.168.177.12", 56),
         (TWO, "192.168.178.12", 8972),
@@ -226,12 +227,12 @@ def test_the_ends_can_have_other_names_in_any_order() -> None:
 
 def test_the_own_file_and_files_of_other_netdevs_do_not_conflict() -> None:
     own = file("60-vllm-spark-fabric", ONE, TWO)
-    assert planned(changes={"files": [own, file("90-NM-1", "enP7s7")]}, replace=True).move == ()
+    assert planned(changes={"files": [own, file("90-NM-1", "enP7s7")]}, replace=True)["move"] == []
 
 
 def test_a_replaced_file_is_moved() -> None:
     old = file("40-cx7", ONE, TWO, "enp1s0f0np0", "enP2p1s0f0np0")
-    assert planned(changes={"files": [old]}, replace=True).move == ("/etc/netplan/40-cx7.yaml",)
+    assert planned(changes={"files": [old]}, replace=True)["move"] == ["/etc/netplan/40-cx7.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_replaced_file_is_moved() -> None:
     ],
 )
 def test_a_live_link_is_not_applied_again(twins: list[dict[str, Any]], live: bool) -> None:
-    assert planned({"netdevs": twins}).live is live
+    assert planned({"netdevs": twins})["live"] is live
 
 
 ANSWER = "3 packets transmitted, 3 received, 0% packet loss, time 402ms\nrtt min/avg/max/mdev = 0.112/0.144/0.2/0.01 ms"
@@ -256,8 +257,8 @@ TOO_LONG = f"ping: local error: message too long, mtu=1500\n{NOTHING}"
 
 def judged(*answers: tuple[int, str], carrier: bool = True) -> tuple[list[str], list[str]]:
     plan = planned()
-    pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(plan.pings, answers, strict=True)]
-    lines, refusals = netplan.judge_pings(plan.to_json(), pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
+    pings = [ping | {"rc": rc, "said": text} for ping, (rc, text) in zip(plan["pings"], answers, strict=True)]
+    lines, refusals = netplan.judge_pings(plan, pings, {name: {"carrier": carrier} for name in (ONE, TWO)})
     return lines, [str(refusal) for refusal in refusals]
 
 
@@ -354,5 +355,17 @@ def test_a_profile_of_networkmanager_configures_the_netdev_that_it_names(
 
 def test_a_profile_without_a_netdev_is_a_note_with_the_command_that_binds_it() -> None:
     plan = planned(changes={"files": [file("90-NM-1", profiles=[UUID], unbound=[UUID])]})
-    assert plan.move == ()
-    assert f"sudo nmcli connection modify {UUID} connection.interface-name NETDEV" in plan.notes[0]
+    assert plan["move"] == []
+    assert f"sudo nmcli connection modify {UUID} connection.interface-name NETDEV" in plan["notes"][0]
+
+
+def test_the_session_is_found_above_a_sudo_that_drops_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = {"/proc/30/environ": "HOME=/root\0", "/proc/20/environ": "A=b\0SSH_CONNECTION=c 5 fe80::1%eth0 22\0"}
+    monkeypatch.setattr(spark_netplan.os, "getpid", lambda: 30)
+    monkeypatch.setattr(spark_netplan, "read_text", environments.get)
+    monkeypatch.setattr(spark_netplan, "process", lambda pid: Process(parent={30: 20}.get(pid, 1)))
+    link = {"ifname": "eth0", "addr_info": [{"local": "fe80::1"}]}
+    monkeypatch.setattr(spark_netplan, "ip_json", lambda _: [{"ifname": "lo", "addr_info": []}, link])
+    assert spark_netplan.reached_by() == "eth0"
+    environments.pop("/proc/20/environ")
+    assert spark_netplan.reached_by() == ""

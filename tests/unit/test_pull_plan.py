@@ -368,10 +368,10 @@ def test_an_unknown_name_is_refused() -> None:
 
 def test_the_programs_import_only_placed_modules() -> None:
     programs = plan.programs()
-    statement = re.compile(r"^from vllm_spark\.node\.pull(?: import ([\w, ]+)|\.(\w+) import)", re.MULTILINE)
+    statement = re.compile(r"^from vllm_spark\.node(?:\.pull)?(?: import ([\w, ]+)|\.(\w+) import)", re.MULTILINE)
     matches = [name for text in programs.values() for match in statement.findall(text) for name in match if name]
     imported = {name.split(" as ")[0].strip() for names in matches for name in names.split(",")}
-    assert "hub_cache" in imported
+    assert {"hub_cache", "unix_http"} < imported
     assert imported <= {Path(path).stem for path in programs}
 
 

@@ -27,7 +27,7 @@ def test_a_written_file_replaces_the_old_one_by_a_rename(tmp_path: Path) -> None
     assert (path.read_text(), old.read_text()) == ("new", "old")
 
 
-@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("step", ["fchmod", "fsync", "replace"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -49,11 +49,11 @@ def test_a_file_is_synced_and_has_its_mode_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    for name in ("fsync", "chmod", "replace"):
+    for name in ("fchmod", "fsync", "replace"):
         real = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (steps.append(name), real(*args)))
     spark_io.write_file(str(tmp_path / "file"), "new", "0600")
-    assert steps == ["fsync", "chmod", "replace", "fsync"], "the last one is the folder's"
+    assert steps == ["fchmod", "fsync", "replace", "fsync"], "the last one is the folder's"
 
 
 # content of a JSON file -> the object

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_spark.cli.contact import command, ssh_config
+from vllm_spark.cli.contact import first_contact, ssh_config
 from vllm_spark.cli.contact.ssh_config import Destination
 
 # The first lines of `ssh -G spark` of OpenSSH 9.6 with the block that NVIDIA Sync writes (HostName, User, Port,
@@ -32,14 +32,14 @@ def test_an_output_without_a_destination(text: str) -> None:
 
 def test_an_option_wins_over_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_config, "resolve", lambda _: ssh_config.parse(OUTPUT))
-    assert command._destination("spark", None, None) == ("spark-1a2b.local", "ada", 22)
-    assert command._destination("spark", "grace", 2222) == ("spark-1a2b.local", "grace", 2222)
+    assert first_contact._destination("spark", None, None) == ("spark-1a2b.local", "ada", 22)
+    assert first_contact._destination("spark", "grace", 2222) == ("spark-1a2b.local", "grace", 2222)
 
 
 def test_without_openssh_a_name_is_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ssh_config.resolve("spark") is None
-    assert command._destination("spark", "ada", None) == ("spark", "ada", 22)
+    assert first_contact._destination("spark", "ada", None) == ("spark", "ada", 22)
 
 
 def test_openssh_of_this_machine_answers() -> None:

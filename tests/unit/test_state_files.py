@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_io
 
-from vllm_spark.node.pull import files, image_pull
+from vllm_spark.node import state_file
+from vllm_spark.node.pull import image_pull
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.oci import BlobError
 
@@ -33,7 +34,7 @@ def killed_at(step: str, call: Callable[[], object]) -> None:
 
 # name -> a function that replaces a file
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "replace_file": lambda path: files.replace_file(path, NEW),
+    "replace_file": lambda path: state_file.replace_file(path, NEW),
     "write_file": lambda path: spark_io.write_file(str(path), NEW, "0644"),
 }
 
@@ -73,7 +74,7 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_end(
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text(OLD)
     (tmp_path / "state").symlink_to("victim")
-    files.replace_file(tmp_path / "state", NEW)
+    state_file.replace_file(tmp_path / "state", NEW)
     assert ((tmp_path / "victim").read_text(), (tmp_path / "state").read_text()) == (OLD, NEW)
     assert not (tmp_path / "state").is_symlink()
 

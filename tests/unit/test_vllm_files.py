@@ -100,8 +100,8 @@ def test_previous_is_kept_only_on_request(place: Run, tmp_path: Path) -> None:
     place()
     place(launch="#!/bin/sh\n# a comment\nexec true\n")
     assert not (tmp_path / "demo" / "previous").exists()
-    place(launch="#!/bin/sh\nexec false\n", keep_previous=True)
-    place(launch="#!/bin/sh\nexec cat\n", keep_previous=True)
+    place(launch="#!/bin/sh\nexec false\n", keep_as="previous")
+    place(launch="#!/bin/sh\nexec cat\n", keep_as="previous")
     kept = tmp_path / "demo" / "previous"
     assert (kept / "launch").read_text() == "#!/bin/sh\nexec false\n"
     assert (kept / "env").stat().st_mode & 0o777 == 0o600
@@ -110,8 +110,8 @@ def test_previous_is_kept_only_on_request(place: Run, tmp_path: Path) -> None:
 
 def test_a_launch_that_never_passed_its_gates_does_not_become_the_previous_one(place: Run, tmp_path: Path) -> None:
     place()
-    place(launch="#!/bin/sh\nexec false\n", keep_previous=True)
-    place(launch="#!/bin/sh\nexec cat\n", keep_previous=True, keep_as="failed")
+    place(launch="#!/bin/sh\nexec false\n", keep_as="previous")
+    place(launch="#!/bin/sh\nexec cat\n", keep_as="failed")
     assert (tmp_path / "demo" / "previous" / "launch").read_text() == "#!/bin/sh\nexec true\n"
     assert (tmp_path / "demo" / "failed" / "launch").read_text() == "#!/bin/sh\nexec false\n"
 

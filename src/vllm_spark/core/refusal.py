@@ -46,6 +46,10 @@ class RefusalKind:
     def __call__(self, *, what: str, expected: str, fix: str) -> Refusal:
         return Refusal(self.id, what, expected, fix, self.runbook)
 
+    def error(self, *, what: str, expected: str, fix: str) -> RefusedError:
+        """Return the exception with one refusal of this kind."""
+        return RefusedError([self(what=what, expected=expected, fix=fix)])
+
 
 # Every kind by its id. A module registers its kinds when it is imported.
 REGISTRY: dict[str, RefusalKind] = {}

@@ -43,8 +43,7 @@ class Plan:
     link_path: str = ""  # the key of a pair's link; empty for a deployment on one host
     link_head: str = ""  # the host that draws a new key for all; empty if they have one key
     installed: bool = False  # all folders and files are on the host as planned, and its env file too
-    keep_previous: bool = False  # the launch changes, so the files of the current one are kept
-    keep_as: str = "previous"  # the folder for them: a launch that never passed its gates goes to failed
+    keep_as: str = ""  # the launch changes: the current one is kept as previous, or as failed if no gates held
     undoable: bool = False  # this run changes the launch and a good one is kept: it returns if a gate fails
     proven: bool = False  # the last entry of the history is of this launch, and all of its gates passed
     stop_units: Sequence[str] = ()
@@ -170,8 +169,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         link_path=link_key.path(spec),
         link_head=spec.deployment.hosts[0] if renewed else "",
         installed=_is_installed(spec, installs, facts) and not renewed,
-        keep_previous=changes,
-        keep_as="previous" if good else "failed",
+        keep_as=("previous" if good else "failed") if changes else "",
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
         proven=_is_proven(spec, facts, fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
@@ -229,5 +227,6 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
         lines += edge_steps.site_lines(spec)
     if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
-        lines.append(f"whoever reaches port {spec.deployment.port} may use it: vllm_secrets has no VLLM_API_KEY")
+        port = spec.deployment.port
+        lines.append(f"every client that reaches port {port} may use it: vllm_secrets has no VLLM_API_KEY")
     return lines

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
-from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.lifecycle import launch_difference
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
 
@@ -36,8 +36,6 @@ class RollbackTarget:
 
     deployment: str
     folder: str
-    unit: str
-    env_path: str
     to: str
     back: str
     record: Mapping[str, Any]
@@ -69,8 +67,14 @@ def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, Ro
     deployment. Raises RefusedError with every reason."""
     name = name or _only_one(hosts)
     involved = {host: state for host, state in hosts.items() if name in state["deployments"]}
-    refused = list(_unknown(hosts, name)) if not involved else []
-    refused += [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
+    if not involved:
+        here = sorted({known for state in hosts.values() for known in state["deployments"]})
+        raise ROLLBACK_UNKNOWN.error(
+            what=f"there is no deployment {name} on {', '.join(hosts)}",
+            expected=f"one of {', '.join(here) or 'none: nothing was ever deployed there'}",
+            fix="name one of these, or limit to another host.",
+        )
+    refused = [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
     if refused:
         raise RefusedError(refused)
     # The ranks of a pair have one fingerprint. If a rollback was interrupted on one rank, its target is everyone's.
@@ -90,15 +94,10 @@ def _only_one(hosts: Mapping[str, InstalledState]) -> str:
     if len(candidates) == 1:
         return candidates[0]
     observed = f"{', '.join(running)} run" if running else f"{', '.join(known) or 'no deployment'} exists and none runs"
-    raise RefusedError(
-        [
-            _refusal(
-                ROLLBACK_WHICH,
-                f"no deployment is named, and on {', '.join(hosts)} {observed}",
-                "one deployment, because each is rolled back alone",
-                "-e deployment=NAME, or -l HOST.",
-            )
-        ]
+    raise ROLLBACK_WHICH.error(
+        what=f"no deployment is named, and on {', '.join(hosts)} {observed}",
+        expected="one deployment, because each is rolled back alone",
+        fix="-e deployment=NAME, or -l HOST.",
     )
 
 
@@ -116,72 +115,55 @@ def _enabled(state: InstalledState) -> list[str]:
     return [link.removeprefix("vllm@").removesuffix(".service") for link in links]
 
 
-def _unknown(hosts: Mapping[str, InstalledState], name: str) -> Iterator[Refusal]:
-    here = sorted({known for state in hosts.values() for known in state["deployments"]})
-    yield _refusal(
-        ROLLBACK_UNKNOWN,
-        f"there is no deployment {name} on {', '.join(hosts)}",
-        f"one of {', '.join(here) or 'none: nothing was ever deployed there'}",
-        "name one of these, or limit to another host.",
-    )
-
-
 def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
     """Yield the reasons why this host cannot roll back."""
     kept = state["deployments"][name]["launches"]
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
     if others := sorted({*_running(state), *_enabled(state)} - {name}):
-        yield _refusal(
-            ROLLBACK_ANOTHER_RUNS,
-            f"{', '.join(others)} runs on {host}, or would with the next boot",
-            f"{name}, because a Spark's memory holds one model",
-            f"switch to {name} first: ansible-playbook switch.yml -e to={name}.",
+        yield ROLLBACK_ANOTHER_RUNS(
+            what=f"{', '.join(others)} runs on {host}, or would with the next boot",
+            expected=f"{name}, because a Spark's memory holds one model",
+            fix=f"switch to {name} first: ansible-playbook switch.yml -e to={name}.",
         )
     if state["docker"]["error"]:
-        yield _refusal(
-            ROLLBACK_NO_DOCKER,
-            f"Docker does not answer on {host}: {state['docker']['error']}",
-            "a running Docker, because a rollback needs its image",
-            f"ssh -t {host} sudo systemctl start docker.",
+        yield ROLLBACK_NO_DOCKER(
+            what=f"Docker does not answer on {host}: {state['docker']['error']}",
+            expected="a running Docker, because a rollback needs its image",
+            fix=f"ssh -t {host} sudo systemctl start docker.",
         )
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:
-        yield _refusal(
-            ROLLBACK_NOTHING_BEFORE,
-            f"{host} has no launch of {name} before this one",
-            f"{CONFIG_DIR}/{name}/previous, which deploy keeps when the launch changes",
-            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        yield ROLLBACK_NOTHING_BEFORE(
+            what=f"{host} has no launch of {name} before this one",
+            expected=f"{CONFIG_DIR}/{name}/previous, which deploy keeps when the launch changes",
+            fix="deploy the inventory of that day: docs/operations/roll-back.md.",
         )
         return
     image = image_of(launch["record"])
     if find(state, image) is None:
-        yield _refusal(
-            ROLLBACK_IMAGE_GONE,
-            f"{image}, the image of the previous launch, is not on {host} any more",
-            "the image on the Spark, because a rollback downloads nothing",
-            "deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
+        yield ROLLBACK_IMAGE_GONE(
+            what=f"{image}, the image of the previous launch, is not on {host} any more",
+            expected="the image on the Spark, because a rollback downloads nothing",
+            fix="deploy the inventory of that day, which pulls or builds it: docs/operations/roll-back.md.",
         )
     # An interrupted rollback ends in its own direction.
     if SWAPPING not in kept and (why := _never_held(state["history"].get(name, ()), launch["record"]["launch"])):
-        yield _refusal(
-            ROLLBACK_NEVER_HELD,
-            f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
-            "a launch that once passed its gates",
-            f"correct the recipe or the inventory, then ansible-playbook deploy.yml -l {host}.",
+        yield ROLLBACK_NEVER_HELD(
+            what=f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
+            expected="a launch that once passed its gates",
+            fix=f"correct the recipe or the inventory, then ansible-playbook deploy.yml -l {host}.",
         )
     for why in launch["path_faults"]:
-        yield _refusal(
-            ROLLBACK_FILES_GONE,
-            f"the launch before cannot read its files on {host}: {why}",
-            "everything that it mounts, because a rollback downloads nothing",
-            "fetch the model at that commit again, as the runbook says.",
+        yield ROLLBACK_FILES_GONE(
+            what=f"the launch before cannot read its files on {host}: {why}",
+            expected="everything that it mounts, because a rollback downloads nothing",
+            fix="fetch the model at that commit again, as the runbook says.",
         )
     if not launch["gates"]:
-        yield _refusal(
-            ROLLBACK_NO_GATES,
-            f"the launch before on {host} was placed by a toolkit that left no gates.json",
-            "gates.json, because nothing counts as serving until its gates hold",
-            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        yield ROLLBACK_NO_GATES(
+            what=f"the launch before on {host} was placed by a toolkit that left no gates.json",
+            expected="gates.json, because nothing counts as serving until its gates hold",
+            fix="deploy the inventory of that day: docs/operations/roll-back.md.",
         )
 
 
@@ -207,8 +189,6 @@ def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTa
     return RollbackTarget(
         deployment=name,
         folder=folder,
-        unit=f"vllm@{name}.service",
-        env_path=f"{folder}/env",
         to=to,
         back=current.get("launch", ""),
         record=before,
@@ -230,30 +210,27 @@ def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarg
     names = ", ".join(sorted(hosts))
     if len(pairs) != 2 or len(hosts) != 2:  # noqa: PLR2004  a pair
         absent = ", ".join(sorted({peer for peer in pairs.values() if peer not in hosts})) or "its other half"
-        yield _refusal(
-            ROLLBACK_HALF_A_PAIR,
-            f"the launch before of {name} is a pair's, and this run has {names} of it",
-            "both Sparks, because a pair is one service",
-            f"run the same command with {absent} in -l, too.",
+        yield ROLLBACK_HALF_A_PAIR(
+            what=f"the launch before of {name} is a pair's, and this run has {names} of it",
+            expected="both Sparks, because a pair is one service",
+            fix=f"run the same command with {absent} in -l, too.",
         )
         return
     if len({target.to for target in chosen.values()}) > 1 or any(not target.record for target in chosen.values()):
         observed = ", ".join(f"{host} has {target.to[:12]}" for host, target in chosen.items())
-        yield _refusal(
-            ROLLBACK_TWO_LAUNCHES,
-            f"the launches before of {name} are not those of one pair: {observed}",
-            "one fingerprint on both",
-            "deploy the inventory of that day: docs/operations/roll-back.md.",
+        yield ROLLBACK_TWO_LAUNCHES(
+            what=f"the launches before of {name} are not those of one pair: {observed}",
+            expected="one fingerprint on both",
+            fix="deploy the inventory of that day: docs/operations/roll-back.md.",
         )
         return
     images = {host: find(hosts[host], image_of(target.record)) for host, target in chosen.items()}
     # An image that was pulled is found by its digest. A derived one has the same name everywhere.
     if len({image["identity"] for image in images.values() if image and image["identity"]}) > 1:
-        yield _refusal(
-            ROLLBACK_TWO_IMAGES,
-            f"{image_of(next(iter(chosen.values())).record)} is not the same image on {names}",
-            "one image, because the ranks exchange pickled Python objects",
-            "deploy the inventory of that day, which gives the worker the head's.",
+        yield ROLLBACK_TWO_IMAGES(
+            what=f"{image_of(next(iter(chosen.values())).record)} is not the same image on {names}",
+            expected="one image, because the ranks exchange pickled Python objects",
+            fix="deploy the inventory of that day, which gives the worker the head's.",
         )
 
 
@@ -261,7 +238,3 @@ def _launch(kept: Mapping[str, Any], to: str) -> Mapping[str, Any]:
     """Return the launch with that fingerprint, or the previous launch if the host has none."""
     candidates = [kept[place] for place in (PREVIOUS, SWAPPING, CURRENT) if place in kept]
     return next((launch for launch in candidates if launch["record"].get("launch") == to), candidates[0])
-
-
-def _refusal(kind: RefusalKind, what: str, expected: str, fix: str) -> Refusal:
-    return kind(what=what, expected=expected, fix=fix)

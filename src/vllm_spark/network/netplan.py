@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import FabricFacts, NetdevFacts, NetplanFacts
@@ -34,14 +33,6 @@ class Ping(TypedDict):
     size: int
 
 
-class PlannedLink(TypedDict):
-    """The fields of a plan as JSON that the judgement of its pings needs."""
-
-    host: str
-    peer: str
-    mtu: int
-
-
 class PingResult(Ping):
     """A ping, and the exit status (`rc`) and output (`said`) of its command, as roles/spark_fabric passes them."""
 
@@ -49,8 +40,7 @@ class PingResult(Ping):
     said: str
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPlan:
+class LinkPlan(TypedDict):
     """The steps of the role on one host. `move` are the files to put aside, `live` is true if the netdevs already
     have what the file configures, `known_as` are the names of the peer in known_hosts, `notes` are for the operator."""
 
@@ -58,16 +48,13 @@ class LinkPlan:
     peer: str
     path: str
     content: str
-    move: tuple[str, ...]
+    move: list[str]
     addresses: dict[str, str]
     mtu: int
     live: bool
     known_as: str
-    pings: tuple[Ping, ...]
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    pings: list[Ping]
+    notes: list[str]
 
 
 def pair(host: str, fabrics: Mapping[str, object], sparks: Sequence[str], limit: Sequence[str]) -> LinkEnds:
@@ -108,17 +95,17 @@ def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace:
         peer=own.peer,
         path=netplan_refusals.FILE,
         content=netplan_yaml(own, preferred=any(file.get("unbound") for file in netplan["files"])),
-        move=tuple(file["path"] for file in netplan_refusals.conflicts(own, netplan)),
+        move=[file["path"] for file in netplan_refusals.conflicts(own, netplan)],
         addresses={twin.netdev: str(twin.address) for twin in own.twins},
         mtu=own.mtu,
         live=_is_live(own, fabric),
         known_as=",".join([own.peer, *(str(twin.address.ip) for twin in other.twins)]),
-        pings=tuple(
+        pings=[
             Ping(netdev=twin.netdev, subnet=str(twin.subnet), peer=str(end.address.ip), size=size)
             for twin, end in ends.rails
             for size in (own.mtu - HEADERS, SMALL_PING)
-        ),
-        notes=tuple(netplan_refusals.notes(own, netplan)),
+        ],
+        notes=netplan_refusals.notes(own, netplan),
     )
 
 
@@ -154,11 +141,11 @@ def netplan_yaml(config: LinkConfig, *, preferred: bool = False) -> str:
 
 
 def judge_pings(
-    link: PlannedLink, pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
+    link: LinkPlan, pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
 ) -> tuple[list[str], list[Refusal]]:
     """Return (a line per subnet whose full-size ping was answered, a refusal per subnet whose was not).
 
-    `link` is the plan as JSON, `pings` the results of its pings, `netdevs` the host's after netplan was applied.
+    `pings` are the results of the plan's pings, `netdevs` the host's after netplan was applied.
     """
     lines, refusals = [], []
     for full, small in zip(pings[::2], pings[1::2], strict=True):
@@ -192,7 +179,7 @@ def _is_live(config: LinkConfig, fabric: FabricFacts) -> bool:
     return True
 
 
-def _ping_refusal(link: PlannedLink, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
+def _ping_refusal(link: LinkPlan, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
     output = full["said"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
     if small["rc"] == 0:

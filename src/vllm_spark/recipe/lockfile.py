@@ -5,15 +5,13 @@
 
 If a recipe pins the commit of its model itself, the model's files are under "OWNER/NAME@COMMIT". `manifest` is the
 sha256 of the list of its files (node/pull/model_files.py), with which every pull compares a copy. `seen` is the server
-that answered and the date. All functions but `read` and `write` are pure.
+that answered and the date. All functions but `read` are pure.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -254,18 +252,3 @@ def text(lock: Lock) -> str:
         if table
     }
     return HEADER + yaml.safe_dump(tables, sort_keys=True, allow_unicode=True, width=1000)
-
-
-def write(file: Path, content: str) -> None:
-    """Replace a file atomically: a reader sees the old content or the new one, also if this process is killed."""
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

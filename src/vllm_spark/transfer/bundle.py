@@ -18,10 +18,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TypedDict
 
 from vllm_spark.core import own_process, paths, version
@@ -30,7 +28,7 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.files import LinkError
-from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
+from vllm_spark.node.pull.job import JobError, JobProgress, reason_of, repeated
 from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.pinning import registry
@@ -153,14 +151,14 @@ def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log:
     progress.enter(image.name.partition("@")[0], 0)
     before = 0
     try:
-        with _logged(progress, log):
+        with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
             for _, size in blob_cache.mirror_image(cache, image.digest, image.platforms):
                 progress.done += before
                 progress.total, before = progress.total + size, size
     except (BlobError, ValueError, KeyError, OSError) as error:
-        raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error))]) from error
+        raise _not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error)) from error
     if missing := list(blob_cache.missing_blobs(layout, image.digest, image.platforms)):
-        raise RefusedError([_not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))])
+        raise _not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))
     log(f"{image.name} is in the bundle")
 
 
@@ -168,7 +166,7 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     hub.mkdir(parents=True, exist_ok=True)
     progress = JobProgress()
     try:
-        with _logged(progress, log):
+        with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
             hub_fetch.ensure_model(model.source(hub), model.repository, progress)
     except (JobError, ManifestError, LinkError) as error:
         raise RefusedError([jobs.refusal(reason_of(error), f"{model}: {error}")]) from error
@@ -181,7 +179,7 @@ def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  a constant command
     if done.returncode:
         stderr = " ".join(done.stderr.split())[-300:]
-        raise RefusedError([_not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", stderr)])
+        raise _not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", stderr)
 
 
 def _misnamed_blobs(listed: FileList) -> Iterator[str]:
@@ -213,26 +211,8 @@ def _model_faults(hub: Path, model: PulledModel, listed: FileList) -> Iterator[s
             yield f"{entry.path} of {model} is missing"
 
 
-@contextmanager
-def _logged(progress: JobProgress, log: Log) -> Iterator[None]:
-    """Log the progress at intervals while the context is open."""
-    ended = Event()
-
-    def write_lines() -> None:
-        while not ended.wait(LOG_INTERVAL_S):
-            log(jobs.headline(progress.to_json()))
-
-    logger = Thread(target=write_lines, daemon=True)
-    logger.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        logger.join()
-
-
-def _not_fetched(kind: RefusalKind, what: str, detail: str) -> Refusal:
-    return kind(
+def _not_fetched(kind: RefusalKind, what: str, detail: str) -> RefusedError:
+    return kind.error(
         what=f"{what} was not written to the bundle: {detail}",
         expected="a machine that reaches the registry, the hub and the package index",
         fix="ansible-playbook pull.yml -e bundle=DIR again: what has arrived is kept.",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.node.pull.files import replace_file
+from vllm_spark.node.state_file import replace_file
 from vllm_spark.transfer import bundle_files, bundle_key, bundle_signature
 from vllm_spark.transfer.bundle_files import CONTENTS, LIST, SIGNATURE, FileList, Log
 from vllm_spark.transfer.bundle_key import SigningKey
@@ -78,16 +78,15 @@ def seal(folder: Path, contents: Mapping[str, Any], key: SigningKey | None, log:
 def verify(folder: Path, trust: Trust, log: Log) -> FileList:
     """Return the verified list of a bundle: its signer is accepted and every file is as listed. Raises RefusedError."""
     if not (folder / LIST).exists() and not (folder / SIGNATURE).exists():
-        raise RefusedError([bundle_files.list_refusal(folder, f"{folder / LIST} does not exist")])
+        raise bundle_files.list_error(folder, f"{folder / LIST} does not exist")
     log(f"{folder} is signed by {signer}" if (signer := _signer(folder, trust)) else f"{folder} is not signed")
     listed = bundle_files.parse(folder)
     if (bundle_id := _bundle_id(folder)) != listed.bundle_id:
-        refusal = OTHER_LIST(
+        raise OTHER_LIST.error(
             what=f"{folder / LIST} is the list of bundle {listed.bundle_id}, {CONTENTS} is of bundle {bundle_id}",
             expected="the list of this bundle",
             fix=bundle_signature.COPY_AGAIN,
         )
-        raise RefusedError([refusal])
     if refusals := listed.differences(folder, log):
         raise RefusedError(refusals)
     return listed
@@ -103,21 +102,19 @@ def _signer(folder: Path, trust: Trust) -> str:
         return Verifier(folder / LIST, content, trust.signers).verify(armor)
     if trust.unsigned:
         return ""
-    refusal = UNSIGNED(
+    raise UNSIGNED.error(
         what=f"the bundle {folder} has no signature: {file} does not exist",
         expected=f"a signature of one of {trust.signers}",
         fix=f"copy {SIGNATURE} too, or remove {CONTENTS} where the bundle was written and run the same command there, "
         "which signs it. To load it unsigned: -e bundle_unsigned=true.",
     )
-    raise RefusedError([refusal])
 
 
 def _bundle_id(folder: Path) -> str:
     try:
         return str(json.loads((folder / CONTENTS).read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        what = f"{folder / CONTENTS}: {type(error).__name__}: {error}"
-        raise RefusedError([bundle_files.list_refusal(folder, what)]) from error
+        raise bundle_files.list_error(folder, f"{folder / CONTENTS}: {type(error).__name__}: {error}") from error
 
 
 def main(words: list[str] | None = None) -> int:

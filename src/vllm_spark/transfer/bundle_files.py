@@ -83,12 +83,12 @@ def parse(folder: Path) -> FileList:
         if len(files) < len(lines):
             raise ValueError("it names a path twice")
     except (OSError, ValueError, IndexError) as error:
-        raise RefusedError([list_refusal(folder, f"{file}: {error}")]) from error
+        raise list_error(folder, f"{file}: {error}") from error
     return FileList(match[1], files)
 
 
-def list_refusal(folder: Path, what: str) -> Refusal:
-    return LIST_BROKEN(
+def list_error(folder: Path, what: str) -> RefusedError:
+    return LIST_BROKEN.error(
         what=what,
         expected="the complete list of the files of this bundle",
         fix=f"copy {LIST}, {SIGNATURE} and {CONTENTS} of the same bundle again; or where there is internet, "

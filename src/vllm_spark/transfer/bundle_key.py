@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.transfer import bundle_signature
 from vllm_spark.transfer.bundle_files import Log
 from vllm_spark.transfer.bundle_signature import KeygenError, Signature
@@ -36,7 +36,7 @@ class SigningKey:
             with self._key_file() as file:
                 return bundle_signature.sign(content, file)
         except KeygenError as error:
-            raise RefusedError([self._failed(str(error))]) from error
+            raise self._failed(str(error)) from error
 
     @contextmanager
     def _key_file(self) -> Iterator[Path]:
@@ -49,9 +49,9 @@ class SigningKey:
             file.write_text(f"{self.public}\n", encoding="utf-8")
             yield file
 
-    def _failed(self, message: str) -> Refusal:
+    def _failed(self, message: str) -> RefusedError:
         add = f'eval "$(ssh-agent)"; ssh-add {str(self.file).removesuffix(".pub")}' if self.file else "ssh-add"
-        return KEY_FAILED(
+        return KEY_FAILED.error(
             what=f"{self.name} does not sign: {message}",
             expected="a key that signs without a question: a passphrase is asked by ssh-add, not by pull.yml",
             fix=f"{add}; then the same command. Or name another key with -e bundle_key=FILE, {UNSIGNED_FIX}",
@@ -67,7 +67,7 @@ def find(named: str, signers: Path, log: Log) -> SigningKey:
         return _named(Path(named).expanduser())
     keys = [*_agent_keys(), *_default_keys()]
     if not keys:
-        raise RefusedError([_no_key(f"there is no key in the agent and none of ~/.ssh/{', '.join(DEFAULT_NAMES)}")])
+        raise _no_key(f"there is no key in the agent and none of ~/.ssh/{', '.join(DEFAULT_NAMES)}")
     accepted = signers.read_text(encoding="utf-8", errors="replace").split() if signers.is_file() else []
     key = next((key for key in keys if key.public.partition(" ")[2] in accepted), keys[0])
     log(f"the bundle will be signed with {key.name}")
@@ -89,7 +89,7 @@ def warnings(signature: Signature, signers: Path, principal: str) -> Iterator[st
 
 def _named(file: Path) -> SigningKey:
     if not file.is_file():
-        raise RefusedError([_no_key(f"bundle_key names {file}, which is not a file")])
+        raise _no_key(f"bundle_key names {file}, which is not a file")
     return SigningKey(str(file), file)
 
 
@@ -111,8 +111,8 @@ def _default_keys() -> Iterator[SigningKey]:
             yield SigningKey(str(file), file, " ".join(words[:2]))
 
 
-def _no_key(what: str) -> Refusal:
-    return NO_KEY(
+def _no_key(what: str) -> RefusedError:
+    return NO_KEY.error(
         what=f"no ssh key to sign the bundle with: {what}",
         expected="your own ssh key, or your agent with one",
         fix=f"ssh-keygen -t ed25519; or name the key with -e bundle_key=FILE (vllm_bundle_key); {UNSIGNED_FIX}",

@@ -25,7 +25,7 @@ from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.model_files import Manifest, Source, source_of
 from vllm_spark.transfer import bundle
 
-# A server that sent nothing for this long was left behind by a run that was killed. Docker may unpack an image for as
+# A server without a request for this long was left behind by a run that was killed. Docker may unpack an image for as
 # long.
 IDLE_TIMEOUT_S = 3600.0
 POLL_INTERVAL_S = 1.0
@@ -76,7 +76,7 @@ def stop(process: int) -> None:
 
 
 def main() -> int:
-    """Serve until stopped, or until nothing was sent for the idle timeout."""
+    """Serve until stopped, or until no proven request came for the idle timeout."""
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
     models = bundled_models(folder)
     server = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
@@ -84,11 +84,8 @@ def main() -> int:
     Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
     manifests = {path: manifest.sha256 for path, (_, manifest) in models.items()}
     print(json.dumps(Opened(port=server.server_port, manifests=manifests)), flush=True)
-    sent, last_sent_at = -1, time.monotonic()
-    while time.monotonic() - last_sent_at < IDLE_TIMEOUT_S:
+    while time.monotonic() - server.last_request_at < IDLE_TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
-        if server.sent != sent:
-            sent, last_sent_at = server.sent, time.monotonic()
     return 0
 
 

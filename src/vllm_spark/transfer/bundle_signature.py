@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_spark.core.refusal import RefusalKind, RefusedError, register
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.text import one_line
 
 BROKEN = register("bundle-signature", runbook="bundle-signature")
@@ -90,14 +90,10 @@ def ssh_keygen(*words: str | Path, content: bytes = b"", program: str = "ssh-key
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise RefusedError(
-            [
-                NO_SSH_KEYGEN(
-                    what=f"this machine has no {program}",
-                    expected="OpenSSH 8.2 or later, which signs and verifies bundles",
-                    fix="sudo apt-get install openssh-client",
-                )
-            ]
+        raise NO_SSH_KEYGEN.error(
+            what=f"this machine has no {program}",
+            expected="OpenSSH 8.2 or later, which signs and verifies bundles",
+            fix="sudo apt-get install openssh-client",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise KeygenError(f"{program} did not end within {TIMEOUT_S:.0f} s") from error
@@ -131,10 +127,10 @@ class Verifier:
             signature = parse(armor)
         except ValueError as error:
             what = f"the signature of {self.list_file} ({len(armor)} characters) is truncated or damaged: {error}"
-            raise self._refused(BROKEN, what, "a complete SSH signature", COPY_AGAIN) from error
+            raise BROKEN.error(what=what, expected="a complete SSH signature", fix=COPY_AGAIN) from error
         if signature.namespace != NAMESPACE:
             what = f"{self.list_file} is signed for the namespace {signature.namespace!r} with {signature.fingerprint}"
-            raise self._refused(NAMESPACE_DIFFERS, what, f"the namespace {NAMESPACE!r}", SIGN_AGAIN)
+            raise NAMESPACE_DIFFERS.error(what=what, expected=f"the namespace {NAMESPACE!r}", fix=SIGN_AGAIN)
         with tempfile.NamedTemporaryFile("w", suffix=".sig") as file:
             file.write(armor)
             file.flush()
@@ -147,13 +143,15 @@ class Verifier:
         except KeygenError as error:
             sha256 = hashlib.sha256(self.content).hexdigest()
             what = f"{self.list_file} (sha256 {sha256}) is not what {signature.fingerprint} signed: {error}"
-            raise self._refused(LIST_CHANGED, what, "the list that was signed", COPY_AGAIN) from error
+            raise LIST_CHANGED.error(what=what, expected="the list that was signed", fix=COPY_AGAIN) from error
 
     def _principal(self, file: Path, signature: Signature) -> str:
         """Return the signer's name in allowed_signers. Raises RefusedError."""
         if not self.signers.is_file():
             what = f"{self.signers} does not exist, so the signer {signature.fingerprint} is not known"
-            raise self._refused(NO_SIGNERS, what, "an allowed_signers file with the keys that you trust", self._allow())
+            raise NO_SIGNERS.error(
+                what=what, expected="an allowed_signers file with the keys that you trust", fix=self._allow()
+            )
         try:
             found = ssh_keygen("-Y", "find-principals", "-s", file, "-f", self.signers).splitlines()
             principal = (found or ["*"])[0]
@@ -167,17 +165,16 @@ class Verifier:
         if signature.key in self.signers.read_text(encoding="utf-8", errors="replace").split():
             what = f"{self.signers} has the key {signature.fingerprint} but does not accept it now: {message}"
             expected = f"a key that is valid today for the namespace {NAMESPACE!r}"
-            return self._refused(SIGNER_REFUSED, what, expected, f"correct its line in {self.signers}, or {SIGN_AGAIN}")
+            return SIGNER_REFUSED.error(
+                what=what, expected=expected, fix=f"correct its line in {self.signers}, or {SIGN_AGAIN}"
+            )
         key = f"{signature.key_type} {signature.fingerprint}"
         what = f"the bundle is signed with {key}, which is not in {self.signers}: {message}"
-        return self._refused(SIGNER_UNKNOWN, what, "a signer that you trust", self._allow())
+        return SIGNER_UNKNOWN.error(what=what, expected="a signer that you trust", fix=self._allow())
 
     def _allow(self) -> str:
         add = f"""(printf '%s' 'NAME namespaces="{NAMESPACE}" '; cat KEY.pub) >> {self.signers}"""
         return f"get KEY.pub from the signer, compare `ssh-keygen -lf KEY.pub` with this fingerprint, then {add}."
-
-    def _refused(self, kind: RefusalKind, what: str, expected: str, fix: str) -> RefusedError:
-        return RefusedError([kind(what=what, expected=expected, fix=fix)])
 
 
 COPY_AGAIN = "copy files.sha256, files.sha256.sig and bundle.json of the bundle again from the machine that wrote it."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from vllm_spark.core import units
@@ -26,10 +27,6 @@ SLOW_LINK = (
 )
 
 
-def _no_summary(_: Result) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job: a function of a module of src/vllm_spark/node/pull, which runs as the unit vllm-spark-pull-ID.
@@ -42,7 +39,7 @@ class Job:
     function: str
     verb: str
     result_key: str = ""
-    summary: Callable[[Result], str] = _no_summary
+    summary: Callable[[Result], str] = lambda _: ""
 
     @property
     def arguments(self) -> list[str]:
@@ -53,20 +50,6 @@ class Job:
     def argv(self) -> list[str]:
         """The command on a host."""
         return ["/usr/bin/python3", "-m", "vllm_spark.node.pull.run", *self.arguments]
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """A reason of a JobError, for the refusal pull-ID."""
-
-    id: str
-    expected: str
-    fix: str
-    runbook: str
-
-    @property
-    def kind(self) -> RefusalKind:
-        return RefusalKind(f"pull-{self.id}", self.runbook)
 
 
 def _files(count: int) -> str:
@@ -110,93 +93,76 @@ JOBS = {
     )
 }
 
+# The refusal of each reason of a JobError, without `what`.
 REASONS = {
-    reason.id: reason
-    for reason in (
-        Reason(
-            "hub-login",
-            "a repository that the token may read",
-            "accept the model's terms, and set vllm_secrets.HF_TOKEN; correct model.repository of the recipe.",
-            "lock-model",
-        ),
-        Reason(
-            "hub-down",
-            "a hub that answers this Spark",
-            "ansible-playbook pull.yml again when it answers: what has arrived is kept. Without internet: "
-            "docs/operations/air-gapped.md.",
-            "pull-weights",
-        ),
-        Reason(
-            "corrupt",
-            "files with the sha256 of the manifest",
-            "ansible-playbook pull.yml -e pull_verify=true, which reads every file on every Spark and fetches the "
-            "damaged ones.",
-            "pull-weights",
-        ),
-        Reason(
-            "disk-full",
-            "enough free space on the disk of vllm_hub_dir",
-            "remove models that no recipe names any more (prune.yml), or name a larger disk; then pull.yml again.",
-            "disk-full",
-        ),
-        Reason(
-            "link",
-            "a fabric that carries the copy",
-            "check the cable and the link, then pull.yml again: it continues from what has arrived.",
-            "pull-fabric",
-        ),
-        # The sender of a copy. The refusal id pull-giver is older than this name.
-        Reason(
-            "giver",
-            "the server of this run, which proves its secret and serves this model",
-            "see which process listens on the sender (sudo ss -ltnp 'sport = :25091'), stop it, then ansible-playbook "
-            "pull.yml again.",
-            "pull-fabric",
-        ),
-        Reason(
-            "port-taken",
-            "a free port on the sender's fabric address",
-            "stop the process that listens there (sudo ss -ltnp 'sport >= :25091 and sport <= :25092'), then "
-            "ansible-playbook pull.yml again.",
-            "pull-fabric",
-        ),
-        Reason(
-            "other-manifest",
-            "the list of files that the lock file, or the sender through Ansible, names",
-            "ansible-playbook lock.yml after removing `manifest` of this model from the lock file. The same value "
-            "again means that the copy is not the hub's: remove the copy.",
-            "pull-manifest",
-        ),
-        Reason(
-            "link-in-hub",
-            "folders and files below vllm_hub_dir, because root follows no link there",
-            "replace the link by what it leads to, or set vllm_hub_dir to the folder that it leads to; then "
-            "ansible-playbook pull.yml again.",
-            "pull-manifest",
-        ),
-        Reason(
-            "no-manifest",
-            "a valid manifest of the model",
-            "ansible-playbook pull.yml where the hub is reachable.",
-            "pull-weights",
-        ),
-        Reason(
-            "image",
-            "a registry, a bundle or a Spark that serves this digest, and a Docker that takes it",
-            "correct the cause, or the digest in the recipe or the lock file; then run the same command again.",
-            "image-pull",
-        ),
-        Reason(
-            "image-port",
-            "a free port on the loopback device while an image is pulled",
-            "stop the process that listens there (sudo ss -ltnp 'sport = :25093'), then run the same command again.",
-            "image-pull",
-        ),
-    )
+    "hub-login": partial(
+        register("pull-hub-login", runbook="lock-model"),
+        expected="a repository that the token may read",
+        fix="accept the model's terms, and set vllm_secrets.HF_TOKEN; correct model.repository of the recipe.",
+    ),
+    "hub-down": partial(
+        register("pull-hub-down", runbook="pull-weights"),
+        expected="a hub that answers this Spark",
+        fix="ansible-playbook pull.yml again when it answers: what has arrived is kept. Without internet: "
+        "docs/operations/air-gapped.md.",
+    ),
+    "corrupt": partial(
+        register("pull-corrupt", runbook="pull-weights"),
+        expected="files with the sha256 of the manifest",
+        fix="ansible-playbook pull.yml -e pull_verify=true, which reads every file on every Spark and fetches the "
+        "damaged ones.",
+    ),
+    "disk-full": partial(
+        register("pull-disk-full", runbook="disk-full"),
+        expected="enough free space on the disk of vllm_hub_dir",
+        fix="remove models that no recipe names any more (prune.yml), or name a larger disk; then pull.yml again.",
+    ),
+    "link": partial(
+        register("pull-link", runbook="pull-fabric"),
+        expected="a fabric that carries the copy",
+        fix="check the cable and the link, then pull.yml again: it continues from what has arrived.",
+    ),
+    # The sender of a copy. The refusal id pull-giver is older than this name.
+    "giver": partial(
+        register("pull-giver", runbook="pull-fabric"),
+        expected="the server of this run, which proves its secret and serves this model",
+        fix="see which process listens on the sender (sudo ss -ltnp 'sport = :25091'), stop it, then ansible-playbook "
+        "pull.yml again.",
+    ),
+    "port-taken": partial(
+        register("pull-port-taken", runbook="pull-fabric"),
+        expected="a free port on the sender's fabric address",
+        fix="stop the process that listens there (sudo ss -ltnp 'sport >= :25091 and sport <= :25092'), then "
+        "ansible-playbook pull.yml again.",
+    ),
+    "other-manifest": partial(
+        register("pull-other-manifest", runbook="pull-manifest"),
+        expected="the list of files that the lock file, or the sender through Ansible, names",
+        fix="ansible-playbook lock.yml after removing `manifest` of this model from the lock file. The same value "
+        "again means that the copy is not the hub's: remove the copy.",
+    ),
+    "link-in-hub": partial(
+        register("pull-link-in-hub", runbook="pull-manifest"),
+        expected="folders and files below vllm_hub_dir, because root follows no link there",
+        fix="replace the link by what it leads to, or set vllm_hub_dir to the folder that it leads to; then "
+        "ansible-playbook pull.yml again.",
+    ),
+    "no-manifest": partial(
+        register("pull-no-manifest", runbook="pull-weights"),
+        expected="a valid manifest of the model",
+        fix="ansible-playbook pull.yml where the hub is reachable.",
+    ),
+    "image": partial(
+        register("pull-image", runbook="image-pull"),
+        expected="a registry, a bundle or a Spark that serves this digest, and a Docker that takes it",
+        fix="correct the cause, or the digest in the recipe or the lock file; then run the same command again.",
+    ),
+    "image-port": partial(
+        register("pull-image-port", runbook="image-pull"),
+        expected="a free port on the loopback device while an image is pulled",
+        fix="stop the process that listens there (sudo ss -ltnp 'sport = :25093'), then run the same command again.",
+    ),
 }
-
-for _reason in REASONS.values():
-    register(_reason.kind.id, runbook=_reason.runbook)
 
 
 def headline(progress: ProgressJson) -> str:
@@ -241,7 +207,9 @@ def failure(job: str, host: str, result: Result) -> Refusal:
 
 def refusal(reason: str, what: str) -> Refusal:
     """Return the refusal for the reason of a JobError. Other reasons are stopped, os and ended."""
-    row = REASONS.get(reason) or Reason(
-        reason, "exit status 0", "ansible-playbook pull.yml again: what has arrived is kept.", "pull-weights"
+    known = REASONS.get(reason) or partial(
+        RefusalKind(f"pull-{reason}", "pull-weights"),
+        expected="exit status 0",
+        fix="ansible-playbook pull.yml again: what has arrived is kept.",
     )
-    return row.kind(what=what, expected=row.expected, fix=row.fix)
+    return known(what=what)

@@ -29,16 +29,15 @@ def model_state_request(specs: Sequence[Spec]) -> HubRequest:
 
 
 def programs() -> dict[str, str]:
-    """Return the modules of node/pull as text, by their path below host_layout.PULL_PROGRAM_DIR.
+    """Return the modules of node/pull and what they need as text, by their path below host_layout.PULL_PROGRAM_DIR.
 
     They form a package of their own, so that an installed toolkit on the host does not shadow them.
     """
+    shared = (paths.NODE / "state_file.py", paths.NODE / "unix_http.py")
+    files = [*shared, *sorted((paths.NODE / "pull").glob("*.py"))]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
-        **{
-            f"vllm_spark/node/pull/{file.name}": file.read_text(encoding="utf-8")
-            for file in sorted((paths.NODE / "pull").glob("*.py"))
-        },
+        **{f"vllm_spark/node/{file.relative_to(paths.NODE)}": file.read_text(encoding="utf-8") for file in files},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.inventory.spec import Inventory, Spec
 
@@ -22,7 +22,11 @@ def of_host(inventory: Inventory, host: str, named: Sequence[str] = ()) -> list[
     deployments = deployment.parse(inventory.deployments)
     unknown = sorted(set(named) - {placed.name for placed in deployments} - {EVERYTHING})
     if unknown:
-        raise RefusedError([_unknown(unknown, [placed.name for placed in deployments])])
+        raise PULL_UNKNOWN.error(
+            what=f"pull_deployments names {', '.join(unknown)}",
+            expected=f"{EVERYTHING}, or some of: {', '.join(placed.name for placed in deployments)}",
+            fix="correct -e pull_deployments=NAME[,NAME].",
+        )
     if not named:
         active = spec.resolve(inventory, host)
         return [active] if active else []
@@ -37,12 +41,4 @@ def _only(inventory: Inventory, name: str) -> Inventory:
     assert isinstance(inventory.deployments, Sequence)  # noqa: S101  parsed before; for the type checker
     return replace(
         inventory, deployments=[{**entry, "active": entry["name"] == name} for entry in inventory.deployments]
-    )
-
-
-def _unknown(names: Sequence[str], known: Sequence[str]) -> Refusal:
-    return PULL_UNKNOWN(
-        what=f"pull_deployments names {', '.join(names)}",
-        expected=f"{EVERYTHING}, or some of: {', '.join(known)}",
-        fix="correct -e pull_deployments=NAME[,NAME].",
     )

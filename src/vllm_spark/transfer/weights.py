@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
@@ -26,6 +27,14 @@ RUN_JOB = (
     "import runpy, sys; sys.path.insert(0, '/programs'); "
     "runpy.run_module('vllm_spark.node.pull.run', run_name='__main__')"
 )
+
+
+def needs_check(states: Collection[Mapping[str, Any]], verify: bool) -> bool:
+    """Return True if a file must be hashed. `states` are those of vllm_weights, one per model: without `verify` only
+    bytes that changed since they were last hashed count (`unread`). A model without a manifest has nothing to compare
+    with."""
+    known = [state for state in states if state["manifest"]]
+    return any(state["unread"] > 0 for state in known) or (verify and bool(known))
 
 
 def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> None:

@@ -1,49 +1,9 @@
-"""`vllm-spark contact`: first contact by password. It pins the host keys, installs the public key and proves it.
-
-A host key is trusted if a person compared its fingerprint or passed it. The other keys of the host are read over the
-connection that the first key authenticates. The private key never leaves this machine.
-"""
+"""`vllm-spark contact`: the command line. first_contact.py does the work."""
 
 from __future__ import annotations
 
 import argparse
-import getpass
-import shlex
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from vllm_spark.cli.contact import messages, ssh, ssh_config
-from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_keys, read_public_key
-from vllm_spark.cli.contact.ssh import Target
-from vllm_spark.cli.contact.ssh_config import Destination
-from vllm_spark.core.refusal import Refusal, RefusedError
-
-if TYPE_CHECKING:
-    from paramiko import Transport
-
-# A key in a comment does not count as installed. A last line without its end is completed first.
-INSTALL = """set -eu
-umask 077
-cd
-mkdir -p .ssh
-chmod 700 .ssh
-file=.ssh/authorized_keys
-touch "$file"
-chmod 600 "$file"
-if grep -v '^[[:space:]]*#' "$file" | grep -qF -- {key}; then
-  echo there
-else
-  [ -z "$(tail -c 1 "$file")" ] || echo >> "$file"
-  printf '%s\\n' {line} >> "$file"
-  echo added
-fi
-"""
-
-
-# -k ignores a password that sudo accepted shortly before.
-SUDO = "if sudo -k -n true 2>/dev/null; then echo free; else echo asks; fi\n"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,123 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Contact every host. The password is requested once per host.
+    """Contact every host. Raises RefusedError with the refusals of all hosts."""
+    from vllm_spark.cli.contact import first_contact  # noqa: PLC0415  paramiko takes 0.4 s, which only this needs
 
-    A refusal of one host does not stop the others. Raises RefusedError with the refusals of all hosts.
-    """
-    if args.fingerprint and len(args.fingerprint) != len(args.hosts):
-        raise messages.FINGERPRINT_COUNT.error(hosts=len(args.hosts), fingerprints=len(args.fingerprint))
-    key_file, known_hosts = args.key.expanduser(), args.known_hosts.expanduser()
-    key = read_public_key(key_file)
-    refusals: list[Refusal] = []
-    for host, fingerprint in zip(args.hosts, args.fingerprint or [""] * len(args.hosts), strict=True):
-        try:
-            address, user, port = _destination(host, args.user, args.port)
-            if address != host:
-                print(f"{host}  is {user}@{address} port {port} in the configuration of ssh", flush=True)
-            for line in contact(Target(address, port, user, key_file, known_hosts, fingerprint), key):
-                print(f"{host}  ✓ {line}", flush=True)
-        except RefusedError as error:
-            refusals += error.refusals
-    if refusals:
-        raise RefusedError(refusals)
-    return 0
-
-
-def _destination(name: str, user: str | None, port: int | None) -> Destination:
-    """Return where a name leads. An option of the command wins over the configuration of ssh."""
-    known = ssh_config.resolve(name) or Destination(name, getpass.getuser(), ssh.SSH_PORT)
-    return Destination(known.host, user or known.user, port or known.port)
-
-
-def contact(target: Target, key: Key) -> Iterator[str]:
-    """Contact one host. Yields a line for each step that is done. Raises RefusedError."""
-    # First, so that the password is not requested in vain.
-    signer = ssh.load_signer(target, key)
-    host_key = _trusted_host_key(target)
-    added = add_known_keys(target.known_hosts, target.name, [host_key])
-    yield f"host key {host_key} {'is now' if added else 'was already'} in {target.known_hosts}"
-    with ssh.connected_to(target, host_key) as transport:
-        if ssh.accepts_key(transport, target, signer):
-            yield from _other_host_keys(transport, target)
-            yield f"{target.host} accepts {key} for {target.user}, as before"
-            yield _sudo(transport, target)
-            return
-        ssh.log_in(transport, target)
-        yield from _other_host_keys(transport, target)
-        script = INSTALL.format(key=shlex.quote(f"{key.type} {key.blob}"), line=shlex.quote(key.line))
-        installed = ssh.run_script(transport, target, script).strip() == "added"
-        yield f"public key {key} {'is now' if installed else 'was already'} in ~{target.user}/.ssh/authorized_keys"
-    # Only a new connection proves what the next ssh will meet.
-    with ssh.connected_to(target, host_key) as transport:
-        if not ssh.accepts_key(transport, target, signer):
-            raise messages.KEY_REJECTED.error(host=target.host, user=target.user, fingerprint=key.fingerprint)
-        yield f"{target.host} accepts the key for {target.user}, without a password"
-        yield _sudo(transport, target)
-
-
-def _trusted_host_key(target: Target) -> Key:
-    """Return a host key that known_hosts has, that has the passed fingerprint, or that a person confirms."""
-    known = known_keys(target.known_hosts, target.name)
-    if known:
-        types = [*known, *(type_ for type_ in ALGORITHMS if type_ not in known)]
-        presented = ssh.presented_host_key(target, types)
-        if known.get(presented.type) != presented.blob:
-            raise ssh.host_key_changed(target, presented, known)
-        if not target.fingerprint or target.fingerprint == presented.fingerprint:
-            return presented
-    elif not target.fingerprint:
-        presented = ssh.presented_host_key(target, list(ALGORITHMS))
-        _confirm(target, presented)
-        return presented
-    return _host_key_by_fingerprint(target)
-
-
-def _host_key_by_fingerprint(target: Target) -> Key:
-    others = []
-    for type_ in ALGORITHMS:
-        try:
-            presented = ssh.presented_host_key(target, [type_])
-        except ssh.NotOfferedError:
-            continue
-        if presented.fingerprint == target.fingerprint:
-            return presented
-        others.append(str(presented))
-    raise messages.WRONG_FINGERPRINT.error(
-        name=target.name,
-        presented=", ".join(others) or "no host key of a known type",
-        fingerprint=target.fingerprint,
-    )
-
-
-def _confirm(target: Target, presented: Key) -> None:
-    """Ask a person to compare the fingerprint. Raises RefusedError without a terminal or without a yes."""
-    refused = messages.UNCONFIRMED.error(name=target.name, type=presented.type, fingerprint=presented.fingerprint)
-    if not sys.stdin.isatty():
-        raise refused
-    kind = presented.type.removeprefix("ssh-").partition("-")[0]
-    print(
-        f"{target.name} is not in known_hosts. It presents {presented}\n"
-        f"Compare at the screen of the Spark:  ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
-    )
-    if input("Are they equal? (yes/no) ").strip() != "yes":
-        raise refused
-
-
-def _sudo(transport: Transport, target: Target) -> str:
-    """Return whether sudo of this user asks for a password, which the user of a Spark's first start has."""
-    if ssh.run_script(transport, target, SUDO).strip() == "free":
-        return f"sudo of {target.user} needs no password"
-    return (
-        f"sudo of {target.user} asks for a password: add -K to every ansible-playbook (docs/runbooks/sudo-password.md)"
-    )
-
-
-def _other_host_keys(transport: Transport, target: Target) -> Iterator[str]:
-    """Pin the host's keys of other types, as they are in its /etc/ssh."""
-    # These keys are a convenience. A host that stores its keys elsewhere adds none.
-    stdout = ssh.run_script(transport, target, "cat /etc/ssh/ssh_host_*_key.pub 2>/dev/null || true\n")
-    keys = [key for key in map(Key.parse, stdout.splitlines()) if key and key.type in ALGORITHMS]
-    added = add_known_keys(target.known_hosts, target.name, keys)
-    if added:
-        yield f"{added} more of its host keys, read over this connection, in {target.known_hosts}"
+    return first_contact.run(args)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from paramiko import HostKeys, SSHException
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from vllm_spark.cli.contact import messages
 
@@ -35,11 +37,9 @@ class Key:
     def parse(cls, line: str) -> Key | None:
         """Parse one line of a .pub file. Returns None if it is not a public key."""
         fields = line.split(maxsplit=2)
-        try:
+        with suppress(ValueError):
             if len(fields) > 1 and _encoded_type(base64.b64decode(fields[1], validate=True)) == fields[0]:
                 return cls(fields[0], fields[1], fields[2].strip() if len(fields[2:]) else "")
-        except (binascii.Error, ValueError):
-            pass
         return None
 
     @property
@@ -82,9 +82,6 @@ def known_keys(file: Path, name: str) -> dict[str, str]:
 
     A line that paramiko cannot read is left out. So is a line with a marker (@cert-authority, @revoked).
     """
-    from paramiko import HostKeys, SSHException  # noqa: PLC0415  0.4 s that other commands need not pay
-    from paramiko.hostkeys import HostKeyEntry, InvalidHostKey  # noqa: PLC0415
-
     known: dict[str, str] = {}
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []:
         entries = HostKeys()

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from paramiko import Agent, AuthenticationException, BadAuthenticationType, PKey, SSHException, Transport
+from paramiko.ssh_exception import IncompatiblePeer
 
 from vllm_spark.cli.contact import messages
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key
 from vllm_spark.core.refusal import RefusedError
-
-if TYPE_CHECKING:
-    from paramiko import PKey, Transport
 
 SSH_PORT = 22
 TIMEOUT_S = 15
@@ -41,19 +40,12 @@ class Target:
         return self.host if self.port == SSH_PORT else f"[{self.host}]:{self.port}"
 
 
-class NotOfferedError(Exception):
-    """The host has no host key of the requested types."""
-
-
 @contextmanager
 def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
     """Connect without a login, and request a host key of one of `types`.
 
-    Raises NotOfferedError if the host has none of them, and RefusedError if it cannot be reached.
+    Raises IncompatiblePeer if the host has none of them, and RefusedError if it cannot be reached.
     """
-    from paramiko import SSHException, Transport  # noqa: PLC0415
-    from paramiko.ssh_exception import IncompatiblePeer  # noqa: PLC0415
-
     try:
         transport = Transport(socket.create_connection((target.host, target.port), timeout=TIMEOUT_S))
     except OSError as error:
@@ -62,8 +54,8 @@ def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
         transport.get_security_options().key_types = [name for type_ in types for name in ALGORITHMS[type_]]
         transport.start_client(timeout=TIMEOUT_S)
         yield transport
-    except IncompatiblePeer as error:
-        raise NotOfferedError(str(error)) from error
+    except IncompatiblePeer:
+        raise
     except (SSHException, OSError, EOFError) as error:
         raise unreachable(target, str(error) or type(error).__name__) from error
     finally:
@@ -79,7 +71,7 @@ def connected_to(target: Target, host_key: Key) -> Iterator[Transport]:
             if presented != host_key:
                 raise host_key_changed(target, presented, {host_key.type: host_key.blob})
             yield transport
-    except NotOfferedError as error:
+    except IncompatiblePeer as error:
         raise unreachable(target, f"{host_key.type} no longer offered") from error
 
 
@@ -96,8 +88,6 @@ def _host_key(transport: Transport) -> Key:
 
 def load_signer(target: Target, key: Key) -> PKey:
     """Return the agent's key, or the private key beside the public one. Raises RefusedError if neither can sign."""
-    from paramiko import Agent, PKey, SSHException  # noqa: PLC0415
-
     for signer in Agent().get_keys():
         if signer.get_base64() == key.blob:
             return signer
@@ -116,8 +106,6 @@ def load_signer(target: Target, key: Key) -> PKey:
 
 def accepts_key(transport: Transport, target: Target, signer: PKey) -> bool:
     """Return True if the host accepts the key as the only proof."""
-    from paramiko import AuthenticationException  # noqa: PLC0415
-
     try:
         # A host that requires more than a key returns the methods that remain.
         return not transport.auth_publickey(target.user, signer)
@@ -127,8 +115,6 @@ def accepts_key(transport: Transport, target: Target, signer: PKey) -> bool:
 
 def log_in(transport: Transport, target: Target) -> None:
     """Log in by password. Raises RefusedError if the host rejects it or requires something else."""
-    from paramiko import AuthenticationException, BadAuthenticationType  # noqa: PLC0415
-
     try:
         remaining = transport.auth_password(target.user, _password(target))
     except BadAuthenticationType as error:
@@ -158,16 +144,13 @@ def run_script(transport: Transport, target: Target, script: str) -> str:
     channel.exec_command("exec sh -s")
     channel.sendall(script.encode())
     channel.shutdown_write()
-    stdout, stderr = _text(channel.makefile("r").read()), _text(channel.makefile_stderr("r").read())
+    stdout: str = channel.makefile("rb").read().decode()
+    stderr: str = channel.makefile_stderr("rb").read().decode()
     status = channel.recv_exit_status()
     if status:
         detail = stderr.strip() or "no output"
         raise messages.NOT_INSTALLED.error(host=target.host, user=target.user, status=status, detail=detail)
     return stdout
-
-
-def _text(output: bytes | str) -> str:
-    return output.decode() if isinstance(output, bytes) else output
 
 
 def unreachable(target: Target, detail: str) -> RefusedError:

@@ -110,6 +110,8 @@ class Runner:
             return self.samples(began, zero)
 
         result = self._measure(cell, progress, samples)
+        # Before the length of the cell is taken, so that no sample is later than the end of its cell.
+        taken = samples()
         return {
             "record": "cell",
             "cell": cell,
@@ -121,7 +123,7 @@ class Runner:
             "figures": result.figures,
             "faults": result.faults,
             "phases": {},
-            "samples": samples(),
+            "samples": taken,
         }
 
     def _measure(self, cell: Cell, progress: Progress, samples: Samples) -> Result:

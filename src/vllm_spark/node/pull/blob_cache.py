@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 
-from vllm_spark.node.pull.files import rename_durably, replace_file, sha256_of, write_json
+from vllm_spark.node.pull.files import rename_durably, sha256_of, write_json
 from vllm_spark.node.pull.oci import (
     INDEX_TYPE,
     MANIFEST_TYPES,
@@ -27,6 +27,7 @@ from vllm_spark.node.pull.oci import (
     members,
 )
 from vllm_spark.node.pull.upstream import RefusedByRegistryError, Upstream
+from vllm_spark.node.state_file import replace_file
 
 MAX_MANIFEST_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 20

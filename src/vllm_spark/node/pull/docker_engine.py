@@ -15,6 +15,8 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from vllm_spark.node.unix_http import UnixConnection
+
 SOCKET = os.environ.get("VLLM_SPARK_DOCKER_SOCKET", "/var/run/docker.sock")
 TIMEOUT_S = 30.0
 # A stream is silent while the containerd store unpacks a layer.
@@ -30,13 +32,6 @@ DockerEvent = Mapping[str, Any]
 
 class EngineError(Exception):
     """The engine does not answer, or answers with an error."""
-
-
-class _Connection(http.client.HTTPConnection):
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(SOCKET)
 
 
 def get(path: str) -> Any:
@@ -86,7 +81,8 @@ def _response(
     method: str, path: str, timeout_s: float, stop: Event | None = None
 ) -> Iterator[http.client.HTTPResponse]:
     """Yield the response of a request. Errors of the connection become EngineError, also while it is read."""
-    connection, ended = _Connection("docker", timeout=timeout_s), Event()
+    # Only root writes in this path, so a link in it may be followed.
+    connection, ended = UnixConnection(os.path.realpath(SOCKET), timeout_s), Event()
     try:
         connection.request(method, path, headers=NO_LOGIN if method == "POST" else {})
         if stop:

@@ -1,4 +1,4 @@
-"""Files of a transfer: atomic JSON, checksums of whole files, folders without links. Runs on the host."""
+"""Files of a transfer: JSON, checksums of whole files, folders without links. Runs on the host."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
+
+from vllm_spark.node.state_file import replace_file, sync
 
 READ_BLOCK_BYTES = 4 << 20
 
@@ -78,49 +79,11 @@ def write_json(file: Path, document: object, *, durable: bool = True) -> None:
     replace_file(file, json.dumps(document, indent=1, sort_keys=True) + "\n", durable=durable)
 
 
-def replace_file(file: Path, content: str | bytes, *, durable: bool = True, keep_owner: bool = False) -> None:
-    """Replace a file atomically: a reader sees the old or the new content, never a part.
-
-    `durable` makes that true after a loss of power too: content and name are on the disk when this returns. The file
-    has mode 0644 and belongs to this process; `keep_owner` keeps both of an earlier file.
-    """
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".vllm-spark-")
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            os.fchmod(handle, 0o644)
-            if keep_owner and file.exists():
-                status = file.stat()
-                os.fchown(handle, status.st_uid, status.st_gid)
-                os.fchmod(handle, stat.S_IMODE(status.st_mode))
-            opened.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
-            if durable:
-                opened.flush()
-                os.fsync(handle)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    if durable:
-        _sync_folder(file.parent)
-
-
 def rename_durably(file: Path, target: Path) -> None:
     """Rename a complete file in its folder, so that `target` is whole or absent after a loss of power."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(file)
     file.replace(target)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(target.parent)
 
 
 def sha256_of(file: Path | int, on_read: Callable[[int], None] | None = None, stop: Event | None = None) -> str:

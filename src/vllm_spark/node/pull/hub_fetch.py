@@ -15,15 +15,14 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from http import HTTPStatus
-from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
+from vllm_spark.node.pull.job import JobError, JobProgress, reason_of, repeated
 from vllm_spark.node.pull.model_files import (
     BLOB_NAME,
     Entry,
@@ -45,7 +44,6 @@ PASSING_STATUSES = {429, 500, 502, 503, 504}
 RETRY_DELAYS_S = (1.0, 5.0, 20.0, 60.0)
 MAX_RETRY_AFTER_S = 300.0
 LOGIN_ERRORS = {"GatedRepoError", "RepositoryNotFoundError"}
-Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
@@ -61,13 +59,13 @@ def ensure_model(
         progress.enter("checking", existing.size)
         if not hub_cache.remove_bad_files(model, existing, verify=verify, on_read=progress.add):
             return existing, False
-    files = _with_reasons(progress, list_files, repository, model)
+    files = _with_reasons(progress, lambda: list_files(repository, model))
     refuse_links(model)
     for file in files:
         _remove_wrong_size(model, file)
     for _ in range(ATTEMPTS):
         progress.enter("downloading", sum(file.size for file in files))
-        _with_reasons(progress, _download, model, repository, files, progress)
+        _with_reasons(progress, lambda: _download(model, repository, files, progress))
         manifest = model.accept(_manifest(model, repository, files))
         model.write_manifest(manifest)
         progress.enter("checking", manifest.size)
@@ -118,10 +116,7 @@ def _download(model: Source, repository: str, files: list[Entry], progress: JobP
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
     disable_progress_bars()
-    ended = Event()
-    watcher = Thread(target=_watch_disk, args=(model.root / "blobs", progress, ended), daemon=True)
-    watcher.start()
-    try:
+    with repeated(lambda: _watch_disk(model.root / "blobs", progress), POLL_INTERVAL_S):
         snapshot_download(
             repository,
             revision=model.commit,
@@ -130,21 +125,15 @@ def _download(model: Source, repository: str, files: list[Entry], progress: JobP
             allow_patterns=[glob.escape(file.path) for file in files],
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
-    finally:
-        ended.set()
-        watcher.join()
 
 
-def _watch_disk(blobs: Path, progress: JobProgress, ended: Event) -> None:
+def _watch_disk(blobs: Path, progress: JobProgress) -> None:
     """Report the size on the disk as progress, because the library does not report any."""
-    while not ended.wait(POLL_INTERVAL_S):
-        sizes = 0
-        for name in os.listdir(blobs) if blobs.is_dir() else ():
-            try:
-                sizes += (blobs / name).stat().st_blocks * 512
-            except OSError:
-                continue  # renamed since it was listed
-        progress.done = min(sizes, progress.total)
+    sizes = 0
+    for name in os.listdir(blobs) if blobs.is_dir() else ():
+        with suppress(OSError):  # renamed since it was listed
+            sizes += (blobs / name).stat().st_blocks * 512
+    progress.done = min(sizes, progress.total)
 
 
 def _remove_wrong_size(model: Source, file: Entry) -> None:
@@ -174,26 +163,25 @@ def _entry(model: Source, file: Entry) -> Entry:
     return Entry(file.path, path.stat().st_size, sha256, blob)
 
 
-def _with_reasons(
-    progress: JobProgress, call: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs
-) -> Result:
+def _with_reasons(progress: JobProgress, call: Callable[[], Result]) -> Result:
     """Call a function, again after a status that passes, and convert the library's errors to JobError.
 
     The library does not wrap the errors of its HTTP client, which differs between its versions.
     """
-    for attempt in count():
+    delays_s = iter(RETRY_DELAYS_S)
+    while True:
         try:
-            return call(*args, **kwargs)
+            return call()
         except (JobError, ManifestError):
             raise
         except Exception as error:
             status, retry_after = _status(error)
-            if status not in PASSING_STATUSES or attempt >= len(RETRY_DELAYS_S):
+            least_s = next(delays_s, None)
+            if status not in PASSING_STATUSES or least_s is None:
                 raise _job_error(error, status) from error
-            delay_s = min(max(retry_after, RETRY_DELAYS_S[attempt]), MAX_RETRY_AFTER_S)
+            delay_s = min(max(retry_after, least_s), MAX_RETRY_AFTER_S)
             progress.note = f"the hub answers {status}, next attempt in {delay_s:.0f} s"
             time.sleep(delay_s)
-    raise AssertionError  # for the type checker
 
 
 def _status(error: BaseException | None) -> tuple[int, float]:

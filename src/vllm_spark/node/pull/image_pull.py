@@ -21,12 +21,12 @@ from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.blob_upload import Uploads
 from vllm_spark.node.pull.docker_engine import EngineError
-from vllm_spark.node.pull.files import replace_file
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.layer_progress import LayerProgress, layer_id
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.node.pull.peer_server import serve
 from vllm_spark.node.pull.upstream import Upstream, helper_note, registry_of
+from vllm_spark.node.state_file import replace_file
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
 PULLED = Path("/var/lib/vllm-spark/pulled")

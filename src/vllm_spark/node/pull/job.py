@@ -14,7 +14,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -40,7 +41,7 @@ REASONS: dict[type[Exception], str] = {
 
 
 class JobError(Exception):
-    """A job that cannot continue. `reason` is the id of a Reason in transfer/jobs.py."""
+    """A job that cannot continue. `reason` is a key of REASONS in transfer/jobs.py."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -114,26 +115,39 @@ def run(job: str, function: JobFunction) -> int:
     request = json.loads(request_file.read_text(encoding="utf-8"))
     # It may contain a token, and is not needed any more.
     request_file.unlink()
-    progress, stop, ended = JobProgress(), Event(), Event()
+    progress, stop = JobProgress(), Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    writer = Thread(target=_write_progress, args=(RUN_DIR / f"{job}.progress", progress, ended), daemon=True)
-    writer.start()
+
+    def write_progress() -> None:
+        write_json(RUN_DIR / f"{job}.progress", progress.to_json(), durable=False)
+
+    write_progress()
     try:
-        result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
+        with repeated(write_progress, WRITE_INTERVAL_S):
+            result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
     except (JobError, StoppedError, ManifestError, LinkError, OSError) as error:
         name = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
         result = {"ok": False, "reason": reason_of(error), "detail": f"{name}{error}"}
     finally:
-        ended.set()
-        writer.join()
+        write_progress()
     write_json(RUN_DIR / f"{job}.result", result)
     return 0 if result["ok"] else 1
 
 
-def _write_progress(file: Path, progress: JobProgress, ended: Event) -> None:
-    while True:
-        write_json(file, progress.to_json(), durable=False)
-        if ended.wait(WRITE_INTERVAL_S):
-            write_json(file, progress.to_json(), durable=False)
-            return
+@contextmanager
+def repeated(action: Callable[[], None], interval_s: float) -> Iterator[None]:
+    """Do something at intervals, in a thread, while the context is open."""
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(interval_s):
+            action()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
-from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder, replace_file
+from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder
+from vllm_spark.node.state_file import replace_file
 
 NOTES_DIR = ".vllm-spark"
 BLOB_NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
