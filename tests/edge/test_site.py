@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ def start_site(tmp_path: Path) -> Iterator[StartSite]:
     yield _start
     for site in running:
         site.close()
+
+
+def arrivals(response: HTTPResponse) -> list[float]:
+    """Return the moments at which the events of a stream arrive. Fails if it does not end as a stream should."""
+    moments: list[float] = []
+    last = b""
+    for line in response:
+        if line.startswith(b"data: "):
+            moments.append(time.monotonic())
+            last = line
+    assert last == b"data: [DONE]\n"
+    return moments[:-1]
 
 
 def ask(edge: RunningEdge, model: str, **headers: str) -> Answer:
@@ -322,8 +334,8 @@ def test_events_arrive_one_by_one_over_two_edges(start_site: StartSite, capsys: 
     body = json.dumps({"model": "t", "messages": [], "stream": True}).encode()
     gaps = {}
     for name, host in (("one edge", "spark3"), ("two edges", "spark1")):
-        response = open_stream(site.edges[host], body=body)
-        moments = [time.monotonic() for line in response if line.startswith(b"data: {")]
+        moments = arrivals(open_stream(site.edges[host], body=body))
+        assert len(moments) == len(EVENTS)
         gaps[name] = [round(1000 * (later - earlier)) for earlier, later in pairwise(moments)]
     with capsys.disabled():
         print(f"\ngaps in ms of events that are 50 ms apart: {gaps}")

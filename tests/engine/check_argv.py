@@ -1,8 +1,8 @@
 """Check launches with the parser and the checks of the vLLM that this Python imports, without a model or a GPU.
 
 Reads one JSON object per line: `id`, `argv` (`serve MODEL --flag…`, or null for a container that runs no vLLM), `env`,
-and `models` (path in argv -> fields of the model's config.json: model_type, architectures). Writes one line for each,
-in order: `id` and `faults`, which is empty if this version accepts the launch.
+and `models` (path in argv -> fields of the model's config.json: model_type, architectures, fields). Writes one line for
+each, in order: `id` and `faults`, which is empty if this version accepts the launch.
 
 The checks are the engine's own: the parser and validation of `vllm serve`, its managers of parsers, its dataclasses and
 its envs.py. Only the reading of model files is replaced.
@@ -45,6 +45,12 @@ try:
     from vllm.entrypoints.launchers.launcher import validate_api_server_args
 except ImportError:  # before 0.25
     from vllm.entrypoints.openai.api_server import validate_api_server_args
+try:
+    from vllm.envs import validate_environ
+except ImportError:  # since 0.31
+    from vllm.platforms import current_platform
+
+    validate_environ = current_platform.validate_environ
 
 VLLM_NAME = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 
@@ -112,7 +118,7 @@ def variable_faults(name: str, value: str) -> Iterator[str]:
     with mock.patch.dict(os.environ, {name: value}), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            envs.validate_environ(hard_fail=True)
+            validate_environ(hard_fail=True)
             envs.environment_variables[name]()
         except (ValueError, KeyError) as error:
             yield f"{name}: {error}"
@@ -251,8 +257,8 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """Return a config of this model type. Every other value is the default of transformers."""
-    config = AutoConfig.for_model(described["model_type"])
+    """Return a config of this model type and these fields. Every other value is the default of transformers."""
+    config = AutoConfig.for_model(described["model_type"], **described.get("fields", {}))
     config.architectures = list(described["architectures"])
     return config
 

@@ -3,9 +3,10 @@
 The test process turns it into recipes/engines/VERSION.json (engine_data.py). Types are described by what they accept:
 each is called with the words of PROBES, because most are nameless functions.
 
-- `flags`: name -> `names` (all option strings), `action`, `nargs`, `choices`, `accepts` (the probes that its type
-  takes), `optional` (None is no value), `folds` (upper case and dashes do not matter), `keys` (of a flag whose JSON is
-  a configuration object: key -> the JSON types that it takes, and its choices)
+- `flags`: name -> `names` (all option strings that mean it), `inverses` (those that mean the opposite), `action`,
+  `nargs`, `choices`, `accepts` (the probes that its type takes), `optional` (None is no value), `folds` (upper case and
+  dashes do not matter), `keys` (of a flag whose JSON is a configuration object: key -> the JSON types that it takes,
+  and its choices), `none` (the words that it reads as no text)
 - `later`: name -> values that the engine checks after its parser, e.g. parsers that are registered by name
 - `drafter_keys`: the keys of --speculative-config
 - `variables`: name -> `accepts` (the probes that its reader takes), `choices`, `unread` (no file reads it)
@@ -66,7 +67,14 @@ def takes(read: Callable[[str], Any], word: str) -> bool:
 
 def flag(action: argparse.Action) -> dict[str, Any]:
     """Return the description of one action of the parser."""
-    described: dict[str, Any] = {"names": action.option_strings, "action": type(action).__name__}
+    # Since 0.33 a boolean --enable-X has the inverse --disable-X.
+    inverses = [name for name in getattr(action, "negative_option_strings", ()) if not name.startswith("--no-")]
+    boolean = argparse.BooleanOptionalAction
+    described: dict[str, Any] = {
+        "names": [name for name in action.option_strings if name not in inverses],
+        "inverses": inverses,
+        "action": (boolean if isinstance(action, boolean) else type(action)).__name__,
+    }
     if action.nargs is not None:
         described["nargs"] = action.nargs
     if action.choices is not None:
@@ -74,6 +82,7 @@ def flag(action: argparse.Action) -> dict[str, Any]:
     if action.type is not None:
         described["accepts"] = accepted(action.type)
         described["optional"] = takes(action.type, "None") and action.type("None") is None
+        described["none"] = [word for word in ("None", "none") if takes(action.type, word) and action.type(word) == ""]
         described["folds"] = takes(action.type, "A-b") and action.type("A-b") == "a_b"
         if keys := dict(object_keys(action.type)):
             described["keys"] = keys

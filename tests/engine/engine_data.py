@@ -71,10 +71,13 @@ def flag_entry(flag: Mapping[str, Any], later: Sequence[str]) -> dict[str, Any]:
         entry["type"] = "object"
         entry["keys"] = {key: key_entry(one) for key, one in flag["keys"].items()}
     if later:
-        entry["later"] = list(later)
+        entry["later"] = [*later, *flag.get("none", ())]
     aliases = [name.lstrip("-") for name in flag["names"][1:] if not name.startswith("--no-")]
     if aliases:
         entry["aliases"] = aliases
+    if flag["inverses"]:
+        (inverse,) = flag["inverses"]
+        entry["inverse"] = inverse.lstrip("-")
     defaults = {"type": "text", "optional": False}
     return {key: value for key, value in entry.items() if defaults.get(key) != value}
 

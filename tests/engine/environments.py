@@ -28,7 +28,6 @@ UNREAD = ("torch/include", "torch/test", "torch/share", "bin", "share")
 
 _TABLE: dict[str, Any] = yaml.safe_load((HERE / "engines.yml").read_text(encoding="utf-8"))
 ENGINES: Mapping[str, Mapping[str, Any]] = _TABLE["engines"]
-ELSEWHERE: Mapping[str, str] = _TABLE["elsewhere"]
 
 
 def release_of(version: str) -> str:

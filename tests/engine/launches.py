@@ -57,7 +57,7 @@ def described(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model class fields of a model's config.json; empty if models.yml does not know the model."""
     for known in MODELS:
         if re.search(known["pattern"], source["repository"], re.IGNORECASE):
-            return {"model_type": known["model_type"], "architectures": known["architectures"]}
+            return {key: value for key, value in known.items() if key != "pattern"}
     return {}
 
 

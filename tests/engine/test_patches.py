@@ -11,6 +11,7 @@ import environments
 import pytest
 
 from vllm_spark.core import paths
+from vllm_spark.core.engine_version import release
 from vllm_spark.node import image_build
 
 ALL = sorted((paths.RECIPES / "patches").glob("*.patch"))
@@ -18,12 +19,22 @@ APPLIES = re.compile(r"^Applies to: (.+)$", re.MULTILINE)
 # Patches whose fix is in a release, and the releases that contain every such fix. 0.30 has other parsers instead.
 PATCHES = [patch for patch in ALL if not APPLIES.search(patch.read_text(encoding="utf-8"))]
 HOLD_IT = ("0.19.1", "0.20.2", "0.21.0")
-# Patches whose fix is in no release yet, each with the versions that it names.
-OPEN = [
+# Patches whose fix is in no release yet, each with the versions that it names, and with the newer ones, to which an
+# owner may upgrade its recipes.
+NAMED = [
     (patch, version)
     for patch in ALL
     for named in APPLIES.findall(patch.read_text(encoding="utf-8"))
     for version in named.split(", ")
+]
+OPEN = [
+    *NAMED,
+    *(
+        (patch, newer)
+        for patch in dict(NAMED)
+        for newer in environments.ENGINES
+        if release(newer) > max(release(version) for named, version in NAMED if named == patch)
+    ),
 ]
 
 

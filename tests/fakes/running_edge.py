@@ -181,12 +181,12 @@ class RunningEdge:
 
         until(listens)
 
-    def connect(self) -> HTTPConnection:
+    def connect(self, timeout: float = LIMIT_S) -> HTTPConnection:
         """Return a connection that trusts the certificate of the folder."""
         if self.spec.edge.tls == "off":
-            return HTTPConnection(self.address, self.port, timeout=LIMIT_S)
+            return HTTPConnection(self.address, self.port, timeout=timeout)
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return HTTPSConnection(self.address, self.port, timeout=LIMIT_S, context=context)
+        return HTTPSConnection(self.address, self.port, timeout=timeout, context=context)
 
     def ask(
         self, method: str, path: str, body: object = None, key: str | None = KEY, headers: Mapping[str, str] = {}

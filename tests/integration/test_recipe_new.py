@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from vllm_spark.sizing import layout, memory
 from waiting import LIMIT_S
 
 SMALL = "openai/gpt-oss-20b"
-MOST_BYTES, MOST_S = 20e6, 10.0
+MOST_BYTES = 20e6
 
 
 @pytest.fixture
@@ -58,10 +57,7 @@ EXPECTED: dict[str, dict[str, Any]] = documents.read_yaml(derived_hub.DATA / "ex
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_published_model(name: str, hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hub.find(name)
-    # The time of the processor, because other work of this machine counts in the other one.
-    started = time.process_time()
     assert run(tmp_path, name) == 0
-    assert time.process_time() - started < MOST_S
     assert hub.sent < MOST_BYTES
     assert capsys.readouterr().err.startswith("read ")
     recipe = loader.read(next(tmp_path.glob("*.yml"))).document

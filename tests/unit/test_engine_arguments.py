@@ -55,6 +55,28 @@ def test_a_flag_has_one_spelling(given: tuple[str, Any], seen: tuple[str, Any]) 
 
 
 @pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (("disable-prefix-caching", True), ("enable-prefix-caching", False)),
+        (("disable_prefix_caching", False), ("enable-prefix-caching", True)),
+        (("--disable-pref", True), ("enable-prefix-caching", False)),
+        (("disable-prefix-caching", None), ("enable-prefix-caching", None)),
+        (("enable-custom-all-reduce", True), ("disable-custom-all-reduce", False)),
+        # It begins two names, one of them of an opposite.
+        (("enable-chunked", True), ("enable-chunked", True)),
+        (("no-disable-prefix-caching", True), ("no-disable-prefix-caching", True)),
+        (("disable-prefix-caching", "yes"), ("disable-prefix-caching", "yes")),
+    ],
+)
+def test_a_flag_may_be_named_by_its_opposite(given: tuple[str, Any], seen: tuple[str, Any]) -> None:
+    assert flag_names.canonical_item(*given, engine_flags.load("0.33.0")) == seen
+
+
+def test_older_versions_have_no_opposites() -> None:
+    assert flag_names.canonical_item("disable-prefix-caching", True, ENGINE) == ("disable-prefix-caching", True)
+
+
+@pytest.mark.parametrize(
     ("args", "words"),
     [
         (

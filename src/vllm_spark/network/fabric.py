@@ -20,7 +20,8 @@ FABRIC_NAMES_DIFFER = register("fabric-names-differ", runbook="fabric-names-diff
 # before it overwrites them with the head's: it copies every variable with these prefixes (vllm/ray/ray_env.py).
 RAY_KEEPS_NODE_ENV_SINCE = (0, 23)
 RAY_COPIED_PREFIXES = ("NCCL_", "UCX_")
-# 0.20 has the new executor too, behind this switch. In later releases the switch selects the old one.
+# 0.20 has the new executor too, behind this switch. In later releases the switch selects the old one, until 0.33, which
+# has no other and does not know the variable.
 RAY_V2_SWITCH = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
 RAY_V2_SWITCH_SINCE = (0, 20)
 
@@ -108,7 +109,7 @@ def env_refusals(
             f"{values}",
             expected="the same names on both hosts",
             fix="set overrides.topology.executor: mp, or plug the cable into the same socket of both, or set "
-            f'overrides.env.{RAY_V2_SWITCH}: "1" (0.20 and later).',
+            f'overrides.env.{RAY_V2_SWITCH}: "1" (0.20 to 0.32).',
         )
 
 

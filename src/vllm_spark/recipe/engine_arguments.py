@@ -23,6 +23,9 @@ PLUGINS = {"tool-parser-plugin": "tool-call-parser", "reasoning-parser-plugin": 
 # A message lists so many names and no more.
 LISTED = 60
 
+# Names with less in common are not taken for a misspelling: a removed variable has many that begin like it.
+CLOSE = 0.7
+
 # Strings that the engine reads as a boolean, where it does not expect a string.
 BOOLEAN_WORDS = {"0", "1", "f", "false", "n", "no", "off", "on", "t", "true", "y", "yes"}
 
@@ -184,7 +187,7 @@ def _reads_as_scalar(text: str) -> bool:
 
 def _meant(name: str, known: Collection[str]) -> str:
     """Return the known name that is close to `name`, or in how many names it is not."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
     if close:
         return close[0]
     return f"one of {', '.join(known)}" if len(known) <= LISTED else f"one of the {len(known)} that this version knows"

@@ -31,6 +31,7 @@ class Flag:
     - `choices`: the values that its type may yield
     - `later`: the texts that the engine accepts after its parser has accepted any
     - `keys`: of a flag whose JSON has known keys: key -> the strings that it accepts, or None for any string
+    - `inverse`: the name that means the opposite, as disable-log-requests of enable-log-requests (0.33 and later)
     """
 
     kind: Kind = "values"
@@ -41,6 +42,7 @@ class Flag:
     later: Sequence[str] = ()
     keys: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     aliases: Sequence[str] = ()
+    inverse: str = ""
 
 
 @dataclass(frozen=True, slots=True)

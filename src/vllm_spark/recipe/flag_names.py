@@ -1,4 +1,5 @@
-"""The names of flags, as one spelling. vLLM takes many: underscores, abbreviations, short names, --no-NAME.
+"""The names of flags, as one spelling. vLLM takes many: underscores, abbreviations, short names, --no-NAME, and since
+0.33 --disable-NAME for --enable-NAME.
 
 Every check reads args in this spelling, so that `max_model_len` and `--max-model-l` are seen as `max-model-len`.
 """
@@ -28,8 +29,8 @@ def canonical_item(name: str, value: Any, engine: Engine) -> tuple[str, Any]:
     dashes and its underscores."""
     base, dot, key = name.lstrip("-").partition(".")
     base = full_name(base, engine)
-    if base not in engine.flags and base.startswith("no-") and (value is None or isinstance(value, bool)):
-        positive = full_name(base.removeprefix("no-"), engine)
+    if base not in engine.flags and (value is None or isinstance(value, bool)):
+        positive = _opposite(base, engine)
         if positive in engine.flags and engine.flags[positive].kind == "boolean":
             base, value = positive, None if value is None else not value
     if dot:
@@ -37,15 +38,31 @@ def canonical_item(name: str, value: Any, engine: Engine) -> tuple[str, Any]:
     return base, _number(value, engine.flags.get(base))
 
 
+def _opposite(name: str, engine: Engine) -> str:
+    """Return the name of the flag that `name` switches off, or an empty text."""
+    if name.startswith("no-"):
+        return full_name(name.removeprefix("no-"), engine)
+    return _inverses(engine).get(name, "")
+
+
+def _inverses(engine: Engine) -> dict[str, str]:
+    """Return the name that means the opposite -> the flag."""
+    return {described.inverse: flag for flag, described in engine.flags.items() if described.inverse}
+
+
 def full_name(base: str, engine: Engine) -> str:
-    """Return the name of a flag from a name with underscores, a short name (tp) or an abbreviation (max-model-l)."""
+    """Return the name of a flag, or of the opposite of one, from a name with underscores, a short name (tp) or an
+    abbreviation (max-model-l)."""
     name = base.replace("_", "-")
     if name in engine.flags:
         return name
     for flag, described in engine.flags.items():
         if base in described.aliases or name in described.aliases:
             return flag
-    begun = [flag for flag in engine.flags if name and flag.startswith(name)]
+    inverses = _inverses(engine)
+    if name in inverses:
+        return name
+    begun = [flag for flag in (*engine.flags, *inverses) if name and flag.startswith(name)]
     return begun[0] if len(begun) == 1 else name
 
 
