@@ -89,6 +89,7 @@ class RunningSite:
 
     def close(self) -> None:
         for edge in self.edges.values():
-            edge.close()
+            if hasattr(edge, "process"):
+                edge.close()
         for engines in self.running.values():
             engines.close()
