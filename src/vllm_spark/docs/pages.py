@@ -1,4 +1,4 @@
-"""Generated files: the pages of docs/reference and the gates in recipes/schema.json."""
+"""Generated files: the pages of docs/reference, the gates in recipes/schema.json, and a table in README.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.docs import bench, bench_seeds, checklist, compatibility, findings, prediction, recipe_schema, recipes
+from vllm_spark.docs import (
+    bench,
+    bench_seeds,
+    checklist,
+    compatibility,
+    findings,
+    prediction,
+    recipe_schema,
+    recipes,
+    where_to_begin,
+)
 
 STALE_PAGE = register("stale-page", runbook="recipe-refused")
 
@@ -28,6 +38,8 @@ def outdated() -> dict[str, str]:
     """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
     texts = {f"docs/reference/{name}": page() for name, page in PAGES.items()}
     texts["recipes/schema.json"] = recipe_schema.text()
+    if readme := read("README.md"):
+        texts["README.md"] = where_to_begin.readme(readme)
     return {name: text for name, text in texts.items() if read(name) != text}
 
 
