@@ -42,7 +42,7 @@ def readme(text: str) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"README.md has no lines {BEGIN} and {END} between which the table stands")
-    return f"{head}{BEGIN}\n{written(pinned())}\n{END}{tail}"
+    return f"{head}{BEGIN}\n\n{written(pinned())}\n\n{END}{tail}"
 
 
 def pinned() -> list[Document]:
