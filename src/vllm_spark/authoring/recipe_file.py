@@ -10,7 +10,7 @@ from pathlib import Path
 from vllm_spark.authoring import recipe_text
 from vllm_spark.authoring.new_recipe import NewRecipe
 from vllm_spark.core import text
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.recipe import loader
 
 BAD_NAME = register("bad-recipe-name", runbook="recipe-new")
@@ -44,14 +44,10 @@ def place(files: Mapping[str, str], folder: Path, *, replace: bool) -> list[Path
         loader.read(written[0])
     existing = [folder / path for path in files if (folder / path).exists()]
     if existing and not replace:
-        raise RefusedError(
-            [
-                FILE_EXISTS(
-                    what=f"{existing[0]} exists",
-                    expected="a new file",
-                    fix="--name NAME for another recipe, or --replace.",
-                )
-            ]
+        raise FILE_EXISTS.error(
+            what=f"{existing[0]} exists",
+            expected="a new file",
+            fix="--name NAME for another recipe, or --replace.",
         )
     return _write(files, folder)
 
@@ -60,14 +56,10 @@ def _refuse_paths(files: Mapping[str, str]) -> None:
     """Refuse a name that would be a path to another place."""
     bad = [path for path in files if not NAME.fullmatch(path)]
     if bad:
-        raise RefusedError(
-            [
-                BAD_NAME(
-                    what=f"the name {text.one_line(bad[0].removesuffix('.yml'))}",
-                    expected="lower-case words joined by single dashes or dots, at most 48 characters",
-                    fix="--name NAME.",
-                )
-            ]
+        raise BAD_NAME.error(
+            what=f"the name {text.one_line(bad[0].removesuffix('.yml'))}",
+            expected="lower-case words joined by single dashes or dots, at most 48 characters",
+            fix="--name NAME.",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.loader import Recipe
@@ -22,14 +22,10 @@ def shared(recipe: Recipe, written: Document) -> dict[str, Any]:
     """
     if recipe.files:
         files = ", ".join(sorted(recipe.files))
-        raise RefusedError(
-            [
-                NEEDS_FILES(
-                    what=f"recipe {recipe.name} needs {files} beside it",
-                    expected="a recipe without patches and mounts of the toolkit",
-                    fix="share its folder, with these files.",
-                )
-            ]
+        raise NEEDS_FILES.error(
+            what=f"recipe {recipe.name} needs {files} beside it",
+            expected="a recipe without patches and mounts of the toolkit",
+            fix="share its folder, with these files.",
         )
     document = dict(written)
     own = {**document.get(ARCHITECTURES, {}), **recipe.document.get(ARCHITECTURES, {})}

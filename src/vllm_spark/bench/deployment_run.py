@@ -15,7 +15,7 @@ from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
 from vllm_spark.core import paths, version
 from vllm_spark.core.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.job import JobRequest
@@ -177,14 +177,10 @@ class DeploymentRun:
         left_out = [*(LeftOut(cell, why) for cell, why in impossible if why), *fit.left_out]
         if not fit.cells:
             reason = left_out[0].why if left_out else "it has none for this recipe"
-            raise RefusedError(
-                [
-                    NO_CELL(
-                        what=f"profile {self.profile.name} has no cell for {self.spec.deployment.name}: {reason}",
-                        expected="a profile that this deployment can answer",
-                        fix="-e profile=smoke.",
-                    )
-                ]
+            raise NO_CELL.error(
+                what=f"profile {self.profile.name} has no cell for {self.spec.deployment.name}: {reason}",
+                expected="a profile that this deployment can answer",
+                fix="-e profile=smoke.",
             )
         return variants.of_cells(fit.cells), left_out
 

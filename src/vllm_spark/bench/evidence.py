@@ -157,4 +157,4 @@ def _is_shares(value: object) -> bool:
 
 def _broken(place: str, what: str, expected: str) -> RefusedError:
     fix = "name another evidence file, or measure again: vllm-spark bench URL --model NAME."
-    return RefusedError([EVIDENCE_BROKEN(what=f"{place}: {what}", expected=expected, fix=fix)])
+    return EVIDENCE_BROKEN.error(what=f"{place}: {what}", expected=expected, fix=fix)

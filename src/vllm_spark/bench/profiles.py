@@ -69,14 +69,10 @@ def load(name: str, rules: Mapping[str, float] | None = None, folder: Path = FOL
     known = names(folder)
     if name not in known:
         close = text.close_names(name, known)
-        raise RefusedError(
-            [
-                UNKNOWN_PROFILE(
-                    what=f"unknown profile {text.quoted(name)}",
-                    expected=f"one of {', '.join(known)}",
-                    fix=text.choice(close or known),
-                )
-            ]
+        raise UNKNOWN_PROFILE.error(
+            what=f"unknown profile {text.quoted(name)}",
+            expected=f"one of {', '.join(known)}",
+            fix=text.choice(close or known),
         )
     return read(known[name], rules or {})
 

@@ -16,7 +16,7 @@ from vllm_spark.bench import profile_fit
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.core import version
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.node.bench import corpora, evidence_file, faults, job
 from vllm_spark.node.bench.records import SCHEMA, Cell, RunRecord, Sample
 from vllm_spark.node.bench.runner import Progress, Runner
@@ -53,21 +53,15 @@ class UrlRun:
         unknown = [name for name in self.accepted if name not in faults.KINDS]
         if unknown:
             known = ", ".join(faults.KINDS)
-            raise RefusedError(
-                [BENCH_ACCEPT(what=f"--accept {unknown[0]}", expected=f"one of {known}", fix="correct the name.")]
-            )
+            raise BENCH_ACCEPT.error(what=f"--accept {unknown[0]}", expected=f"one of {known}", fix="correct the name.")
         try:
             return Server.connect(Endpoint(self.url, self.key), self.model)
         except ServerError as error:
-            raise RefusedError(
-                [
-                    BENCH_SERVER(
-                        what=str(error),
-                        expected="an OpenAI-compatible server that serves the model",
-                        fix="correct the URL or --model; a server with an API key needs it in the variable "
-                        "that --key-variable names.",
-                    )
-                ]
+            raise BENCH_SERVER.error(
+                what=str(error),
+                expected="an OpenAI-compatible server that serves the model",
+                fix="correct the URL or --model; a server with an API key needs it in the variable "
+                "that --key-variable names.",
             ) from error
 
     def cells(self, server: Server) -> tuple[list[Cell], list[LeftOut]]:
@@ -76,14 +70,10 @@ class UrlRun:
         fit = profile_fit.fit(unchanged, server.max_model_len, None)
         if not fit.cells:
             reason = fit.left_out[0].why if fit.left_out else "its cells change the server"
-            raise RefusedError(
-                [
-                    BENCH_CELLS(
-                        what=f"profile {self.profile.name} has no cell for {self.url}: {reason}",
-                        expected="a profile that this server can answer",
-                        fix="--profile smoke; `ansible-playbook bench.yml` runs the profiles that change the server.",
-                    )
-                ]
+            raise BENCH_CELLS.error(
+                what=f"profile {self.profile.name} has no cell for {self.url}: {reason}",
+                expected="a profile that this server can answer",
+                fix="--profile smoke; `ansible-playbook bench.yml` runs the profiles that change the server.",
             )
         return list(fit.cells), list(fit.left_out)
 
@@ -108,14 +98,10 @@ class UrlRun:
             try:
                 return runner.run(record, cells, self.path)
             except evidence_file.OtherRunError as error:
-                raise RefusedError(
-                    [
-                        BENCH_FILE(
-                            what=str(error),
-                            expected="a new file, or that of an interrupted run of this profile and this server",
-                            fix="--output with another name.",
-                        )
-                    ]
+                raise BENCH_FILE.error(
+                    what=str(error),
+                    expected="a new file, or that of an interrupted run of this profile and this server",
+                    fix="--output with another name.",
                 ) from error
 
     def _record(self, server: Server) -> RunRecord:

@@ -61,15 +61,11 @@ def read_facts(recipe: Recipe, files: Sequence[Path], rank: int = 0) -> list[Fac
     """
     nodes = recipe.document["topology"]["nodes"]
     if (files and len(files) != nodes) or rank >= nodes:
-        raise RefusedError(
-            [
-                WRONG_COUNT(
-                    what=f"recipe {recipe.name} is for {nodes} Sparks, and the command has {len(files)} fact files and "
-                    f"rank {rank}",
-                    expected="one fact file per Spark or none, the head's first, and a rank below the number of Sparks",
-                    fix=f"--facts {' '.join(f'{host}.json' for host in hosts_of(recipe))}.",
-                )
-            ]
+        raise WRONG_COUNT.error(
+            what=f"recipe {recipe.name} is for {nodes} Sparks, and the command has {len(files)} fact files and "
+            f"rank {rank}",
+            expected="one fact file per Spark or none, the head's first, and a rank below the number of Sparks",
+            fix=f"--facts {' '.join(f'{host}.json' for host in hosts_of(recipe))}.",
         )
     return [_facts(file) for file in files]
 
@@ -88,4 +84,4 @@ def _facts(file: Path) -> Facts:
 
 def _bad_facts(what: str, expected: str) -> RefusedError:
     fix = "leave out --facts, or write the file again: ansible HOST -m vllm_spark.toolkit.spark_facts."
-    return RefusedError([BAD_FACTS(what=what, expected=expected, fix=fix)])
+    return BAD_FACTS.error(what=what, expected=expected, fix=fix)

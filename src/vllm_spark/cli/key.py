@@ -48,14 +48,10 @@ def command(args: argparse.Namespace, key: str) -> list[str]:
     """Return the argv of the playbook. It has the hash of the key, never the key."""
     program = Path(sys.executable).with_name("ansible-playbook")
     if not program.exists():
-        raise RefusedError(
-            [
-                NO_ANSIBLE(
-                    what=f"{program} does not exist",
-                    expected="the virtual environment of the clone",
-                    fix="make setup; then .venv/bin/vllm-spark key.",
-                )
-            ]
+        raise NO_ANSIBLE.error(
+            what=f"{program} does not exist",
+            expected="the virtual environment of the clone",
+            fix="make setup; then .venv/bin/vllm-spark key.",
         )
     options = [
         *(["-i", args.inventory] if args.inventory else []),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.core.text import printable
 from vllm_spark.verify import report
 
@@ -25,14 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Print one report, or the newest ones. Raises RefusedError if there is none."""
     documents = [json.loads(args.file.read_text(encoding="utf-8"))] if args.file else report.latest(paths.REPORTS)
     if not documents:
-        raise RefusedError(
-            [
-                NO_REPORT(
-                    what=f"no report in {paths.REPORTS}",
-                    expected="a report, which deploy and verify write",
-                    fix="ansible-playbook verify.yml.",
-                )
-            ]
+        raise NO_REPORT.error(
+            what=f"no report in {paths.REPORTS}",
+            expected="a report, which deploy and verify write",
+            fix="ansible-playbook verify.yml.",
         )
     # The head's report is the last one, because it ends with the next command.
     for document in reversed(documents):

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.edge import authority, store
 
 NOTHING_TO_TRUST = register("edge-nothing-to-trust", runbook="edge-certificate")
@@ -28,14 +28,10 @@ def run(args: argparse.Namespace) -> int:
     """Write the certificate, and say on standard error how clients use it. Raises RefusedError without an authority."""
     found = store.read(args.authority)
     if found is None:
-        raise RefusedError(
-            [
-                NOTHING_TO_TRUST(
-                    what=f"{args.authority} has no authority",
-                    expected="the folder beside the inventory, which a deploy with vllm_edge: {open: false} makes",
-                    fix="name it with --authority DIR, or deploy first.",
-                )
-            ]
+        raise NOTHING_TO_TRUST.error(
+            what=f"{args.authority} has no authority",
+            expected="the folder beside the inventory, which a deploy with vllm_edge: {open: false} makes",
+            fix="name it with --authority DIR, or deploy first.",
         )
     ends = authority.ends_at(found.certificate)
     if args.file:

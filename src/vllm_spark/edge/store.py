@@ -25,15 +25,11 @@ def read(folder: Path) -> KeyPair | None:
     files = {name: folder / name for name in (CERTIFICATE, PRIVATE_KEY)}
     missing = [str(file) for file in files.values() if not file.is_file()]
     if len(missing) == 1:
-        raise RefusedError(
-            [
-                HALF_AUTHORITY(
-                    what=f"{missing[0]} is missing, and the other file of the authority is there",
-                    expected="both files, as the first deploy has written them",
-                    fix="restore it from your backup, or move the folder away and deploy: clients then need "
-                    "vllm-spark trust again.",
-                )
-            ]
+        raise HALF_AUTHORITY.error(
+            what=f"{missing[0]} is missing, and the other file of the authority is there",
+            expected="both files, as the first deploy has written them",
+            fix="restore it from your backup, or move the folder away and deploy: clients then need "
+            "vllm-spark trust again.",
         )
     if missing:
         return None

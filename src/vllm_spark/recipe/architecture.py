@@ -163,8 +163,8 @@ def load(name: str) -> Architecture:
     if name not in known:
         close = text.close_names(name, known)
         fix = text.choice(close) if close else "correct model.architecture of the recipe."
-        raise RefusedError(
-            [BAD_ARCHITECTURE(what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix)]
+        raise BAD_ARCHITECTURE.error(
+            what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix
         )
     return read(known[name])
 

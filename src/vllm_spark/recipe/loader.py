@@ -68,14 +68,10 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     if name not in known:
         close = text.close_names(name, known)
         searched = ", ".join(str(folder.resolve()) for folder in folders)
-        raise RefusedError(
-            [
-                UNKNOWN_RECIPE(
-                    what=f"unknown recipe {name} (searched: {searched})",
-                    expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
-                    fix=_fix_of_name(close, known),
-                )
-            ]
+        raise UNKNOWN_RECIPE.error(
+            what=f"unknown recipe {name} (searched: {searched})",
+            expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+            fix=_fix_of_name(close, known),
         )
     return read(known[name])
 

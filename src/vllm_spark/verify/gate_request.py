@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from vllm_spark.core.ports import ALL_INTERFACES
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import edge
 from vllm_spark.node.unix_http import SCHEME
@@ -64,14 +64,10 @@ class GateRequest:
         names = {each.name for each in fields(cls)}
         required = [each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
         if absent := [name for name in required if name not in document]:
-            raise RefusedError(
-                [
-                    BROKEN_GATES(
-                        what=f"gates.json of this launch has no {', '.join(absent)}",
-                        expected="the parameters of its gates, as its deploy has written them",
-                        fix="ansible-playbook deploy.yml: it writes the file again.",
-                    )
-                ]
+            raise BROKEN_GATES.error(
+                what=f"gates.json of this launch has no {', '.join(absent)}",
+                expected="the parameters of its gates, as its deploy has written them",
+                fix="ansible-playbook deploy.yml: it writes the file again.",
             )
         return cls(**{key: value for key, value in document.items() if key in names})
 

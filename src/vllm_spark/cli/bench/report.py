@@ -9,7 +9,7 @@ from vllm_spark.bench import evidence, verdict
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, page
 from vllm_spark.bench.report.material import Forecast
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
 
@@ -27,14 +27,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Write the report and print its path. Raises RefusedError if a file is not evidence, or there are too many."""
     if len(args.files) > marks.COUNT:
-        raise RefusedError(
-            [
-                TOO_MANY(
-                    what=f"{len(args.files)} evidence files",
-                    expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
-                    fix="name fewer files.",
-                )
-            ]
+        raise TOO_MANY.error(
+            what=f"{len(args.files)} evidence files",
+            expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
+            fix="name fewer files.",
         )
     runs = [evidence.read(path) for path in args.files]
     baseline = runs[1] if len(runs) > 1 else verdict.previous(runs[0], args.files[0].parent)
