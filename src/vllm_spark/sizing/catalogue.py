@@ -12,7 +12,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB
 from vllm_spark.recipe import loader, lockfile
 from vllm_spark.recipe.lockfile import Lock
-from vllm_spark.sizing import forecast, memory, reference_spark
+from vllm_spark.sizing import forecast, host_files, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
 COLUMNS = ("recipe", "Sparks", "vLLM", "download GB", "memory GB", "forecast tok/s", "reported tok/s", "pinned")
@@ -30,7 +30,7 @@ class Entry:
     summary: str
     nodes: int
     engine: str
-    # None if the recipe does not have the size of every part.
+    # None if the size of a part is not known.
     download_bytes: int | None
     memory_bytes: int
     predicted: str
@@ -52,10 +52,7 @@ def entries(folders: Sequence[Path] = (paths.RECIPES,), locked: Lock | None = No
 
 def entry(document: Document, locked: Lock) -> Entry:
     """Return the entry of one recipe."""
-    model, drafter = document["model"], document.get("drafter", {})
-    # A drafter of the model's own repository is a part of its files.
-    sources = [model] if drafter.get("repository", model["repository"]) == model["repository"] else [model, drafter]
-    sizes = [source.get("size_bytes") for source in sources]
+    sizes = [host_files.size(document, source) for source in host_files.sources(document)]
     speed = forecast.predicted(document, ForecastRequest())
     return Entry(
         name=document["name"],
