@@ -57,6 +57,6 @@ def api_socket(name: str) -> str:
     return f"{api_folder(name)}/api.sock"
 
 
-def edge_socket(name: str) -> str:
+def edge_socket(name: str, run_dir: str = RUN_DIR) -> str:
     """Return the path by which the edge reaches that socket: a link in a folder of root."""
-    return f"{RUN_DIR}/{name}/api.sock"
+    return f"{run_dir}/{name}/api.sock"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from vllm_spark.core import host_layout, templates
 from vllm_spark.core.ports import ALL_INTERFACES
@@ -71,6 +72,7 @@ def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             paths_post=paths.POST_PATHS,
             site=routes,
             connections=_connections,
+            socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),
             errors=list(answers.own_errors()),
             healthy=answers.HEALTHY,

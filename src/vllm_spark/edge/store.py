@@ -12,6 +12,7 @@ from pathlib import Path
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.edge import authority
 from vllm_spark.edge.authority import KeyPair
+from vllm_spark.node.state_file import replace_file
 
 NO_AUTHORITY = register("edge-no-authority", runbook="edge-certificate")
 HALF_AUTHORITY = register("edge-half-authority", runbook="edge-certificate")
@@ -47,9 +48,9 @@ def read_or_create(folder: Path, now: datetime, host_certificate: str) -> KeyPai
         if host_certificate:
             raise RefusedError([_elsewhere(folder)])
         made = authority.new_authority(now)
-        _write(folder / ".gitignore", f"{PRIVATE_KEY}\n", 0o644)
-        _write(folder / PRIVATE_KEY, made.private_key, 0o600)
-        _write(folder / CERTIFICATE, made.certificate, 0o644)
+        replace_file(folder / ".gitignore", f"{PRIVATE_KEY}\n")
+        replace_file(folder / PRIVATE_KEY, made.private_key, 0o600)
+        replace_file(folder / CERTIFICATE, made.certificate)
         return made
 
 
@@ -74,14 +75,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _write(file: Path, text: str, mode: int) -> None:
-    """Write a new file with its mode from the first byte."""
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
 
 
 def _elsewhere(folder: Path) -> Refusal:
