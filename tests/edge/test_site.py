@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException, HTTPSConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_edge_probe
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target
-from test_streams import events, open_stream, release
+from test_streams import arrivals, events, open_stream, release
 
 from conftest import EVENTS
 from fakes.edge_cases import DEMO, OTHER, REPLICA, SPARE, THIRD
@@ -51,18 +51,6 @@ def start_site(tmp_path: Path) -> Iterator[StartSite]:
     yield _start
     for site in running:
         site.close()
-
-
-def arrivals(response: HTTPResponse) -> list[float]:
-    """Return the moments at which the events of a stream arrive. Fails if it does not end as a stream should."""
-    moments: list[float] = []
-    last = b""
-    for line in response:
-        if line.startswith(b"data: "):
-            moments.append(time.monotonic())
-            last = line
-    assert last == b"data: [DONE]\n"
-    return moments[:-1]
 
 
 def ask(edge: RunningEdge, model: str, **headers: str) -> Answer:

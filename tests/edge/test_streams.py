@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPResponse
 
@@ -25,11 +26,21 @@ def open_stream(edge: RunningEdge, key: str = KEY, body: bytes = BODY) -> HTTPRe
     return connection.getresponse()
 
 
+def arrivals(response: HTTPResponse) -> list[float]:
+    """Return the moments at which the events of a stream arrive. Fails if it does not end as a stream should."""
+    moments: list[float] = []
+    last = b""
+    for line in response:
+        if line.startswith(b"data: "):
+            moments.append(time.monotonic())
+            last = line
+    assert last == b"data: [DONE]\n"
+    return moments[:-1]
+
+
 def events(response: HTTPResponse) -> int:
     """Return the number of events of a stream. Fails if it does not end as a stream should."""
-    lines = [line for line in response if line.startswith(b"data: ")]
-    assert lines[-1] == b"data: [DONE]\n"
-    return len(lines) - 1
+    return len(arrivals(response))
 
 
 def release(engine: ScriptedEngine, count: int = 1) -> None:

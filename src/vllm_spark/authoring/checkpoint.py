@@ -14,7 +14,6 @@ from vllm_spark.core.refusal import RefusedError
 
 INDEX = "model.safetensors.index.json"
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model", "vocab.json")
 # Headers of files that are read before the sum is tried.
 BATCH = 2
 # A longer index is not read: the names of its files tell the same. Experts stored one by one make it long.
@@ -47,7 +46,6 @@ class Checkpoint:
     quantisation: Mapping[str, Any]
     weights: Mapping[str, int]
     template: str
-    tokenizer: bool
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -78,7 +76,6 @@ def open_checkpoint(source: Source) -> Checkpoint:
         quantisation=quantisation if isinstance(quantisation, Mapping) else {},
         weights=weights,
         template=_template(source),
-        tokenizer=any(name in source.files for name in TOKENIZERS),
         notes=tuple(notes),
     )
 

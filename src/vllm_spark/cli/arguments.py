@@ -33,6 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_destination(parser: argparse.ArgumentParser) -> None:
+    """Add `--into` and `--replace` of a command that writes a recipe."""
+    parser.add_argument(
+        "--into", type=Path, metavar="DIR", help="where to write; default: recipes beside the inventory"
+    )
+    parser.add_argument("--replace", action="store_true", help="write over a recipe of this name")
+
+
 def positive(text: str) -> int:
     """Return a number of at least 1, for `type=` of an argument."""
     number = int(text)

@@ -183,10 +183,7 @@ def _constants() -> Iterator[str]:
     cells = [
         (
             f"`{name}`",
-            *(
-                f"{quantity(name, entry['constants'][name])}, {entry['rows'].get(name, 0)}"
-                for entry in entries.values()
-            ),
+            *(_constant(entry, name) for entry in entries.values()),
             MEANINGS[name],
         )
         for name in names

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.authoring import composing, engine_choice, recipe_file, recipe_text, sharing, sparkrun
+from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import documents, paths
 from vllm_spark.core.plain_data import DocumentError
@@ -26,10 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="name of the recipe; default: the file's")
     parser.add_argument("--like", metavar="RECIPE", help="take image, engine and runtime from this recipe")
-    parser.add_argument(
-        "--into", type=Path, metavar="DIR", help="where to write; default: recipes beside the inventory"
-    )
-    parser.add_argument("--replace", action="store_true", help="write over a recipe of this name")
+    arguments.add_destination(parser)
     parser.set_defaults(run=run)
 
 

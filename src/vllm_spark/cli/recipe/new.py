@@ -57,10 +57,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--drafter", default="auto", help="none, a method (mtp), or a repository; default: the family's"
     )
     parser.add_argument("--like", metavar="RECIPE", help="take image, engine, runtime and memory from this recipe")
-    parser.add_argument(
-        "--into", type=Path, metavar="DIR", help="where to write; default: recipes beside the inventory"
-    )
-    parser.add_argument("--replace", action="store_true", help="write over a recipe of this name")
+    arguments.add_destination(parser)
     parser.set_defaults(run=run)
 
 
