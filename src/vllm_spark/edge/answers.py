@@ -10,7 +10,7 @@ from vllm_spark.inventory.edge import EdgeSettings
 # The edge's name -> (type, code, message). A text may have {limits} and {whole}, and %[…], which HAProxy replaces.
 ERRORS: Mapping[str, tuple[str, str, str]] = {
     "forbidden": ("permission_error", "forbidden", "This address is not in vllm_edge.allow_from."),
-    "host": ("invalid_request_error", "misdirected_request", "The header Host is no name of this Spark."),
+    "host": ("invalid_request_error", "misdirected_request", "The header Host is not a name of this Spark."),
     "header": ("invalid_request_error", "header_too_large", "The header is larger than {limits.header_kib} KiB."),
     "path": ("invalid_request_error", "not_found", "The edge does not serve this path and method."),
     "key": ("invalid_request_error", "invalid_api_key", "No valid API key: send Authorization: Bearer KEY."),
@@ -33,7 +33,7 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "model_not_found",
         "No deployment has this model: this {whole} serves %[var(txn.serves)].",
     ),
-    "member": ("permission_error", "forbidden", "This certificate is of no other Spark of vllm_edge.site."),
+    "member": ("permission_error", "forbidden", "This certificate does not belong to another Spark of vllm_edge.site."),
     "not_here": ("service_unavailable_error", "not_here", "No engine of this Spark serves the model now."),
     "gone": (
         "service_unavailable_error",
