@@ -99,7 +99,8 @@ may need more while it loads and profiles: with `--quantization fp8` the BF16 fi
 
 The size of the weights follows from the architecture and the layout. It includes the head, the rotary tables (0.4 GB
 for Gemma 4, on every rank), the vision tower unless `language-model-only` is set, and the drafter. V of the full layers
-is stored as K in the files, and is a second copy in memory.
+is stored as K in the files, and is a second copy in memory. Experts in MXFP4 are filled up for Marlin, which takes 9 %
+more for gpt-oss.
 """
 
 CACHE = """\
@@ -114,10 +115,15 @@ of a group of full layers as its bytes allow. For one token of the 31B with an F
 - {logged:,} B is the divisor of `GPU KV cache size` in vLLM 0.19: 6 groups of 10 layers, each padded to the bytes of a
   sliding group. For this reason 66.95 GiB were "146,240 tokens" in field report 001.
 
-From 0.20 on that line is `Maximum concurrency` x max-model-len. Neither value is the number of tokens that fit. The
+From 0.20.2 on that line is `Maximum concurrency` x max-model-len. Neither value is the number of tokens that fit. The
 toolkit prints the number of requests of the longest context, and the bytes of one request in blocks: every full group
 for the whole context, and every sliding group for its window and one batch (`max-num-batched-tokens`). This number is
-vLLM's own `Maximum concurrency`:
+vLLM's own `Maximum concurrency`.
+
+Layers with a state (gated delta, Mamba-2) take blocks of the same pool. A page then holds at least one state, so a
+block has 1,568 to 8,320 tokens. Each sequence keeps one state in every group of such layers, one more with prefix
+caching, and one more for each drafted token, which also makes each state longer. For Qwen3.6 35B-A3B with three drafted
+tokens, a request of 32,768 tokens takes 16 blocks for its tokens and 15 for its states:
 """
 
 
@@ -248,6 +254,8 @@ def _loaded() -> Iterator[str]:
         error = f"{predicted / entry['measured'] - 1:+.1%}"
         cells.append((entry["id"], f"{predicted:.2f}", f"{entry['measured']:.2f}", error, entry["source"]))
     yield _table(("weights of one rank", "predicted GiB", "measured GiB", "error", "source"), cells)
+    unknown = [f"- {entry['recipe']}: {entry['why']}.\n" for entry in measured_memory.measurements()["unknown"]]
+    yield "Recipes without a public log of their weights or their cache:\n\n" + "".join(unknown)
 
 
 def _reserved() -> Iterator[str]:
@@ -278,8 +286,7 @@ def _cache() -> Iterator[str]:
     )
     cells = []
     for entry in measured_memory.measurements()["cache"]:
-        model = architecture.load(entry["architecture"])
-        cache = kv_cache.of(model, layout.WIDTHS[entry["kv"]], entry.get("tensor_parallel", 1))
+        cache = measured_memory.cache_of(entry)
         room, load = entry["room"] * GIB, (entry["context"], entry["batched"])
         tokens = cache.logged_tokens(room, *load, entry.get("before_0_20", False))
         logged = f"{entry['requests']:.2f}" if "requests" in entry else "-"

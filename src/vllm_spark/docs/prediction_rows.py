@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from vllm_spark.docs import markdown
+from vllm_spark.docs import markdown, prediction_causes
 from vllm_spark.sizing import acceptance, constants, evidence_rows, measured_rows, reported_speeds
 from vllm_spark.sizing.constants import HeldOut
 from vllm_spark.sizing.measured_rows import Errors
@@ -24,13 +25,21 @@ HELD_BACK = """\
 No constant was fitted to these rows and no interval computed from them. They are a third of the public configurations,
 chosen by the sha256 of their names before the fit, and were predicted once, when the fit had ended
 (src/vllm_spark/sizing/measured/held-back). The pairs of MiniMax, Nemotron and Qwen3.6 miss: the fit has one, no and
-two rows of them. Why Qwen3.6 on one Spark misses more than the rows left out is not known.
+two rows of them.
 """
 
 CONFIGURATIONS = """\
 ### Configurations of the fitted rows
 
 The rows of djangodevreng/dgx-spark-benchmarks are under CC BY 4.0; their columns were renamed and the rows grouped.
+"""
+
+LATER = """\
+### Rows that came later
+
+Nobody used these rows: they became known here when constants, intervals and the rows above were settled
+(src/vllm_spark/sizing/measured/later). They are those of edurdias/capyctl-recipes on vLLM 0.30.0, which has two recipes
+of this catalogue at the same commits.
 """
 
 LEAST_SPREAD = 0.08
@@ -44,7 +53,10 @@ def parts() -> Iterator[str]:
     held = constants.hardware()[constants.SPARK]["held_out"]
     yield CLAIM.format(least=LEAST_SPREAD, several=held["several"], unknown=held["spread"])
     yield HELD_BACK
-    yield _held_back()
+    yield _table(measured_rows.HELD_BACK, "held back rows")
+    yield from prediction_causes.parts()
+    yield LATER
+    yield _table(measured_rows.LATER, "later rows")
     yield CONFIGURATIONS
     yield from _configurations()
     yield from _dropped()
@@ -65,9 +77,10 @@ def _by_family() -> str:
     return markdown.table((*columns, *more), cells) + "\n"
 
 
-def _held_back() -> str:
-    found = measured_rows.errors(measured_rows.configurations(measured_rows.HELD_BACK))
-    columns = ("family", "held back rows", "mean", "inside 15 %", "first token rows", "mean", "inside 25 %")
+def _table(folder: Path, rows: str) -> str:
+    """Return the errors by family of the rows of a folder."""
+    found = measured_rows.errors(measured_rows.configurations(folder))
+    columns = ("family", rows, "mean", "inside 15 %", "first token rows", "mean", "inside 25 %")
     return markdown.table(columns, [[name, *_fitted(errors)] for name, errors in sorted(found.items())]) + "\n"
 
 

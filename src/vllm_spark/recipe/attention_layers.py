@@ -36,6 +36,10 @@ class Attention(Mixer):
     def attending_heads(self) -> int:
         return self.heads if self.kv_heads else 0
 
+    @property
+    def cached(self) -> tuple[int, ...]:
+        return (self.window, self.kv_heads, self.head_size)
+
     def loaded_weights(self, hidden: int) -> int:
         queries = self.heads * self.head_size
         width = hidden * self.inputs
@@ -87,6 +91,10 @@ class LatentAttention(Mixer):
     @property
     def attending_heads(self) -> int:
         return self.heads
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        return (self.window, self.kv_rank, self.rotary, self.index_size)
 
     def loaded_weights(self, hidden: int) -> int:
         queries = self.heads * (self.unrotated + self.rotary)

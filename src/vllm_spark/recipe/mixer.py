@@ -17,9 +17,14 @@ class Mixer:
     # The tokens that a layer keeps; 0 is all of them.
     window: int = 0
 
-    def state(self) -> int:
-        """Return the bytes of one layer's state for each sequence."""
+    def state(self, drafted: int = 0) -> int:
+        """Return the bytes of one layer's state for each sequence. Drafted tokens lengthen its convolution."""
         return 0
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """What a layer keeps of each token, in numbers. Layers that keep the same share blocks of the cache."""
+        return (self.window,)
 
     @property
     def rotary_size(self) -> int:

@@ -20,7 +20,7 @@ class State(Mixer):
     parameters: int
     state_bytes: int
 
-    def state(self) -> int:
+    def state(self, drafted: int = 0) -> int:
         return self.state_bytes
 
     def loaded_weights(self, hidden: int) -> int:
@@ -44,9 +44,9 @@ class GatedDelta(Mixer):
     def _channels(self) -> int:
         return 2 * self.key_heads * self.key_size + self.value_heads * self.value_size
 
-    def state(self) -> int:
+    def state(self, drafted: int = 0) -> int:
         matrices = self.value_heads * self.key_size * self.value_size * self.state_width
-        return matrices + self._channels * (self.convolution - 1) * CONVOLUTION_WIDTH
+        return matrices + self._channels * (self.convolution - 1 + drafted) * CONVOLUTION_WIDTH
 
     def loaded_weights(self, hidden: int) -> int:
         values = self.value_heads * self.value_size
@@ -71,9 +71,9 @@ class Mamba2(Mixer):
     def _channels(self) -> int:
         return self.heads * self.head_size + 2 * self.groups * self.state_size
 
-    def state(self) -> int:
+    def state(self, drafted: int = 0) -> int:
         matrices = self.heads * self.head_size * self.state_size * self.state_width
-        return matrices + self._channels * (self.convolution - 1) * CONVOLUTION_WIDTH
+        return matrices + self._channels * (self.convolution - 1 + drafted) * CONVOLUTION_WIDTH
 
     def loaded_weights(self, hidden: int) -> int:
         inner = self.heads * self.head_size
@@ -90,7 +90,7 @@ class ShortConvolution(Mixer):
     channels: int
     convolution: int
 
-    def state(self) -> int:
+    def state(self, drafted: int = 0) -> int:
         return self.channels * (self.convolution - 1) * CONVOLUTION_WIDTH
 
     def loaded_weights(self, hidden: int) -> int:

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import yaml
 
-from vllm_spark.recipe import architecture
-from vllm_spark.sizing import layout, reported_speeds
+from vllm_spark.recipe import architecture, loader
+from vllm_spark.sizing import kv_cache, layout, memory, reported_speeds
+from vllm_spark.sizing.kv_cache import Cache, Use
 from vllm_spark.sizing.memory import MemoryModel
 
 FILE = Path(__file__).with_name("measured_memory.yml")
 
 
 class LoadedRow(TypedDict):
-    """The weights of one rank, in GiB."""
+    """The weights of one rank, in GiB: those of an architecture with a layout, or those of a recipe.
+
+    `without` is "drafter" if the measured start had none.
+    """
 
     id: str
-    architecture: str
-    layout: str
     measured: float
     source: str
+    architecture: NotRequired[str]
+    layout: NotRequired[str]
+    recipe: NotRequired[str]
+    without: NotRequired[str]
     tensor_parallel: NotRequired[int]
     vision: NotRequired[bool]
     drafter: NotRequired[bool]
@@ -43,6 +50,8 @@ class CacheRow(TypedDict):
     requests: NotRequired[float]
     tensor_parallel: NotRequired[int]
     before_0_20: NotRequired[bool]
+    drafter: NotRequired[str]
+    drafted: NotRequired[int]
 
 
 class ReservedRow(TypedDict):
@@ -56,12 +65,20 @@ class ReservedRow(TypedDict):
     cache: NotRequired[float]
 
 
+class UnknownRow(TypedDict):
+    """A recipe without a public log."""
+
+    recipe: str
+    why: str
+
+
 class Measurements(TypedDict):
-    """The file: three groups of rows."""
+    """The file: three groups of rows, and the recipes without any."""
 
     loaded: Sequence[LoadedRow]
     cache: Sequence[CacheRow]
     reserved: Sequence[ReservedRow]
+    unknown: Sequence[UnknownRow]
 
 
 @cache
@@ -73,6 +90,11 @@ def measurements() -> Measurements:
 
 def model(row: LoadedRow) -> MemoryModel:
     """Return the model that a row of `loaded` measured."""
+    if "recipe" in row:
+        of_recipe = memory.model_of(loader.load(row["recipe"]).document)
+        if of_recipe is None:
+            raise ValueError(f"{row['recipe']} has no layout")
+        return replace(of_recipe, drafter=None) if row.get("without") == "drafter" else of_recipe
     name = row["architecture"]
     return MemoryModel(
         architecture=architecture.load(name),
@@ -80,4 +102,15 @@ def model(row: LoadedRow) -> MemoryModel:
         kv_width=1.0,
         vision=row.get("vision", False),
         drafter=architecture.load(f"{name}-assistant") if row.get("drafter") else None,
+    )
+
+
+def cache_of(row: CacheRow) -> Cache:
+    """Return the cache that a row of `cache` measured."""
+    drafter = architecture.load(row["drafter"]) if "drafter" in row else None
+    return kv_cache.of(
+        architecture.load(row["architecture"]),
+        layout.WIDTHS[row["kv"]],
+        row.get("tensor_parallel", 1),
+        Use(drafter, row.get("drafted", 0)),
     )

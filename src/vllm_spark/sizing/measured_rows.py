@@ -26,6 +26,8 @@ from vllm_spark.sizing.load import Drafter, Load
 FOLDER = Path(__file__).with_name("measured")
 # A third of the public configurations, chosen by the sha256 of their names. No constant may be fitted to them.
 HELD_BACK = FOLDER / "held-back"
+# Rows that became public, or known here, after the fit and its judgement. No constant is fitted to them either.
+LATER = FOLDER / "later"
 
 # The columns of a row in the files. None is a figure that was not measured.
 COLUMNS = ("prompt", "depth", "output", "streams", "decode", "total", "first_token_ms")
@@ -79,6 +81,11 @@ class Configuration:
     @property
     def family(self) -> str:
         return self.shape.family
+
+    @property
+    def group(self) -> str:
+        """The family, and whether the rows are those of two Sparks."""
+        return self.family + (", two Sparks" if self.tensor_parallel > 1 else "")
 
     @property
     def key(self) -> str:
@@ -138,9 +145,8 @@ def errors(configurations: Sequence[Configuration], constants: Constants | None 
     """Return family -> the errors of all its rows; those of two Sparks are under `FAMILY, two Sparks`."""
     found: dict[str, Errors] = {}
     for configuration in configurations:
-        name = configuration.family + (", two Sparks" if configuration.tensor_parallel > 1 else "")
         for row in configuration.rows:
-            found.setdefault(name, Errors()).add(row, configuration.served(row, constants))
+            found.setdefault(configuration.group, Errors()).add(row, configuration.served(row, constants))
     return found
 
 
@@ -160,6 +166,37 @@ def dropped() -> Sequence[Mapping[str, Any]]:
     """Return the public rows that are not predicted, in groups with a reason."""
     groups: Sequence[Mapping[str, Any]] = yaml.safe_load((FOLDER / "dropped.yaml").read_text(encoding="utf-8"))
     return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why rows that were held back miss. `change` is the fact that the rows have wrong, or is empty."""
+
+    family: str
+    what: str
+    evidence: str
+    models: Sequence[str] = ()
+    protocols: Sequence[str] = ()
+    ids: Sequence[str] = ()
+    ranks: int = 0
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+    def covers(self, entry: Configuration) -> bool:
+        """Return whether a configuration is one of the entry's."""
+        return (
+            entry.group == self.family
+            and (not self.models or entry.model in self.models)
+            and (not self.protocols or entry.protocol in self.protocols)
+            and (not self.ids or any(part in entry.id for part in self.ids))
+            and (not self.ranks or entry.tensor_parallel == self.ranks)
+        )
+
+
+@cache
+def causes() -> Sequence[Cause]:
+    """Return the causes of causes.yaml."""
+    entries = yaml.safe_load((FOLDER / "causes.yaml").read_text(encoding="utf-8"))
+    return [Cause(**entry) for entry in entries]
 
 
 @cache

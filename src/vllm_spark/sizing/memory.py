@@ -6,6 +6,7 @@ request_memory). "Free" on a Spark is MemAvailable, so the memory of other proce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,13 +27,16 @@ DEFAULT_FLOOR_BYTES = 8 * GIB
 # 002 left 5.9 GiB for it at utilization 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
 WORKSPACE_BYTES = 6 * GIB
 
+# Multiples to which Marlin fills the sizes of an expert in MXFP4.
+MXFP4_HIDDEN, MXFP4_INNER = 256, 128
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
     """The weights that a recipe loads: the model, its drafter, and the bytes per weight of each part.
 
     `kv_width` is in bytes per number of the cache. `drafter_bytes` is the size of a drafter without an architecture
-    file.
+    file, `drafted` its number of tokens.
     """
 
     architecture: Architecture
@@ -41,6 +45,8 @@ class MemoryModel:
     vision: bool = True
     drafter: Architecture | None = None
     drafter_bytes: int = 0
+    drafted: int = 0
+    prefix_caching: bool = True
 
     def loaded_bytes(self, tensor_parallel: int) -> dict[str, int]:
         """Return part -> bytes on each rank after loading. Every rank has the whole rotary tables."""
@@ -49,12 +55,31 @@ class MemoryModel:
             for part, count in self.architecture.weights().items()
             if count and (self.vision or part != "vision")
         }
+        if self.layout.get("experts") == layout.WIDTHS["mxfp4"]:
+            sizes["experts"] = int(sizes["experts"] * _padding(self.architecture, tensor_parallel))
         sizes["tables"] = self.architecture.table_bytes()
         width = self.layout.get("drafter", layout.UNQUANTISED)
         drafter = sum(self.drafter.weights().values()) * width if self.drafter else self.drafter_bytes
         if drafter:
             sizes["drafter"] = int(drafter / tensor_parallel)
         return sizes
+
+    def cache(self, tensor_parallel: int) -> kv_cache.Cache:
+        """Return the cache of one rank, with that of the drafter's own layers."""
+        use = kv_cache.Use(self.drafter, self.drafted, self.prefix_caching)
+        return kv_cache.of(self.architecture, self.kv_width, tensor_parallel, use)
+
+
+def _padding(architecture: Architecture, tensor_parallel: int) -> float:
+    """Return how much larger the engine's experts in MXFP4 are than those in the files.
+
+    Marlin, which serves them on a Spark, fills a rank's width up to 128 and the model's to 256 (vLLM
+    fused_moe/oracle/mxfp4.py): 2880 of gpt-oss become 2944 and 3072.
+    """
+    if architecture.experts is None:
+        return 1.0
+    own, inner = architecture.hidden, architecture.experts.width / tensor_parallel
+    return math.ceil(own / MXFP4_HIDDEN) * MXFP4_HIDDEN / own * math.ceil(inner / MXFP4_INNER) * MXFP4_INNER / inner
 
 
 def model_of(recipe: Document) -> MemoryModel | None:
@@ -72,6 +97,8 @@ def model_of(recipe: Document) -> MemoryModel | None:
         vision=not recipe["args"].get("language-model-only", False),
         drafter=architecture.of_recipe(recipe, drafter["architecture"]) if "architecture" in drafter else None,
         drafter_bytes=drafter.get("size_bytes", 0),
+        drafted=drafter.get("speculative_tokens", 0),
+        prefix_caching=recipe["args"].get("enable-prefix-caching", True) is not False,
     )
 
 
@@ -163,7 +190,7 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int)
     reserved = reserved_bytes(recipe, memory["total"])
     weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
     batched = flag_names.positive_number(recipe["args"], "max-num-batched-tokens") or kv_cache.DEFAULT_BATCHED_TOKENS
-    cache = kv_cache.of(model.architecture, model.kv_width, tensor_parallel)
+    cache = model.cache(tensor_parallel)
     return Fit(
         total=memory["total"],
         available=memory["available"],
