@@ -82,7 +82,7 @@ unit: setup ## Run the tests of pure logic; one minute
 	pytest --numprocesses auto tests/unit
 
 .PHONY: fuzz
-fuzz: setup ## Read 20,000 damaged recipes, inventories, lock files, records and replies; half an hour
+fuzz: setup ## Read 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; 40 minutes
 	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
 
 .PHONY: integration

@@ -4,7 +4,7 @@ The test process turns it into recipes/engines/VERSION.json (engine_data.py). Ty
 each is called with the words of PROBES, because most are nameless functions.
 
 - `flags`: name -> `names` (all option strings that mean it), `inverses` (those that mean the opposite), `action`,
-  `nargs`, `choices`, `accepts` (the probes that its type takes), `optional` (None is no value), `folds` (upper case and
+  `nargs`, `choices`, `accepts` (the probes that its type takes), `optional` (None is not set), `folds` (upper case and
   dashes do not matter), `keys` (of a flag whose JSON is a configuration object: key -> the JSON types that it takes,
   and its choices), `none` (the words that it reads as no text)
 - `later`: name -> values that the engine checks after its parser, e.g. parsers that are registered by name

@@ -33,7 +33,7 @@ ENGINES: Mapping[str, Mapping[str, Any]] = _TABLE["engines"]
 def release_of(version: str) -> str:
     """Return the engine that checks a recipe's version: 0.19.1 for 0.19.1.dev6."""
     release = re.match(r"\d+\.\d+\.\d+", version)
-    assert release, f"{version} is no version of vLLM"
+    assert release, f"{version} is not a version of vLLM"
     return release[0]
 
 

@@ -20,7 +20,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fuzz import targets
 
-COUNTS = {"recipes": 10_000, "inventories": 2_500, "lock files": 2_500, "records": 2_500, "replies": 2_500}
+COUNTS = {
+    **{"recipes": 10_000, "inventories": 2_500, "lock files": 2_500, "records": 2_500, "replies": 2_500},
+    **{"checkpoints": 2_500, "imports": 2_500},
+}
 # Hypothesis keeps each input of one run in memory, so a run is cut into parts with seeds of their own.
 PART = 250
 HANG_S = 5.0

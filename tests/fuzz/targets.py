@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from fakes import gate_bench
 from fakes.deployed_spark import deployed_facts
-from fuzz import mutations, oracle
+from fuzz import authored, mutations, oracle
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import RefusedError
@@ -289,10 +289,22 @@ def read_reply(value: tuple[str, int, bytes], _: Path) -> str:
     return ACCEPTED if all(verdict.ok is not False for verdict in verdicts) else REFUSED
 
 
+def read_checkpoint(value: authored.Damage, folder: Path) -> str:
+    authored.read_checkpoint(value, folder)
+    return ACCEPTED
+
+
+def read_import(content: bytes, folder: Path) -> str:
+    authored.read_import(content, folder)
+    return ACCEPTED
+
+
 TARGETS: Mapping[str, Target] = {
     "recipes": Target(mutations.yaml_files(sound_recipes()), read_recipe),
     "inventories": Target(mutations.mutated(DEPLOYMENTS), read_deployments),
     "lock files": Target(mutations.yaml_files(LOCKS), read_lock),
     "records": Target(hosts(), read_record),
     "replies": Target(replies(), read_reply),
+    "checkpoints": Target(authored.checkpoints(), read_checkpoint),
+    "imports": Target(mutations.yaml_files(authored.sound_imports()), read_import),
 }

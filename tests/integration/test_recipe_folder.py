@@ -18,6 +18,7 @@ from vllm_spark.core import paths
 from vllm_spark.recipe import loader
 
 COMMIT = "7e577e577e577e577e577e577e577e577e577e57"
+SMALL, LLAMA = "openai/gpt-oss-20b", "meta-llama/Meta-Llama-3.1-8B"
 SPECIAL = {"<bos>": 1, "<pad>": 0, "<eos>": 2, shape.END: 3}
 
 
@@ -88,6 +89,44 @@ def test_a_config_alone_leaves_the_widths_open(tmp_path: Path, capsys: pytest.Ca
     assert "  # open: layout: which width" in text
 
 
+# Model, changes of its config.json, and a part of the question about them.
+WRONG = {
+    "a text_config that is not a map": (
+        "google/gemma-4-26B-A4B",
+        {"text_config": True},
+        "what is the width of the model",
+    ),
+    "dense layers in words": (
+        SMALL,
+        {"first_k_dense_replace": "one"},
+        "what is the number of dense layers? config.json has one",
+    ),
+    "more dense layers than layers": (SMALL, {"first_k_dense_replace": 10**30}, "what is the number of dense layers"),
+    "no heads": (LLAMA, {"num_attention_heads": 0}, "what is heads of the"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_value_of_config_json_is_a_question(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, changes, question = WRONG[what]
+    sound = derived_hub.DATA / name.replace("/", "--") / "config.json"
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(sound.read_text()), **changes}))
+    words = ["recipe", "new", str(tmp_path / "config.json"), "--as", name, "--into", str(tmp_path / "out")]
+    assert main.main(words) == 0
+    assert question in capsys.readouterr().out
+
+
+def test_shared_layers_in_words_are_a_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((derived_hub.DATA / "google--gemma-4-26B-A4B" / "config.json").read_text())
+    config["text_config"]["num_kv_shared_layers"] = ["two"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ["recipe", "new", str(tmp_path / "config.json"), "--as", "google/gemma-4-26B-A4B"]
+    assert main.main([*words, "--into", str(tmp_path / "out")]) == 0
+    assert "what is the number of layers that share the cache of others?" in capsys.readouterr().out
+
+
 def header(text: str, weights: int = 0) -> bytes:
     """Return a file with this header, and weights of zeros."""
     return len(text).to_bytes(8, "little") + text.encode() + bytes(weights)
@@ -100,9 +139,13 @@ CUT = {
         header('{"a.weight": {"dtype": "BF16", "shape": [1000, 1000], "data_offsets": [0, 2000000]}}'),
         "its header puts a.weight at bytes 0 to 2000000",
     ),
-    "a shape that is no shape": (
+    "a shape that is not one": (
         header('{"a.weight": {"dtype": "BF16", "shape": ["x"], "data_offsets": [0, 1]}}', 1),
-        "no header that can be read",
+        "has a header whose entries cannot be read —",
+    ),
+    "offsets that are null": (
+        header('{"a.weight": {"dtype": "BF16", "shape": [1], "data_offsets": null}}', 1),
+        "has a header whose entries cannot be read —",
     ),
     "offsets that are none": (
         header('{"a.weight": {"dtype": "BF16", "shape": [1], "data_offsets": [0]}}', 1),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from fuzz import oracle, targets
+from fuzz import authored, oracle, targets
 
 EXAMPLES = 25
 SOUND = {
@@ -17,6 +17,8 @@ SOUND = {
     "lock files": lambda: [targets.mutations.yaml.safe_dump(lock).encode() for lock in targets.LOCKS],
     "records": lambda: [(path, targets.json.dumps(sound).encode()) for path, sound in targets.RECORDS.items()],
     "replies": lambda: [(id_, reply.status, b"".join(reply.pieces)) for id_, reply in targets.ANSWERS.items()],
+    "checkpoints": authored.sound_checkpoints,
+    "imports": lambda: [targets.mutations.yaml.safe_dump(recipe).encode() for recipe in authored.sound_imports()],
 }
 
 

@@ -19,6 +19,7 @@ MOST_LAYERS = 1000
 
 # A dimension that no model has.
 LARGEST = 1 << 40
+SHARED_LAST = "the number of layers that share the cache of others"
 
 # The letters of hybrid_override_pattern (Nemotron-H).
 LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
@@ -47,7 +48,8 @@ class Reader:
 
     def __init__(self, config: Mapping[str, Any], rules: Document) -> None:
         self.rules = rules
-        self.text: Mapping[str, Any] = config.get(str(rules.get("text", "")), config)
+        text = config.get(str(rules.get("text", "")))
+        self.text: Mapping[str, Any] = text if isinstance(text, Mapping) else config
         self.config = config
         self.result = Dimensions()
 
@@ -70,9 +72,17 @@ class Reader:
     def _computed(self, spec: Mapping[str, Any], place: str) -> Any:
         rule, parts = next(iter(spec.items()))
         values = [self.value(part, place) for part in parts]
-        if any(not isinstance(value, int) for value in values):
+        if any(not isinstance(value, int) for value in values) or (rule == "quotient" and not values[1]):
             return None
         return math.prod(values) if rule == "product" else values[0] // values[1]
+
+    def counted(self, spec: Any, place: str, what: str) -> int:
+        """Return a number that a model may do without, 0 without it. A value that cannot be one adds a question."""
+        value = self.value(spec, place)
+        if value is None or (isinstance(value, int) and 0 <= value <= LARGEST):
+            return int(value or 0)
+        self.result.questions.append(f"{place}: what is {what}? config.json has {str(value)[:60]}")
+        return 0
 
     def needed(self, spec: Any, place: str, what: str) -> int:
         """Return a number. If config.json does not have it, add a question and return 0."""
@@ -141,7 +151,7 @@ def _mixers(reader: Reader, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
     known = reader.rules["kinds"]
     for unknown in sorted(set(kinds) - set(known) - {"moe", "mlp"}):
         reader.result.questions.append(f"attention: what is a layer of the kind {unknown}? The family does not know it")
-    shared = reader.value(reader.rules.get("shared_last", []), "attention") or 0
+    shared = reader.counted(reader.rules.get("shared_last", []), "attention", SHARED_LAST)
     own, borrowed = (kinds[:-shared], kinds[-shared:]) if shared else (kinds, [])
     for part, extra in ((own, {}), (borrowed, {"shared_kv": True})):
         for kind, count in Counter(part).items():
@@ -188,7 +198,7 @@ def _dense_layers(reader: Reader, kinds: Sequence[str], experts: bool) -> int:
         return kinds.count("mlp")
     if not experts or rule == "all":
         return len(kinds)
-    return int(reader.value(rule["first"], "mlp") or 0)
+    return min(reader.counted(rule["first"], "mlp", "the number of dense layers"), len(kinds))
 
 
 def _mlp(reader: Reader, layers: int) -> Any:
@@ -197,7 +207,7 @@ def _mlp(reader: Reader, layers: int) -> Any:
     group: dict[str, Any] = {"layers": layers, "width": reader.needed(rules["width"], "mlp", "the width of the MLP")}
     if "matrices" in rules:
         group["matrices"] = rules["matrices"]
-    shared = reader.value(reader.rules.get("shared_last", []), "mlp") or 0
+    shared = reader.counted(reader.rules.get("shared_last", []), "mlp", SHARED_LAST)
     if not shared or not reader.value(rules.get("double_for_shared", []), "mlp"):
         return group
     return [group | {"layers": layers - shared}, group | {"layers": shared, "width": 2 * group["width"]}]

@@ -49,6 +49,9 @@ class Folder(Source):
             return headers.tensors(metadata, self.files[path])
         except headers.HeaderError as error:
             raise RefusedError([bad_file(self.name, path, str(error))]) from error
-        except (SafetensorsParsingError, OSError, ValueError, TypeError, AttributeError) as error:
+        except (SafetensorsParsingError, OSError) as error:
             reason = " ".join(str(error).split())
             raise RefusedError([bad_file(self.name, path, f"has no header that can be read ({reason})")]) from error
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            # The library reads the entries of a header without a check of their types.
+            raise RefusedError([bad_file(self.name, path, "has a header whose entries cannot be read")]) from error

@@ -80,7 +80,7 @@ def convert(document: Document, name: str, base: Document, origin: str) -> Impor
     revision = document.get("model_revision")
     pinned = {"revision": revision} if isinstance(revision, str) and COMMIT.fullmatch(revision) else {}
     if revision and not pinned:
-        result.left_out.append(f"model_revision {text.one_line(str(revision))}: is no commit; lock.yml resolves one")
+        result.left_out.append(f"model_revision {text.one_line(str(revision))}: not a commit; lock.yml resolves one")
     result.recipe = {
         "schema_version": 1,
         "name": name,

@@ -22,7 +22,7 @@ SHORT = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": 
 def flags(document: Document, left_out: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield the flags of the command with the defaults in their places, or the defaults if there is no command.
 
-    Words that are no flags are added to `left_out`. Raises RefusedError for a command that cannot be read.
+    Words that are not flags are added to `left_out`. Raises RefusedError for a command that cannot be read.
     """
     defaults = {str(key): value for key, value in (document.get("defaults") or {}).items()}
     command = document.get("command")
@@ -47,7 +47,7 @@ def _pairs(words: list[str], left_out: list[str]) -> Iterator[tuple[str, Any]]:
     while index < len(words):
         word, index = words[index], index + 1
         if not word.startswith("-"):
-            left_out.append(f"{text.one_line(word)}: is no flag")
+            left_out.append(f"{text.one_line(word)}: not a flag")
             continue
         flag, equals, inline = word.partition("=")
         flag = SHORT.get(flag, flag.lstrip("-").replace("_", "-"))

@@ -20,7 +20,7 @@ Judgement = Literal["same", "better", "worse", "changed", "not measured", "worth
 MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
 # Figures of the prompt.
 OF_PROMPT = frozenset({"first_chunk", "first_token", "first_answer", "prefill"})
-# Lengths of outputs are no speed: a change is shown and not judged.
+# The length of an output is not a speed: a change is shown and not judged.
 NOT_JUDGED = frozenset({"output"})
 TOPOLOGY_TP = "tp "
 TOO_NOISY = "too noisy"

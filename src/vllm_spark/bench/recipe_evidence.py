@@ -66,7 +66,8 @@ def refusals(recipe: Recipe, folder: Path) -> list[Refusal]:
 def differences(recipe: Recipe, run: Evidence) -> dict[str, tuple[str, str]]:
     """Return part -> (measured, the recipe's) of everything in which a run differs from a recipe on a Spark.
 
-    A part that the run does not record does not differ, apart from the GPU: figures of an unknown one are no Spark's.
+    A part that the run does not record does not differ, apart from the GPU: figures of an unknown one are not those of
+    a Spark.
     """
     measured, subject, document = run.run["key"], run.run["subject"], recipe.document
     model = document["model"]

@@ -25,6 +25,6 @@ def exception(line: str, number: int, file: str) -> Finding:
 
 
 def logged(line: str, number: int, file: str) -> Finding:
-    """Return the finding of an error line that is no exception."""
+    """Return the finding of an error line that is not an exception."""
     known = families.classify(line, raised=False)
     return familiar(known, line, number, file) if known else unrecognised(failure_lines.LOGGED, line, number, file)

@@ -1,4 +1,4 @@
-"""Error lines of one log that are no exceptions: one finding per kind of line, digits aside."""
+"""Error lines of one log that are not exceptions: one finding per kind of line, digits aside."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class ServerState:
     started: int = 0
     answered: int = 0
     _usage: bool = False
-    _at_work: dict[str, int] = field(default_factory=dict)  # by process: its last line that is no error
+    _at_work: dict[str, int] = field(default_factory=dict)  # by process: its last line that is not an error
 
     def read(self, number: int, entry: LogEntry, text: str) -> None:
         """Read the next line of a log. `text` is the entry's text without the spaces around it."""

@@ -61,7 +61,7 @@ def refusing(what: str, endpoint: str, wording: Wording = LOCK) -> Iterator[None
     except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise RefusedError([down(what, endpoint, _sentence(error), wording)]) from error
     # The library reads the fields of a reply without a check.
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = f"its answer is not that of a hub ({type(error).__name__}: {_sentence(error)})"
         raise RefusedError([reply(what, endpoint, reason, wording)]) from error
 

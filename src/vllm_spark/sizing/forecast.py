@@ -88,7 +88,7 @@ class Forecast:
 
     @property
     def go(self) -> bool:
-        """True if nothing refuses and memory and speed are known: an unknown is no permission."""
+        """True if nothing refuses and memory and speed are known: an unknown figure permits nothing."""
         return not self.refusals and self.model is not None and self.prediction is not None
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.parse
 
 # Registries whose token service has a host beside or above their own, from their own challenges. A common parent domain
-# is no proof: customers of azurecr.io, github.io or amazonaws.com share one.
+# is not a proof: customers of azurecr.io, github.io or amazonaws.com share one.
 ELSEWHERE = {
     "docker.elastic.co": "docker-auth.elastic.co",
     "nvcr.io": "authn.nvidia.com",
