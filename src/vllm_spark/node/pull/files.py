@@ -17,12 +17,22 @@ from vllm_spark.node.state_file import replace_file, sync
 READ_BLOCK_BYTES = 4 << 20
 
 
-class StoppedError(Exception):
+class TransferError(Exception):
+    """A job that cannot continue. `reason` is a key of REASONS in transfer/jobs.py."""
+
+    reason = "ended"
+
+
+class StoppedError(TransferError):
     """Cancelled by the caller. Files not read completely are neither valid nor invalid."""
 
+    reason = "stopped"
 
-class LinkError(Exception):
+
+class LinkError(TransferError):
     """A link where a folder or a file is expected. Root follows no link in a folder that a user may write."""
+
+    reason = "link-in-hub"
 
 
 @contextmanager

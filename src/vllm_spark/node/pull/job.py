@@ -21,8 +21,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypedDict
 
-from vllm_spark.node.pull.files import LinkError, StoppedError, write_json
-from vllm_spark.node.pull.model_files import ManifestError, OtherManifestError
+from vllm_spark.node.pull.files import TransferError, write_json
 
 RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
 WRITE_INTERVAL_S = 1.0
@@ -30,18 +29,8 @@ WRITE_INTERVAL_S = 1.0
 SERVING = "serving"
 
 
-# The reason of a failure by the class of its exception, the special ones first.
-REASONS: dict[type[Exception], str] = {
-    StoppedError: "stopped",
-    OtherManifestError: "other-manifest",
-    ManifestError: "no-manifest",
-    LinkError: "link-in-hub",
-    OSError: "os",
-}
-
-
-class JobError(Exception):
-    """A job that cannot continue. `reason` is a key of REASONS in transfer/jobs.py."""
+class JobError(TransferError):
+    """A job that cannot continue, for a reason that its error does not imply."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -49,12 +38,10 @@ class JobError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason of an exception: its own, or that of its class."""
-    if isinstance(error, JobError):
-        return error.reason
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return "disk-full"
-    return next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "ended")
+    """Return the reason of an exception, a key of REASONS in transfer/jobs.py or os, stopped or ended."""
+    if isinstance(error, OSError):
+        return "disk-full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "os"
+    return error.reason if isinstance(error, TransferError) else "ended"
 
 
 class ProgressJson(TypedDict, total=False):
@@ -126,7 +113,7 @@ def run(job: str, function: JobFunction) -> int:
     try:
         with repeated(write_progress, WRITE_INTERVAL_S):
             result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
-    except (JobError, StoppedError, ManifestError, LinkError, OSError) as error:
+    except (TransferError, OSError) as error:
         name = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
         result = {"ok": False, "reason": reason_of(error), "detail": f"{name}{error}"}
     finally:
