@@ -41,13 +41,13 @@ IDLE_S = 600.0
 
 
 def programs() -> dict[str, str]:
-    """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: its modules and its corpora."""
+    """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: modules and corpora."""
     folder = paths.NODE / "bench"
-    files = [*sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
+    shared = [paths.NODE / name for name in ("engine_api.py", "host_job.py", "state_file.py", "unix_http.py")]
+    files = [*shared, *sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
-        "vllm_spark/node/unix_http.py": (paths.NODE / "unix_http.py").read_text(encoding="utf-8"),
-        **{f"vllm_spark/node/bench/{file.relative_to(folder)}": file.read_text(encoding="utf-8") for file in files},
+        **{f"vllm_spark/node/{file.relative_to(paths.NODE)}": file.read_text(encoding="utf-8") for file in files},
     }
 
 

@@ -26,9 +26,10 @@ from vllm_spark.core import own_process, paths, version
 from vllm_spark.core.own_process import Log
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
-from vllm_spark.node.pull.files import LinkError, TransferError
+from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.job import JobProgress, repeated
 from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
@@ -168,7 +169,7 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     try:
         with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
             hub_fetch.ensure_model(model.source(hub), model.repository, progress)
-    except TransferError as error:
+    except JobEndedError as error:
         raise RefusedError([jobs.refusal(error.reason, f"{model}: {error}")]) from error
     log(f"{model} is in the bundle")
 

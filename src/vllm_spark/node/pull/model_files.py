@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
-from vllm_spark.node.pull.files import LinkError, TransferError, open_plain, pinned_folder
+from vllm_spark.node.host_job import JobEndedError
+from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder
 from vllm_spark.node.state_file import replace_file
 
 NOTES_DIR = ".vllm-spark"
@@ -59,7 +60,7 @@ class ModelRef(TypedDict):
     more: NotRequired[Mapping[str, str]]
 
 
-class ManifestError(TransferError):
+class ManifestError(JobEndedError):
     """An invalid manifest, or one with paths outside its own folder."""
 
     reason = "no-manifest"

@@ -14,9 +14,10 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
+from vllm_spark.node.host_job import reason_of
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import open_plain, write_json
-from vllm_spark.node.pull.job import JobError, reason_of
+from vllm_spark.node.pull.job import JobError
 from vllm_spark.node.pull.model_files import PART, PARTS, Entry, Source
 
 if TYPE_CHECKING:

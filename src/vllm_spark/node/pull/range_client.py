@@ -16,9 +16,9 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from urllib.parse import quote
 
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.checksums import ChecksumCache
-from vllm_spark.node.pull.files import TransferError
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.model_files import (
@@ -103,7 +103,7 @@ class RangeClient:
                 self._wait_after(error)
 
     def fetch(self, files: list[PartialFile], streams: int) -> None:
-        """Fetch all files. Raises TransferError; chunks that have arrived by then are kept."""
+        """Fetch all files. Raises JobEndedError; chunks that have arrived by then are kept."""
         for _ in range(ATTEMPTS):
             damaged = self._fetch_once(files, streams)
             if not damaged:
@@ -150,7 +150,7 @@ class RangeClient:
                         file.mark_chunk(number)
                     if file.update_hash(self.stop) and not file.finish(self.checksums[file.model.folder]):
                         damaged.append(file)
-                except TransferError as error:
+                except JobEndedError as error:
                     self.failure = self.failure or error
                 except OSError as error:
                     self.failure = self.failure or file.fault(error)
@@ -188,7 +188,7 @@ class RangeClient:
         self.progress.add(size)
 
     def _wait_after(self, error: Exception) -> None:
-        """Wait after a lost connection. Raises TransferError after the idle timeout, or if the copy is over."""
+        """Wait after a lost connection. Raises JobEndedError after the idle timeout, or if the copy is over."""
         with self.lock:
             self.reconnects += 1
             idle_s = time.monotonic() - self.last_byte_at
