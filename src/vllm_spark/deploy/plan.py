@@ -17,7 +17,7 @@ from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, l
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import engine_arguments, known_issues
@@ -226,6 +226,10 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += closed_engine.unknown(spec)
     if spec.backends:
         lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
+        if ENGINE_KEY in spec.secrets:
+            lines.append(
+                f"{ENGINE_KEY} of vllm_secrets is not used: the edge has a key for each person (vllm-spark key add)"
+            )
         lines += edge_steps.site_lines(spec)
     if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
         port = spec.deployment.port
