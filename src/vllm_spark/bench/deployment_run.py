@@ -39,6 +39,9 @@ LIMIT_FACTOR, LIMIT_MORE_S = 4, 2 * 3600.0
 # A GPU that is idle for so long is not measured any more: longer than any pause between two requests of a run.
 IDLE_S = 600.0
 
+# The jobs of head and ranks have one name, so that one stop ends each.
+JOB = "bench"
+
 
 def programs() -> dict[str, str]:
     """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: modules and corpora."""
@@ -51,13 +54,12 @@ def programs() -> dict[str, str]:
     }
 
 
-def job(module: str, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of vllm_weights that start a module of node.bench as the job `name`."""
+def job(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of vllm_weights, beside its action, that start a module of node.bench as the job `bench`."""
     return {
-        "action": "start",
         "programs": programs(),
         "program_dir": BENCH_PROGRAM_DIR,
-        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", name],
+        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", JOB],
         "request": dict(request),
     }
 
