@@ -5,11 +5,11 @@ Facts are what plugins/modules/spark_facts.py returns for the arguments from `qu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark.core.host_layout import EDGE_GROUP, PROGRAM_DIR, SWITCH_PROGRAM
+from vllm_spark.core.host_layout import EDGE_GROUP
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
@@ -17,7 +17,7 @@ from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, l
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import engine_arguments, known_issues
@@ -95,12 +95,13 @@ def idle_plan(facts: Facts, *, acts: bool = False) -> tuple[Plan, list[str]]:
     the inventory has made inactive stop. Units that the inventory does not know are left alone. `acts`: the
     verb stops them.
 
-    Its only file is vllm-switch, which the verb switch runs on a host that only stops. deploy places no file there.
+    Its files are vllm-switch with its modules, which the verb switch runs on a host that only stops. deploy places no
+    file there.
     """
     stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
-    program = File(SWITCH_PROGRAM, exclusion.switch_program(), "0755")
     lines = [f"{unit} {_future(acts)} stopped: no deployment is active here" for unit in stop]
-    return Plan(idle=True, folders=[], files=[program], stop_units=stop), lines
+    programs = list(files.switch_program())
+    return Plan(idle=True, folders=files.module_folders(), files=programs, stop_units=stop), lines
 
 
 def of_host(
@@ -188,8 +189,8 @@ def _folders(spec: Spec) -> list[str]:
     """Return the folders of every rank."""
     config = spec.config_dir
     pair = files.supervisor_folders() if len(spec.deployment.hosts) > 1 else []
-    closed = files.module_folders() if closed_engine.is_closed(spec) else []
-    return [config, f"{config}/mounts", PROGRAM_DIR, *pair, *closed, f"{spec.site.cache_dir}/{spec.deployment.name}"]
+    programs = [*files.module_folders(), *pair]
+    return [config, f"{config}/mounts", *programs, f"{spec.site.cache_dir}/{spec.deployment.name}"]
 
 
 def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
@@ -223,10 +224,15 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += known_issues.notes(spec.issue_subject, spec.accepted)
         lines += engine_arguments.notes(spec.recipe, spec.accepted)
         lines += closed_engine.unknown(spec)
-    if spec.backends:
-        lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
-        lines += edge_steps.site_lines(spec)
-    if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
-        port = spec.deployment.port
-        lines.append(f"every client that reaches port {port} may use it: vllm_secrets has no VLLM_API_KEY")
-    return lines
+        lines += _who_may_use_it(spec)
+    return [*lines, *edge_steps.site_lines(spec)]
+
+
+def _who_may_use_it(spec: Spec) -> Iterator[str]:
+    """Yield lines about the clients of a deployment's API."""
+    if not spec.edge.open:
+        yield f"clients reach it through the edge: {edge_steps.where(spec)}, with a key"
+        if ENGINE_KEY in spec.secrets:
+            yield f"{ENGINE_KEY} of vllm_secrets is not used: the edge has a key for each person (vllm-spark key add)"
+    elif spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
+        yield f"every client that reaches port {spec.deployment.port} may use it: vllm_secrets has no {ENGINE_KEY}"
