@@ -133,19 +133,28 @@ def header(text: str, weights: int = 0) -> bytes:
 
 
 CUT = {
-    "an empty file": (b"", "file is too small"),
-    "half a header": ((1000).to_bytes(8, "little") + b"{", "file is truncated"),
+    "an empty file": (b"", "is too small for a safetensors file"),
+    "half a header": ((1000).to_bytes(8, "little") + b"{", "is cut in its header, which has 1 of 1000 bytes"),
     "weights that are not there": (
         header('{"a.weight": {"dtype": "BF16", "shape": [1000, 1000], "data_offsets": [0, 2000000]}}'),
         "its header puts a.weight at bytes 0 to 2000000",
     ),
     "a shape that is not one": (
         header('{"a.weight": {"dtype": "BF16", "shape": ["x"], "data_offsets": [0, 1]}}', 1),
-        "has a header whose entries cannot be read —",
+        "whose tensor a.weight cannot be read —",
+    ),
+    # 2**40 times a text is a text of 2**40 letters.
+    "a shape with a text": (
+        header('{"a.weight": {"dtype": "BF16", "shape": [1099511627776, "x"], "data_offsets": [0, 1]}}', 1),
+        "whose tensor a.weight cannot be read —",
+    ),
+    "a shape of many sizes": (
+        header(json.dumps({"a.weight": {"dtype": "BF16", "shape": [10**300] * 9999, "data_offsets": [0, 1]}}), 1),
+        "whose tensor a.weight cannot be read —",
     ),
     "offsets that are null": (
         header('{"a.weight": {"dtype": "BF16", "shape": [1], "data_offsets": null}}', 1),
-        "has a header whose entries cannot be read —",
+        "whose tensor a.weight cannot be read —",
     ),
     "offsets that are none": (
         header('{"a.weight": {"dtype": "BF16", "shape": [1], "data_offsets": [0]}}', 1),

@@ -1,4 +1,4 @@
-"""`vllm-spark recipe new` against the stand-in hub: twelve published models, and every way in which a hub can fail."""
+"""`vllm-spark recipe new` against the stand-in hub: fourteen models, and every way in which a hub can fail."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a config.json that is a list": (Fault("resolve", body=b"[1]"), "is JSON, and not a map"),
     "a header that is too long": (Fault("00001-of", body=(1 << 40).to_bytes(8, "little")), "too big"),
     "an empty header": (Fault("00001-of", body=b""), "too small"),
-    "a header that is no JSON": (Fault("00001-of", body=(4).to_bytes(8, "little") + b"abcd"), "not json"),
-    "a header that is a list": (Fault("00001-of", body=(2).to_bytes(8, "little") + b"[]"), "sent what cannot be used"),
+    "a header that is no JSON": (Fault("00001-of", body=(4).to_bytes(8, "little") + b"abcd"), "is not JSON"),
+    "a header that is a list": (Fault("00001-of", body=(2).to_bytes(8, "little") + b"[]"), "is not a map of tensors"),
     "whole files": (Fault("safetensors", whole=True), "it ignores ranges and sends whole files"),
     "a redirect to itself": (Fault("/api/", status=302, headers={"Location": "/api/"}), "does not answer"),
 }

@@ -17,6 +17,8 @@ from vllm_spark.pinning.hub import BRANCH, Hub
 from vllm_spark.pinning.hub_errors import Wording, refusing
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+# What is read of a safetensors file first. Most headers are shorter.
+FIRST_BYTES = 100_000
 # Requests at a time. A hub limits them by address.
 PARALLEL = 8
 
@@ -45,23 +47,31 @@ class HubSource(Source):
         if self.files[path] > MAX_TEXT_BYTES:
             raise RefusedError([bad_file(self.name, path, f"has {self.files[path]} bytes")])
         with refusing(self.name, self._api.endpoint, self._wording):
-            url = hf_hub_url(self.repository, path, revision=self.revision, endpoint=self._api.endpoint)
-            # A file without a token: the library then takes HF_TOKEN, or the login that it stored.
-            asked = build_hf_headers(token=self._hub.token or None, library_name="vllm-spark")
-            reply = get_session().get(url, headers=asked, timeout=self._hub.deadline_s)
-            hf_raise_for_status(reply)
-            return reply.content.decode("utf-8-sig")
+            return self._get(path).decode("utf-8-sig")
 
     def headers(self, paths: list[str]) -> Mapping[str, Mapping[str, Tensor]]:
         with ThreadPoolExecutor(PARALLEL) as pool:
             return dict(zip(paths, pool.map(self._header, paths), strict=True))
 
     def _header(self, path: str) -> Mapping[str, Tensor]:
-        with refusing(self.name, self._api.endpoint, self._wording):
-            metadata = self._api.parse_safetensors_file_metadata(
-                self.repository, path, revision=self.revision, timeout=self._hub.deadline_s
-            )
-            try:
-                return headers.tensors(metadata, self.files[path])
-            except headers.HeaderError as error:
-                raise RefusedError([bad_file(self.name, path, str(error))]) from error
+        try:
+            with refusing(self.name, self._api.endpoint, self._wording):
+                first = self._get(path, (0, FIRST_BYTES))
+                size = headers.length(first)
+                end = headers.COUNT + size
+                rest = self._get(path, (len(first), end)) if len(first) < end else b""
+            return headers.tensors((first + rest)[headers.COUNT : end], size, self.files[path])
+        except headers.HeaderError as error:
+            raise RefusedError([bad_file(self.name, path, str(error))]) from error
+
+    def _get(self, path: str, part: tuple[int, int] | None = None) -> bytes:
+        """Return a file, or its bytes from the first number to before the second."""
+        url = hf_hub_url(self.repository, path, revision=self.revision, endpoint=self._api.endpoint)
+        # A file without a token: the library then takes HF_TOKEN, or the login that it stored.
+        asked = build_hf_headers(token=self._hub.token or None, library_name="vllm-spark")
+        if part:
+            asked["range"] = f"bytes={part[0]}-{part[1] - 1}"
+        reply = get_session().get(url, headers=asked, timeout=self._hub.deadline_s)
+        hf_raise_for_status(reply)
+        content: bytes = reply.content
+        return content

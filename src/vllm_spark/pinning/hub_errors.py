@@ -15,7 +15,6 @@ from huggingface_hub.errors import (
     HFValidationError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
-    SafetensorsParsingError,
 )
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -53,8 +52,6 @@ def refusing(what: str, endpoint: str, wording: Wording = LOCK) -> Iterator[None
         raise RefusedError([reply(what, endpoint, reason, wording)]) from error
     except HFValidationError as error:
         raise RefusedError([_login(what, "is not the name of a repository", wording)]) from error
-    except SafetensorsParsingError as error:
-        raise RefusedError([reply(what, endpoint, _sentence(error), wording)]) from error
     except HfHubHTTPError as error:
         raise RefusedError([_status(what, endpoint, error.response, wording)]) from error
     # The library does not wrap the errors of its own HTTP client.
