@@ -37,7 +37,7 @@ class ActionModule(SparkAction):
         if planned.settled:
             return {"steps": []}
         self.say(*steps.lines(planned, spec, acts=self.acts))
-        args: dict[str, Any] = {"config": planned.config, "unit": planned.unit}
+        args: dict[str, Any] = {"config": planned.config, "unit": planned.unit, **planned.switch}
         if planned.renewal and signer:
             own = spec.edge.tls == edge.OWN_CA
             asks = bool(spec.neighbours)

@@ -115,6 +115,7 @@ class RunningEdge:
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
             admin_socket=str(self.folder / "admin.sock"),
+            switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
             log=str(self.folder / "log"),
         )

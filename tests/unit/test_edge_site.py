@@ -164,7 +164,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         [DEMO, REPLICA],
         {},
         {"spark2": OtherEdge({"open": False}, "/site/edge")},
-        ("site-member", "vllm_edge.site or site_port of spark2 is not that of spark1", "once for the group sparks"),
+        (
+            "site-member",
+            "vllm_edge.site, site_port or switch_by_request of spark2 is not that of spark1",
+            "once for the group sparks",
+        ),
     ),
     "two authorities": (
         [DEMO, REPLICA],

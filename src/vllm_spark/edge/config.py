@@ -10,7 +10,7 @@ from functools import partial
 from vllm_spark.core import host_layout, templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, paths, site
+from vllm_spark.edge import answers, paths, persons, site, switch_request
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.spec import Spec
@@ -37,6 +37,7 @@ class EdgeFiles:
     certificate: str = host_layout.EDGE_CERTIFICATE
     authority: str = host_layout.EDGE_AUTHORITY
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
+    switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
     log: str = "/dev/log"
 
@@ -53,7 +54,7 @@ class _Backend:
 def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
     """Return haproxy.cfg. `address` is the host's address in the inventory."""
     settings = spec.edge
-    routes = site.routes(spec)
+    routes, switches = site.routes(spec), switch_request.routes(spec)
     body = settings.limits.body_mib * MIB
     text: str = (
         templates.templates()
@@ -71,6 +72,9 @@ def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
             site=routes,
+            switches=switches,
+            own_switch=next((switch for switch in switches if not switch.host), None),
+            may_switch=persons.MAY_SWITCH,
             connections=_connections,
             socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),

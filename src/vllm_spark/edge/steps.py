@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.types import Facts
-from vllm_spark.edge import authority, config
+from vllm_spark.edge import authority, config, switch_request
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.spec import Spec
 
 PRESENT, ABSENT = "present", "absent"
 FILE_MODE, UNIT_MODE = "0640", "0644"
+# The files of the program that starts models -> their arguments of the module vllm_edge.
+SWITCH_ARGUMENTS = {
+    host_layout.EDGE_SWITCH: "switch_program",
+    host_layout.EDGE_SWITCH_LIST: "switch_list",
+    host_layout.EDGE_SWITCH_UNIT_FILE: "switch_unit",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSteps:
-    """The changes of one host. `renewal` is why it gets a new certificate, empty for none."""
+    """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `switch` has the module's
+    arguments about the program that starts models, none if requests may start nothing."""
 
     config: str
     unit: str
+    switch: Mapping[str, str] = field(default_factory=dict)
     renewal: str = ""
     first_key: bool = False
     differs: bool = False
@@ -63,11 +71,18 @@ def steps(spec: Spec, facts: Facts, address: str, trusted: str, now: datetime) -
     files = {host_layout.EDGE_CONFIG: (text, FILE_MODE), host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE)}
     if spec.neighbours and trusted:
         files[host_layout.EDGE_AUTHORITY] = (trusted, FILE_MODE)
+    switch = switch_request.files(spec)
+    files |= switch
     same = all(list(found["files"].get(path, ())) == [_sha256(one), mode] for path, (one, mode) in files.items())
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
+    if switch:
+        stays = stays and found["switch"].get("ActiveState") == "active"
+    elif SWITCH_ARGUMENTS.keys() & found["files"].keys():
+        same = False
     return EdgeSteps(
         config=text,
         unit=unit,
+        switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in switch.items()},
         renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
         first_key=not found["keys"],
         differs=not (same and stays and found["account"]) or found["unit"].get("NeedDaemonReload") == "yes",

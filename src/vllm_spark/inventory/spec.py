@@ -202,6 +202,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+        *edge_backends.switch_refusals(deployments, host, settings),
     ]
     if refusals:
         raise RefusedError(refusals)

@@ -23,10 +23,11 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
 
     - `open`: whether the engine itself is on the network
     - `bind`, `port`: of an open engine
-    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key.
+    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key
+    - `switch`: the state of the unit that starts models, None if requests may start nothing; `may_switch`: who may
       None: unknown, because the inventory does not have it active or the host was not asked
     """
-    unknown = {"bind": None, "port": None, "edge": None, "tls": None, "from": None, "persons": None}
+    unknown: dict[str, Any] = dict.fromkeys(("bind", "port", "edge", "tls", "from", "persons", "switch", "may_switch"))
     if SOCKET.search(launch):
         settings = spec.edge if spec and not spec.edge.open else None
         return {
@@ -36,11 +37,16 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
             "tls": settings.tls != edge.OFF if settings else None,
             "from": list(settings.allow_from) if settings else None,
             "persons": list(found["keys"]) if found else None,
+            **(_switch(found) if found and settings and settings.switch_by_request else {}),
         }
     bind, port = BIND.search(launch), PORT.search(launch)
     if not (bind and port):
         return None
     return {**unknown, "open": bind[1] != LOOPBACK, "bind": bind[1], "port": int(port[1])}
+
+
+def _switch(found: EdgeFacts) -> dict[str, Any]:
+    return {"switch": found["switch"].get("ActiveState"), "may_switch": list(found["may_switch"])}
 
 
 def cell(reach: Mapping[str, Any] | None) -> str:
@@ -55,4 +61,8 @@ def cell(reach: Mapping[str, Any] | None) -> str:
         return f"nobody: edge\n{reach['edge']}"
     scheme = "edge" if reach["tls"] else "edge, http"
     persons = reach["persons"]
-    return f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
+    who = f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
+    if reach["switch"] is None:
+        return who
+    may = reach["may_switch"]
+    return f"{who}\nswitch: {', '.join(may) or 'nobody' if reach['switch'] == 'active' else reach['switch']}"
