@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vllm_spark.core import host_layout, paths
 from vllm_spark.inventory.edge import EdgeBackend
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.front import EdgeOwner
 
 # The backend of this Spark's own program. No deployment has an underscore in its name.
 OWN = "edge_switch"
@@ -25,12 +25,12 @@ class SwitchRoute:
     address: str = ""
 
 
-def routes(spec: Spec) -> list[SwitchRoute]:
+def routes(spec: EdgeOwner) -> list[SwitchRoute]:
     """Return the routes of an edge, none if requests may start nothing."""
     return list(_routes(spec)) if spec.edge.switch_by_request else []
 
 
-def _routes(spec: Spec) -> Iterator[SwitchRoute]:
+def _routes(spec: EdgeOwner) -> Iterator[SwitchRoute]:
     if own := _targets(spec.backends):
         yield SwitchRoute(OWN, own)
     for number, one in enumerate(spec.neighbours, 1):
@@ -43,7 +43,7 @@ def _targets(backends: Iterable[EdgeBackend]) -> tuple[str, ...]:
     return tuple(backend.deployment for backend in backends if backend.ranks == 1)
 
 
-def files(spec: Spec) -> dict[str, tuple[str, str]]:
+def files(spec: EdgeOwner) -> dict[str, tuple[str, str]]:
     """Return the files of the program on a host: path -> (content, mode). None if requests may start nothing there."""
     if not any(route.backend == OWN for route in routes(spec)):
         return {}
