@@ -4,6 +4,7 @@ switch do about it."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,22 @@ def test_without_a_site_or_another_spark_with_a_model_there_is_none(
     assert spec.front(edge_cases.inventory(deployments, settings), "spark1") is None
 
 
+def test_a_run_of_the_front_alone_is_no_fault() -> None:
+    found = replace(edge_cases.inventory(FAR, SETTINGS), limit=("spark1",))
+    assert spec.resolve(found, "spark1") is None
+    assert spec.front(found, "spark1") is not None
+    with pytest.raises(RefusedError, match="no deployment names spark1"):
+        spec.resolve(replace(found, edge={"open": False}), "spark1")
+    with pytest.raises(RefusedError, match="vllm_deployments is empty"):
+        spec.resolve(replace(found, deployments=[]), "spark1")
+
+
 def test_a_part_of_the_deployments_does_not_take_the_site_away() -> None:
     """A switch resolves the deployments that share a Spark with its target."""
     everything = [DEMO, OTHER, *FAR]
     whole = edge_cases.inventory(everything, SETTINGS)
     part = edge_cases.inventory([DEMO | {"active": False}, OTHER | {"active": True}], SETTINGS)
-    part = spec.Inventory(**{**{name: getattr(part, name) for name in part.__slots__}, "everywhere": everything})
+    part = replace(part, everywhere=everything)
     before, after = spec.resolve(whole, "spark1"), spec.resolve(part, "spark1")
     assert before is not None
     assert after is not None

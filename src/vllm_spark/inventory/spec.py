@@ -204,7 +204,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     deployments = deployment.parse(inventory.deployments)
     settings = edge.parse(inventory.edge)
     refusals = [
-        *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
+        *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
         *edge_backends.switch_refusals(deployments, host, settings),
     ]
