@@ -26,12 +26,12 @@ class ActionModule(SparkAction):
         if self.check_mode:
             return {}
         if earlier := self.args.get("opened"):
-            self.ssh("cancel", earlier["forward"])
+            self._ssh("cancel", earlier["forward"])
             bundle_server.stop(earlier["process"])
             return {}
         process, opened = bundle_server.start(Path(self.args["folder"]).expanduser().resolve(), self.args["token"])
         forward = f"{LOOPBACK}:{BUNDLE_PORT}:{LOOPBACK}:{opened['port']}"
-        if detail := self.ssh("forward", forward):
+        if detail := self._ssh("forward", forward):
             bundle_server.stop(process)
             raise BUNDLE_LACKS.error(
                 what=f"no reverse tunnel from the Spark to the bundle: {detail}",

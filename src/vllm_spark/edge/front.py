@@ -37,9 +37,14 @@ def _is_own(holder: PortHolder) -> bool:
     return unit == EDGE_UNIT or unit.startswith("vllm@") or container.startswith("vllm-")
 
 
-def lines(owner: EdgeOwner) -> list[str]:
-    """Return what an operator reads about an edge that only forwards."""
-    return [f"the edge of this Spark forwards: {steps.where(owner)}, with a key", *steps.site_lines(owner)]
+def lines(front: Front) -> list[str]:
+    """Return what an operator reads about the edge of a Spark without an active deployment."""
+    return [headline(front), *steps.site_lines(front)]
+
+
+def headline(owner: EdgeOwner) -> str:
+    """Return the line about an edge whose Spark serves no model."""
+    return f"the edge of this Spark forwards: {steps.where(owner)}, with a key"
 
 
 def format_holder(holder: PortHolder) -> str:

@@ -60,6 +60,7 @@ class EdgeSettings:
     """The settings of the edge. Its addresses and ports are `bind` and `port` of the deployments.
 
     - `open`: True starts no edge: the engine itself listens on the network
+    - `chosen`: whether the inventory says so; without a word the edge is closed
     - `names`: further host names that clients use, beside the inventory's names and addresses of the host
     - `allow_from`: networks of the clients
     - `tls`: OWN_CA, FILES with `certificate` (the whole chain) and `private_key` on the controller, or OFF
@@ -69,7 +70,8 @@ class EdgeSettings:
     - `switch_by_request`: True lets a person with that right start an inactive model by asking for it
     """
 
-    open: bool
+    open: bool = False
+    chosen: bool = True
     names: tuple[str, ...] = ()
     allow_from: tuple[str, ...] = PRIVATE_NETWORKS
     tls: str = OWN_CA
@@ -119,12 +121,14 @@ class EdgeBackend:
         return cls(**{**document, "models": tuple(document["models"])})
 
 
-# Today's server: without `vllm_edge` in the inventory the engine listens on the network.
+# The engine itself listens on the network, because the inventory says so.
 OPEN = EdgeSettings(open=True)
+# The inventory has no `vllm_edge`.
+UNSAID = EdgeSettings(chosen=False)
 
 
 def parse(raw: object) -> EdgeSettings:
-    """Check `vllm_edge` and return it. An empty map gives OPEN. Raises RefusedError with every fault of it."""
+    """Check `vllm_edge` and return it. An empty map gives UNSAID. Raises RefusedError with every fault of it."""
     # Importing jsonschema takes a tenth of a second, and only this phase needs it.
     from vllm_spark.core import schema  # noqa: PLC0415
 
@@ -134,7 +138,7 @@ def parse(raw: object) -> EdgeSettings:
         place = schema.location(["vllm_edge", *error.path])
         raise _refused([Fault(f"{place}: {error.fault.what}", error.fault.expected)]) from error
     if document == {}:
-        return OPEN
+        return UNSAID
     faults = list(schema.faults(document, SCHEMA, lambda path: schema.location(["vllm_edge", *path])))
     faults = faults or list(_cross_faults(document))
     if faults:
@@ -159,7 +163,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
                 what = f"vllm_edge.{name}[{index}]: {schema.format_value(network)}: {reason}"
                 yield Fault(what, 'a network such as "192.168.1.0/24"')
     yield from _site_faults(document)
-    if document["open"] and document.get("switch_by_request"):
+    if document.get("open") and document.get("switch_by_request"):
         yield Fault("vllm_edge.switch_by_request: true, and open is true", "open: false, or no switch_by_request")
     files = {name: document.get(name, "") for name in ("certificate", "private_key")}
     if document.get("tls", OWN_CA) == FILES:
@@ -174,7 +178,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
 def _site_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
     if not (site := document.get("site")):
         return
-    if document["open"]:
+    if document.get("open"):
         yield Fault("vllm_edge.site: it names Sparks, and open is true", "open: false, or no site")
     if (tls := document.get("tls", OWN_CA)) != OWN_CA:
         expected = f"tls: {OWN_CA}, because the edges of a site know each other by certificates of its authority"
