@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_edge_probe
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge_probe
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target
 from test_streams import arrivals, open_stream
 
 from conftest import EVENTS
 from fakes.edge_cases import OTHER, REPLICA, SPARE, THIRD
-from fakes.running_edge import HASH, KEY, Answer, RunningEdge
+from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import ADDRESSES, RunningSite
-from fakes.running_switch import RunningSwitch
+from fakes.running_switch import BOB, RunningSwitch, allow
 from fakes.scripted_engine import Stream
-from vllm_spark.edge import persons
 from vllm_spark.verify import front
 from vllm_spark.verify.gates import edge as gate
 
@@ -124,10 +123,8 @@ def test_a_request_at_the_front_starts_a_model_of_another_spark(start_site: Star
     first = site.edges["spark1"]
     switch = RunningSwitch(site.edges["spark2"])
     try:
-        keys = {HASH: f"ada{spark_edge.MAY_SWITCH}", persons.key_hash("sk-of-bob"): "bob"}
-        spark_edge.write_keys(keys, first.files.keys)
-        assert spark_edge.apply_keys(keys, first.files.keys, first.files.admin_socket)
-        assert ask(first, "spare-model", "sk-of-bob").error["code"] == "model_not_active"
+        allow(first)
+        assert ask(first, "spare-model", BOB).error["code"] == "model_not_active"
         assert ask(first, "spare-model").error["message"] == "spare-model is being started: ask again."
         assert switch.wait_for_call(1) == "spare"
     finally:

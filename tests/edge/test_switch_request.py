@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 
 from conftest import Start
 from fakes.edge_cases import DEMO, OTHER
-from fakes.running_edge import HASH, KEY, Answer, Engines, RunningEdge
+from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import RunningSite
-from fakes.running_switch import RunningSwitch
-from fakes.scripted_engine import Event, ScriptedEngine, Stream
-from vllm_spark.edge import persons
-from waiting import until
+from fakes.running_switch import BOB, RunningSwitch, allow
+from fakes.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"
-BOB = "sk-of-bob"
 Both = tuple[RunningEdge, RunningSwitch]
 StartBoth = Callable[..., Both]
 
 
 def ask(edge: RunningEdge, model: str = "other-model", key: str = KEY, **headers: str) -> Answer:
     return edge.ask("POST", CHAT, {"messages": [{"role": "user", "content": "SECRET"}], "model": model}, key, headers)
-
-
-def allow(edge: RunningEdge, *, ada: bool = True) -> None:
-    """Give ada the right to start models, or take it, and give bob a key without it."""
-    keys = {HASH: f"ada{spark_edge.MAY_SWITCH if ada else ''}", persons.key_hash(BOB): "bob"}
-    spark_edge.write_keys(keys, edge.files.keys)
-    assert spark_edge.apply_keys(keys, edge.files.keys, edge.files.admin_socket)
 
 
 @pytest.fixture
@@ -279,85 +266,3 @@ def test_a_spark_of_the_site_starts_a_model_of_another_one(tmp_path: Path) -> No
     finally:
         switch.close()
         site.close()
-
-
-class Load:
-    """A client that asks for two models in turn, all the time."""
-
-    def __init__(self, edge: RunningEdge, models: tuple[str, str]) -> None:
-        self.edge = edge
-        self.models = models
-        self.ended = threading.Event()
-        self.seen: dict[str, Counter[str]] = {model: Counter() for model in models}
-        self.thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def _run(self) -> None:
-        while not self.ended.is_set():
-            for model in self.models:
-                self.seen[model][self._ask(model)] += 1
-
-    def _ask(self, model: str) -> str:
-        try:
-            answer = ask(self.edge, model)
-        except (OSError, HTTPException):
-            return "no answer"
-        if answer.status != 200:
-            return f"{answer.status} {answer.error['code']}"
-        if not answer.body.endswith(b"data: [DONE]\n\n"):
-            return "cut"
-        return "200" if f'"content": "from {model} '.encode() in answer.body else "wrong model"
-
-
-def named(model: str) -> ScriptedEngine:
-    """Return an engine whose tokens name its model, in streams of 50 ms."""
-    return ScriptedEngine([Stream([Event(0.01 * number, content=f"from {model} ") for number in range(1, 6)])])
-
-
-@pytest.mark.parametrize("by", ["a request", "vllm-switch"])
-def test_a_switch_in_the_middle_of_load(
-    by: str, start: Start, tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    requests = {"switch_by_request": True} if by == "a request" else {}
-    edge = start(limits={"requests_per_minute": 100000}, **requests)
-    engine.streams = named("model").streams
-    other, engines = named("other-model"), Engines(tmp_path / "run")
-    switch = RunningSwitch(edge) if requests else None
-    try:
-        with Load(edge, ("model", "other-model")) as load:
-            until(lambda: load.seen["model"]["200"] > 20)
-            if switch:
-                allow(edge)
-                assert switch.wait_for_call(1) == "other"
-            # vllm-switch stops the old engine, and starts the new one.
-            (tmp_path / "run" / "demo" / "api.sock").unlink()
-            edge.wait_for("demo", "DOWN")
-            engines.start("other", other)
-            edge.wait_for("other", "UP")
-            if switch:
-                switch.end("other")
-                # Nothing starts the first one again before the load ends: the model stays a while.
-            before = load.seen["other-model"]["200"]
-            until(lambda: load.seen["other-model"]["200"] > before + 20)
-        seen = {model: dict(counts) for model, counts in load.seen.items()}
-        with capsys.disabled():
-            print(f"\na switch by {by} in the middle of load: {seen}")
-        counts = sum(load.seen.values(), Counter())
-        assert counts["wrong model"] == 0
-        assert counts["cut"] == counts["no answer"] == 0
-        # The last one is of the 2 s in which the edge's checks find that the engine has ended.
-        refused = {"503 model_not_active", "503 model_starting", "503 model_waiting", "503 no_model_active"}
-        assert set(counts) <= {"200", *refused}
-        if switch:
-            assert switch.calls() == ["other"]
-    finally:
-        if switch:
-            switch.close()
-        engines.close()

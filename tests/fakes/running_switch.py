@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fakes.running_edge import RunningEdge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+
+from fakes.running_edge import HASH, RunningEdge
 from vllm_spark.core import host_layout, paths
-from vllm_spark.edge import switch_request
+from vllm_spark.edge import persons, switch_request
 from waiting import LIMIT_S, until
 
+BOB = "sk-of-bob"
 # It writes its target, waits for the file with the end of this run, says its second part and ends with its first.
 SCRIPT = """#!/bin/sh
 echo "$1" >> {folder}/calls
@@ -23,6 +26,13 @@ rm {folder}/end-"$1"
 echo "$said"
 exit "$status"
 """
+
+
+def allow(edge: RunningEdge, *, ada: bool = True) -> None:
+    """Give ada the right to start models, or take it, and give bob a key without it."""
+    keys = {HASH: f"ada{spark_edge.MAY_SWITCH if ada else ''}", persons.key_hash(BOB): "bob"}
+    spark_edge.write_keys(keys, edge.files.keys)
+    assert spark_edge.apply_keys(keys, edge.files.keys, edge.files.admin_socket)
 
 
 class RunningSwitch:

@@ -158,7 +158,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         [DEMO, REPLICA],
         {},
         {"spark2": OtherEdge({}, "/site/edge")},
-        ("site-member", "vllm_edge.site, site_port or switch_by_request of spark2 is not that of spark1", "once for the group sparks"),
+        (
+            "site-member",
+            "vllm_edge.site, site_port or switch_by_request of spark2 is not that of spark1",
+            "once for the group sparks",
+        ),
     ),
     "a Spark of another site": (
         [DEMO, REPLICA],

@@ -313,8 +313,9 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     desk, models = read_list(args.list)
     office = Office(desk, models, args.switch, args.lock, args.config)
-    threading.Thread(target=office.work, daemon=True).start()
-    Server(args.socket, office).serve_forever()
+    # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
+    threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
+    office.work()
     return 0
 
 
