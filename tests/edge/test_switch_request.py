@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +24,8 @@ from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import RunningSite
 from fakes.running_switch import BOB, RunningSwitch, allow
 from fakes.scripted_engine import ScriptedEngine
+from vllm_spark.core import host_layout, paths
+from waiting import LIMIT_S, until
 
 CHAT = "/v1/chat/completions"
 Both = tuple[RunningEdge, RunningSwitch]
@@ -216,6 +223,52 @@ def test_the_program_itself_starts_only_what_the_plan_lists(start_both: StartBot
     _, switch = start_both()
     assert raw(switch.socket, headers).startswith(b"HTTP/1.0 404 ")
     assert (switch.calls(), switch.journal.read_text()) == ([], "")
+
+
+# The program of this test belongs to root, so it starts as root and becomes the other user.
+CONNECT = """
+import os, socket, sys
+user, group, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+client = socket.socket(socket.AF_UNIX)
+os.setgroups([])
+os.setgid(group)
+os.setuid(user)
+client.connect(path)
+"""
+
+
+def connects_as(user: int, group: int, path: Path) -> str:
+    """Return the error of a process that connects to a socket, empty if it does."""
+    argv = [sys.executable, "-I", "-c", CONNECT, str(user), str(group), str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_only_the_group_of_the_edge_reaches_the_socket(tmp_path: Path) -> None:
+    edge_group, nobody = 54321, 65534
+    # Nobody, the user of an engine, and the user of the edge: each with its group.
+    clients = [(nobody, nobody), (host_layout.ENGINE_USER, host_layout.ENGINE_USER), (nobody, edge_group)]
+    unit = (paths.TEMPLATES / host_layout.EDGE_SWITCH_UNIT).read_text()
+    umask, mode = (
+        int(re.findall(f"^{key}=(\\d+)$", unit, re.MULTILINE)[0], 8) for key in ("UMask", "RuntimeDirectoryMode")
+    )
+    (tmp_path / "list").write_text('{"deployments": {}, "waiting": 0, "stay_s": 0}')
+    # Every user reaches /tmp, and none the folder of a test. systemd makes the runtime folder like this one.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, 0, edge_group)
+        os.chmod(folder, mode)
+        path = Path(folder) / "switch.sock"
+        argv = [sys.executable, "-I", "-B", str(paths.NODE / "edge_switch.py"), "--list", str(tmp_path / "list")]
+        program = subprocess.Popen([*argv, "--socket", str(path)], umask=umask, group=edge_group)
+        try:
+            until(path.exists)
+            tried = {client: connects_as(*client, path) for client in clients}
+        finally:
+            program.terminate()
+            program.wait(LIMIT_S)
+    refused = "PermissionError: [Errno 13] Permission denied"
+    assert list(tried.values()) == [refused, refused, ""]
 
 
 def test_without_the_program_the_edge_says_so(start_both: StartBoth) -> None:
