@@ -65,6 +65,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+
+# In the configuration of an edge that separates a person from the right.
+READS_RIGHTS = "field(1,/)"
 
 
 def desired(current: dict[str, str], state: str, name: str, key_hash: str, right: str = "") -> dict[str, str]:
@@ -89,6 +93,12 @@ def main() -> None:
     params = module.params
     edge = os.path.isfile(spark_edge.CONFIG)
     current = spark_edge.read_keys()
+    if params["may_switch"] and edge and READS_RIGHTS not in (read_text(spark_edge.CONFIG) or ""):
+        module.fail_json(
+            msg=f"{spark_edge.CONFIG} is of an older toolkit, which takes the right for a part of the name — expected: "
+            "an edge that knows rights. Fix: ansible-playbook deploy.yml, then the same command. "
+            "See docs/runbooks/edge-key.md"
+        )
     right = spark_edge.MAY_SWITCH if params["may_switch"] else ""
     keys = desired(current, params["state"], params["name"], params["hash"], right) if edge else current
     running = False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 
 from fakes.edge_cases import DEMO, OTHER, PAIR, REPLICA, SITE, SPARE, resolved
@@ -262,3 +263,23 @@ def test_who_may_switch_is_listed(tmp_path: Path) -> None:
     spark_edge.write_keys({"2": "bob/switch", "1": "ada"}, file)
     keys = spark_edge.read_keys(file)
     assert (spark_edge.persons(keys), spark_edge.may_switch(keys)) == (["ada", "bob"], ["bob"])
+
+
+@pytest.mark.parametrize(("text", "status"), [("var(txn.key)\n", 1), ("var(txn.key),field(1,/)\n", 0)])
+def test_a_right_waits_for_an_edge_that_knows_it(
+    text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "haproxy.cfg").write_text(text)
+    written: list[dict[str, str]] = []
+    monkeypatch.setattr(spark_edge, "CONFIG", str(tmp_path / "haproxy.cfg"))
+    monkeypatch.setattr(spark_edge, "read_keys", lambda: {"1": "ada"})
+    monkeypatch.setattr(spark_edge, "write_keys", written.append)
+    monkeypatch.setattr(spark_edge, "apply_keys", lambda _: True)
+    arguments = {"state": "present", "name": "bob", "hash": "9", "may_switch": True}
+    with patch_module_args(arguments), pytest.raises(SystemExit) as ended:
+        load_module("vllm_edge_key").main()
+    result = json.loads(capsys.readouterr().out)
+    assert ended.value.code == status
+    assert written == ([] if status else [{"1": "ada", "9": "bob/switch"}])
+    assert ("is of an older toolkit" in result.get("msg", "")) == bool(status)
+    assert result.get("may_switch") == (None if status else ["bob"])
