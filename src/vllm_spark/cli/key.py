@@ -16,6 +16,7 @@ from vllm_spark.edge import persons
 ACTIONS = ("add", "revoke", "list")
 
 NO_ANSIBLE = register("key-no-ansible", runbook="edge-key")
+NO_RIGHT = register("key-right", runbook="edge-key")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +28,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="add: make a key, replacing an earlier one of the person, and print it once; revoke: end it at once",
     )
     parser.add_argument("name", nargs="?", default="", help="the person: letters, digits and . _ -; not for list")
+    parser.add_argument(
+        "--may-switch",
+        action="store_true",
+        help="of add: a request of this key may start a model, if vllm_edge.switch_by_request is true",
+    )
     parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
     parser.add_argument("-l", "--limit", default="", metavar="HOSTS", help="Sparks; default: all of the inventory")
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
@@ -37,6 +43,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the playbook of the verb. Prints a new key if every Spark has taken it. Returns the playbook's status."""
     if args.action != "list" and (refusal := persons.name_refusal(args.name)):
         raise RefusedError([refusal])
+    if args.may_switch and args.action != "add":
+        raise NO_RIGHT.error(
+            what=f"key {args.action} has --may-switch",
+            expected="--may-switch with add, because the right is one of a new key",
+            fix="vllm-spark key add NAME --may-switch; it replaces the person's earlier key.",
+        )
     key = persons.new_key() if args.action == "add" else ""
     status = subprocess.run(command(args, key), env=environment(), check=False).returncode  # noqa: S603  no shell
     if key and status == 0:
@@ -64,7 +76,9 @@ def command(args: argparse.Namespace, key: str) -> list[str]:
 def _variables(args: argparse.Namespace, key: str) -> Sequence[str]:
     match args.action:
         case "add":
-            return ["-e", "key_state=present", "-e", f"key_name={args.name}", "-e", f"key_hash={persons.key_hash(key)}"]
+            words = ["key_state=present", f"key_name={args.name}", f"key_hash={persons.key_hash(key)}"]
+            words += ["key_may_switch=true"] if args.may_switch else []
+            return [word for each in words for word in ("-e", each)]
         case "revoke":
             return ["-e", "key_state=absent", "-e", f"key_name={args.name}"]
         case _:
