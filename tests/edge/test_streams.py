@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 
 from conftest import EVENTS, Start
 from fakes.running_edge import HASH, KEY, RunningEdge, haproxy
-from fakes.scripted_engine import ScriptedEngine
+from fakes.scripted_engine import ScriptedEngine, Stream
 from waiting import until
 
 BODY = json.dumps({"model": "model", "messages": [], "stream": True}).encode()
@@ -82,6 +83,23 @@ def test_64_streams_at_once_and_not_one_more(start: Start, held: ScriptedEngine)
     assert (refused.status, refused.headers["retry-after"]) == (429, "5")
     assert counts == [len(EVENTS)] * 64
     assert edge.ask("GET", "/v1/models").status == 200
+
+
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+@pytest.mark.parametrize("ending", ["silent", "stall"])
+def test_a_client_that_goes_away_ends_its_request_at_the_engine(
+    start: Start, engine: ScriptedEngine, ending: str, version: str
+) -> None:
+    """While the prompt is computed, and while the next token is."""
+    edge = start()
+    engine.streams = [Stream(EVENTS[:1], ending=ending)]
+    trust = ["curl", "-sS", version, "--cacert", str(edge.folder / "ca.crt"), "-H", f"Authorization: Bearer {KEY}"]
+    url = f"https://127.0.0.1:{edge.port}/v1/chat/completions"
+    with subprocess.Popen([*trust, "-d", BODY.decode(), url], stdout=subprocess.DEVNULL) as client:
+        until(lambda: engine.requests)
+        assert engine.abandoned == 0
+        client.terminate()
+    until(lambda: engine.abandoned == 1)
 
 
 def test_a_key_comes_and_goes_without_an_effect_on_streams(start: Start, held: ScriptedEngine) -> None:

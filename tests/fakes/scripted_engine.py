@@ -32,8 +32,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A response. `ending`: done, cut (the connection ends), stall (nothing more comes), error (an event says so).
-    With a `body` it is that JSON and not a stream."""
+    """A response. With a `body` it is that JSON and not a stream.
+
+    `ending`: done, cut (the connection ends), stall (nothing more comes), silent (no byte comes), error (an event says
+    so).
+    """
 
     events: list[Event] = field(default_factory=list)
     usage: dict[str, Any] | None = None
@@ -46,9 +49,9 @@ class Stream:
 class ScriptedEngine:
     """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later.
 
-    `heads` are the headers of all requests; `headers` are sent with documents, beside the usual ones. With `turns` an
-    event waits for its release instead of its time: what a client has received by then has not been held back, whatever
-    else this machine does.
+    `heads` are the headers of all requests; `headers` are sent with documents, beside the usual ones. `abandoned`
+    counts the clients that left a response that stalls. With `turns` an event waits for its release instead of its
+    time: what a client has received by then has not been held back, whatever else this machine does.
     """
 
     streams: Sequence[Stream]
@@ -59,6 +62,7 @@ class ScriptedEngine:
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    abandoned: int = 0
     turns: threading.Semaphore | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -90,7 +94,12 @@ class ScriptedEngine:
         if method == "POST" and path == "/v1/chat/completions":
             stream = self.streams[len(self.requests) % len(self.streams)]
             self.requests.append(body)
+            if stream.ending == "silent":
+                await self._wait_for_the_end(reader)
+                return
             await self._stream(stream, writer, begun)
+            if stream.ending == "stall":
+                await self._wait_for_the_end(reader)
             writer.close()
             await asyncio.sleep(self.counts_after_s)
             for name, value in self.moves.items():
@@ -115,6 +124,11 @@ class ScriptedEngine:
             }
         return json.dumps(documents[path]).encode() if path in documents else None
 
+    async def _wait_for_the_end(self, reader: asyncio.StreamReader) -> None:
+        """Wait until the client has gone."""
+        await reader.read()
+        self.abandoned += 1
+
     async def _stream(self, stream: Stream, writer: asyncio.StreamWriter, begun: float) -> None:
         if stream.body or stream.status != 200:
             content = stream.body.encode()
@@ -130,9 +144,7 @@ class ScriptedEngine:
             else:
                 await _turn(self.turns)
             _event(writer, chunk_of(event))
-        if stream.ending == "stall":
-            await asyncio.sleep(3600)
-        if stream.ending == "cut":
+        if stream.ending in {"cut", "stall"}:
             return
         if stream.ending == "error":
             _event(writer, {"error": {"message": "EngineCore encountered an issue", "code": 500}})
