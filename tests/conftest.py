@@ -21,7 +21,7 @@ def facts() -> dict[str, Any]:
 
 @pytest.fixture
 def resolve() -> Callable[..., spec.Spec]:
-    """A function that resolves a deployment on spark1. Its keyword arguments are fields of the deployment."""
+    """A function that resolves an open deployment on spark1. Its keyword arguments are fields of the deployment."""
 
     def _resolve(secrets: Mapping[str, bool] | None = None, lock: Path | None = None, **fields: Any) -> spec.Spec:
         deployment = {"name": "demo", "recipe": "everything", "hosts": ["spark1"], **fields}
@@ -32,6 +32,7 @@ def resolve() -> Callable[..., spec.Spec]:
             recipe_folders=project_files.RECIPE_FOLDERS,
             lock_file=lock,
             secrets={"HF_TOKEN": True} if secrets is None else secrets,
+            edge={"open": True},
         )
         resolved = spec.resolve(inventory, "spark1")
         assert resolved is not None

@@ -107,6 +107,7 @@ def questions() -> tuple[list[tuple[str, dict[str, Any]]], spec.Spec]:
         recipe_folders=(paths.ROOT / "sandbox" / "recipes",),
         lock_file=INVENTORY / "lock.yml",
         secrets={"VLLM_API_KEY": True},
+        edge={"open": True},
     )
     found = spec.resolve(inventory, HOST)
     if found is None:

@@ -7,7 +7,9 @@ fabric without a disk (iperf3's measurement, made with sockets, because a Spark 
 sandbox's two Sparks (`make bench-copy`), or with --here between two folders of this machine, without dropping its page
 cache. It prints figures and ratios, and no verdict.
 
-Then it pulls an image of ten layers, and one of which one layer has changed, through the two blob caches of a pull.
+Then it pulls an image of ten layers, and one of which one layer has changed, through the two blob caches of a pull, and
+copies a tree to three receivers: as a pull does, and from one sender to one after the other. Both ends of these are on
+this machine, on addresses of its loopback device.
 """
 
 from __future__ import annotations
@@ -164,6 +166,43 @@ def copy(sender: End, receiver: End, cold: bool, manifest: str) -> tuple[float, 
     return seconds[0], seconds[1], seconds[2], moved
 
 
+def fetch(copies: Sequence[tuple[End, End]], manifest: str) -> None:
+    """Copy to each receiver from its sender, all at once, as one round of a pull does."""
+
+    def params(sender: End, hub: str) -> dict[str, Any]:
+        source = {"folder": FOLDER, "commit": COMMIT, "manifest": manifest}
+        return {"address": sender.address, "port": PORT, "token": "bench", "sources": [source], "hub": hub}
+
+    serving = [(sender, sender.job("serve-files", params(sender, sender.hub))) for sender, _ in copies]
+    fetching = [(receiver, receiver.job("fetch-peer", params(sender, receiver.hub))) for sender, receiver in copies]
+    for receiver, job in fetching:
+        if job.wait():
+            raise SystemExit(f"the copy failed: {receiver.result('fetch-peer')}")
+    for sender, job in serving:
+        end_serving(sender, job)
+
+
+def receivers(size: int) -> tuple[float, float]:
+    """Return the seconds of copies to three receivers: in the two rounds of a pull, and from one sender in three."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, second, third, fourth = (End((), f"{folder}/{number}", f"127.0.0.{number}") for number in (2, 3, 4, 5))
+        for end in (first, second, third, fourth):
+            end.place()
+        manifest = str(first.call("tree", hub=first.hub, size=size)["manifest"])
+        seconds = []
+        for rounds in (
+            [[(first, second)], [(first, third), (second, fourth)]],
+            [[(first, second)], [(first, third)], [(first, fourth)]],
+        ):
+            for end in (second, third, fourth):
+                end.call("clear", hub=end.hub)
+            started_at = time.monotonic()
+            for copies in rounds:
+                fetch(copies, manifest)
+            seconds.append(time.monotonic() - started_at)
+    return seconds[0], seconds[1]
+
+
 def end_serving(sender: End, serving: subprocess.Popen[str]) -> None:
     """Stop the server by its process id, because a signal to ssh does not reach it."""
     sender.shell(f"kill $(cat {sender.folder}/jobs/serve-files.pid)")
@@ -308,6 +347,9 @@ def main() -> int:
     whole_s, whole, changed_s, changed = layers(min(size, 1 << 30))
     print(format_rate(f"an image of {LAYERS} layers, through two caches", whole, whole_s))
     print(format_rate(f"the same with one layer changed ({changed / whole:.0%} moved)", changed, changed_s))
+    as_a_tree, one_by_one = receivers(min(size, 1 << 30))
+    print(format_rate("three receivers as a tree, all bytes together", 3 * min(size, 1 << 30), as_a_tree))
+    print(format_rate("three receivers, one after the other", 3 * min(size, 1 << 30), one_by_one))
     return 0
 
 
@@ -315,8 +357,8 @@ def install_tools(*both: End) -> None:
     """Install the other tools on the Sparks of the sandbox. One that cannot be installed is reported and left out."""
     for end in both:
         end.shell(
-            "command -v rsync rclone >/dev/null || { apt-get -q update && apt-get -qy install rsync rclone; } "
-            ">/dev/null 2>&1 || true"
+            "for tool in rsync rclone; do command -v $tool >/dev/null || "
+            "{ apt-get -q update && apt-get -qy install $tool; } >/dev/null 2>&1 || true; done"
         )
 
 

@@ -33,7 +33,9 @@ def merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> dict[str, spec.Spec]:
-    """Return host -> spec of a case's deployment. Each spec is converted to JSON and back, as Ansible does."""
+    """Return host -> spec of a case's deployment, which is open unless the case says otherwise. Each spec is converted
+    to JSON and back, as Ansible does."""
+    edge = case.get("edge", {"open": True})
     inventory = spec.Inventory(
         deployments=case.get("deployments", [DEMO]),
         sparks=("spark1", "spark2"),
@@ -41,8 +43,8 @@ def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> di
         recipe_folders=RECIPE_FOLDERS,
         lock_file=lock,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
-        edge=case.get("edge", {}),
-        edges=dict.fromkeys(("spark1", "spark2"), OtherEdge(case.get("edge", {}), "")),
+        edge=edge,
+        edges=dict.fromkeys(("spark1", "spark2"), OtherEdge(edge, "")),
     )
     first = spec.resolve(inventory, host)
     assert first is not None

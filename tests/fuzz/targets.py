@@ -163,7 +163,9 @@ def read_lock(content: bytes, folder: Path) -> str:
 
 
 def sound_spec() -> spec.Spec:
-    inventory = spec.Inventory([DEMO], ("spark1",), ("spark1",), RECIPE_FOLDERS, secrets={"HF_TOKEN": True})
+    inventory = spec.Inventory(
+        [DEMO], ("spark1",), ("spark1",), RECIPE_FOLDERS, secrets={"HF_TOKEN": True}, edge={"open": True}
+    )
     resolved = spec.resolve(inventory, "spark1")
     assert resolved is not None
     return resolved

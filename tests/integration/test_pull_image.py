@@ -113,6 +113,15 @@ def test_a_missing_layer_is_named(engine: Engine, tmp_path: Path, image: Image) 
     assert refused.value.reason == "image"
 
 
+def test_an_image_that_the_registry_lacks_leaves_no_file(engine: Engine, tmp_path: Path, image: Image) -> None:
+    with registry(image) as (url, _):
+        del image.blobs[image.digest]
+        with pytest.raises(JobError, match="answers 404"):
+            pull(request(tmp_path, image, url))
+    assert not (tmp_path / "cache").exists()
+    assert not engine.images
+
+
 def test_a_blob_with_another_content_does_not_reach_docker(engine: Engine, tmp_path: Path, image: Image) -> None:
     image.blobs[digest_of(image.layers[0])] = os.urandom(300_000)
     with registry(image) as (url, _), pytest.raises(JobError, match="arrived with sha256"):

@@ -45,6 +45,7 @@ def inventory(*deployments: dict[str, Any], **more: Any) -> dict[str, Any]:
         "secrets": {"HF_TOKEN": "x"},
         "accepted": [],
         "site": {"hub_dir": "/hub", "cache_dir": "/cache", "pip_index": ""},
+        "edge": {"open": True},
         **more,
     }
 

@@ -18,10 +18,18 @@ FACTS = str(DATA / "facts" / "spark.json")
 
 
 def test_render_prints_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["render", RECIPE, "--port", "8002", "--facts", FACTS]) == 0
+    assert main.main(["render", RECIPE, "--open", "--port", "8002", "--facts", FACTS]) == 0
     output = capsys.readouterr().out
     assert output.startswith("#!/bin/sh\n")
     assert "  --port 8002 \\\n" in output
+    assert "--uds" not in output
+
+
+def test_render_prints_what_a_deploy_without_vllm_edge_would_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["render", RECIPE, "--facts", FACTS]) == 0
+    output = capsys.readouterr().out
+    assert "  --uds " in output
+    assert "  --port " not in output
 
 
 def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:

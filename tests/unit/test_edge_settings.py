@@ -1,4 +1,4 @@
-"""`vllm_edge`: one boolean is enough, every fault is named, and an open site keeps its server."""
+"""`vllm_edge`: without it a server is closed, one boolean is enough, and every fault is named."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ def faults(document: object) -> list[str]:
     return [f"{refusal.what} — expected: {refusal.expected}" for refusal in refused.value.refusals]
 
 
-def test_without_the_variable_the_server_is_open() -> None:
-    assert edge.parse({}) == EdgeSettings(open=True)
+def test_without_the_variable_the_server_is_closed_and_nobody_chose_it() -> None:
+    assert edge.parse({}) == EdgeSettings(open=False, chosen=False)
+
+
+@pytest.mark.parametrize("said", [{"open": False}, {"names": []}])
+def test_a_word_of_the_inventory_is_a_choice(said: dict[str, Any]) -> None:
+    assert edge.parse(said) == EdgeSettings(open=False, chosen=True)
 
 
 def test_one_boolean_closes_it_with_good_defaults() -> None:
@@ -67,7 +72,6 @@ def test_every_key_is_read() -> None:
 REFUSED: list[tuple[object, list[str]]] = [
     ([], ["vllm_edge: [] — expected: a map"]),
     ("closed", ['vllm_edge: "closed" — expected: a map']),
-    ({"names": []}, ["vllm_edge: missing key open"]),
     ({"open": "no"}, ['vllm_edge.open: "no" — expected: true or false']),
     ({"open": False, "port": 1}, ["vllm_edge: unknown key port"]),
     ({"open": False, "names": ["https://a"]}, ['vllm_edge.names[0]: "https://a" — expected: a host name']),

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         [DEMO, REPLICA],
         {},
         {"spark2": OtherEdge({}, "/site/edge")},
-        ("site-member", "spark2, which is open", "or remove spark2 from vllm_edge.site"),
+        ("site-member", "vllm_edge.site or site_port of spark2 is not that of spark1", "once for the group sparks"),
     ),
     "a Spark of another site": (
         [DEMO, REPLICA],
@@ -254,6 +254,6 @@ def test_the_action_reads_the_edges_of_the_other_sparks_from_their_variables() -
     with pytest.raises(Exception, match="vllm_edge_authority is not set for spark1 and /elsewhere for spark2"):
         run.act("vllm_spec", **arguments("spark1", settings))
     del run.hostvars["spark2"]["vllm_edge"]
-    with pytest.raises(Exception, match="names spark2, which is open"):
+    with pytest.raises(Exception, match="site_port of spark2 is not that of spark1"):
         run.act("vllm_spec", **arguments("spark1", settings))
     assert run.act("vllm_spec", **arguments("spark1", {"open": False}))["spec"]["neighbours"] == ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fakes.cases import resolved
 from fakes.deployed_spark import deployed_facts
 from fakes.fake_ansible import load_action
 from vllm_spark.core.text import short_digest
@@ -25,6 +27,31 @@ def test_a_unit_that_does_not_run(resolve: Callable[..., Spec], facts: dict[str,
     host_facts["units"][spec.deployment.unit]["ActiveState"] = "inactive"
     lines = plan.of_host({"spark1": spec}, {"spark1": host_facts}, "spark1", "test", plan.Purpose(acts=acts))[1]
     assert f"{spec.deployment.unit} {word} started, it is not running" in lines[0]
+
+
+NOT_USED = "VLLM_API_KEY of vllm_secrets is not used: the edge has a key for each person (vllm-spark key add)"
+THROUGH = "clients reach it through the edge: https on 0.0.0.0:8000, with a key"
+EVERYBODY = "every client that reaches port 8000 may use it: vllm_secrets has no VLLM_API_KEY"
+
+
+@pytest.mark.parametrize(
+    ("edge", "secrets", "rank", "expected"),
+    [
+        ({}, ["HF_TOKEN", "VLLM_API_KEY"], 0, [THROUGH, NOT_USED]),
+        ({}, ["HF_TOKEN"], 0, [THROUGH]),
+        ({}, ["HF_TOKEN"], 1, []),
+        ({"open": True}, ["HF_TOKEN"], 0, [EVERYBODY]),
+        ({"open": True}, ["HF_TOKEN", "VLLM_API_KEY"], 0, []),
+        ({"open": True}, ["HF_TOKEN"], 1, []),
+    ],
+)
+def test_a_plan_says_who_may_use_the_api(
+    facts: dict[str, Any], edge: dict[str, Any], secrets: list[str], rank: int, expected: list[str]
+) -> None:
+    case = {"edge": edge, "secrets": dict.fromkeys(secrets, True)}
+    spec = replace(resolved(case, "spark1")["spark1"], rank=rank)
+    lines = plan.summary(spec, plan.build(spec, deployed_facts(spec, facts), "test"))
+    assert [line for line in lines if line in (THROUGH, NOT_USED, EVERYBODY)] == expected
 
 
 @WORDS

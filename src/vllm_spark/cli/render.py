@@ -22,7 +22,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--rank", type=int, default=0, choices=(0, 1), help="rank in a recipe for two Sparks; 0 is the head"
     )
     parser.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--open", action="store_true", help="of a server without an edge, as vllm_edge: {open: true}")
+    parser.add_argument("--port", type=int, default=8000, help="of an open server (%(default)s)")
     parser.set_defaults(run=run)
 
 
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         recipe_folders=folders,
         lock_file=args.lock,
         secrets=dict.fromkeys(recipe.document.get("secrets", []), True),
+        edge={"open": args.open},
     )
     specs = {host: resolved for host in hosts if (resolved := spec.resolve(inventory, host))}
     facts = dict(zip(hosts, fact_files or map(_reference_facts, hosts), strict=True))

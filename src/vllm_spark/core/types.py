@@ -228,7 +228,9 @@ class ControllerInterval(TypedDict):
 
 
 class Record(TypedDict, total=False):
-    """deployed.json: what a deploy placed on a host. `previous` is the record of the launch before this one."""
+    """deployed.json: what a deploy placed on a host. `previous` is the record of the launch before this one.
+
+    `open`: whether the engine is on the network; records of older toolkits lack it."""
 
     deployment: str
     rank: int
@@ -242,6 +244,7 @@ class Record(TypedDict, total=False):
     launch: str
     launch_sha256: str
     port: int
+    open: bool
     room: Mapping[str, Any]
     accepted_known_issues: list[str]
     toolkit: str

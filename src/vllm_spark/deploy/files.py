@@ -78,6 +78,7 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         # The fingerprint leaves out comments; this identifies the file, so that an edit on the host is noticed.
         "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
+        "open": spec.edge.open,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),
         "toolkit": old.get("toolkit", toolkit) if same else toolkit,

@@ -5,7 +5,7 @@ Facts are what plugins/modules/spark_facts.py returns for the arguments from `qu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, l
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import engine_arguments, known_issues
@@ -223,10 +223,15 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += known_issues.notes(spec.issue_subject, spec.accepted)
         lines += engine_arguments.notes(spec.recipe, spec.accepted)
         lines += closed_engine.unknown(spec)
-    if spec.backends:
-        lines.append(f"clients reach it through the edge: {edge_steps.where(spec)}, with a key")
-        lines += edge_steps.site_lines(spec)
-    if spec.rank == 0 and spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
-        port = spec.deployment.port
-        lines.append(f"every client that reaches port {port} may use it: vllm_secrets has no VLLM_API_KEY")
-    return lines
+        lines += _who_may_use_it(spec)
+    return [*lines, *edge_steps.site_lines(spec)]
+
+
+def _who_may_use_it(spec: Spec) -> Iterator[str]:
+    """Yield lines about the clients of a deployment's API."""
+    if not spec.edge.open:
+        yield f"clients reach it through the edge: {edge_steps.where(spec)}, with a key"
+        if ENGINE_KEY in spec.secrets:
+            yield f"{ENGINE_KEY} of vllm_secrets is not used: the edge has a key for each person (vllm-spark key add)"
+    elif spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
+        yield f"every client that reaches port {spec.deployment.port} may use it: vllm_secrets has no {ENGINE_KEY}"

@@ -57,6 +57,7 @@ class EdgeSettings:
     """The settings of the edge. Its addresses and ports are `bind` and `port` of the deployments.
 
     - `open`: True starts no edge: the engine itself listens on the network
+    - `chosen`: whether the inventory says so; without a word the edge is closed
     - `names`: further host names that clients use, beside the inventory's names and addresses of the host
     - `allow_from`: networks of the clients
     - `origins`: web pages that may ask from a browser, as the browser names them; none means that no page may
@@ -66,7 +67,8 @@ class EdgeSettings:
       it on `site_port`; none means that an edge serves the models of its own Spark
     """
 
-    open: bool
+    open: bool = False
+    chosen: bool = True
     names: tuple[str, ...] = ()
     allow_from: tuple[str, ...] = PRIVATE_NETWORKS
     origins: tuple[str, ...] = ()
@@ -111,12 +113,14 @@ class EdgeBackend:
         return cls(**{**document, "models": tuple(document["models"])})
 
 
-# Today's server: without `vllm_edge` in the inventory the engine listens on the network.
+# The engine itself listens on the network, because the inventory says so.
 OPEN = EdgeSettings(open=True)
+# The inventory has no `vllm_edge`.
+UNSAID = EdgeSettings(chosen=False)
 
 
 def parse(raw: object) -> EdgeSettings:
-    """Check `vllm_edge` and return it. An empty map gives OPEN. Raises RefusedError with every fault of it."""
+    """Check `vllm_edge` and return it. An empty map gives UNSAID. Raises RefusedError with every fault of it."""
     # Importing jsonschema takes a tenth of a second, and only this phase needs it.
     from vllm_spark.core import schema  # noqa: PLC0415
 
@@ -126,7 +130,7 @@ def parse(raw: object) -> EdgeSettings:
         place = schema.location(["vllm_edge", *error.path])
         raise _refused([Fault(f"{place}: {error.fault.what}", error.fault.expected)]) from error
     if document == {}:
-        return OPEN
+        return UNSAID
     faults = list(schema.faults(document, SCHEMA, lambda path: schema.location(["vllm_edge", *path])))
     faults = faults or list(_cross_faults(document))
     if faults:
@@ -168,7 +172,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
 def _site_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
     if not (site := document.get("site")):
         return
-    if document["open"]:
+    if document.get("open"):
         yield Fault("vllm_edge.site: it names Sparks, and open is true", "open: false, or no site")
     if (tls := document.get("tls", OWN_CA)) != OWN_CA:
         expected = f"tls: {OWN_CA}, because the edges of a site know each other by certificates of its authority"

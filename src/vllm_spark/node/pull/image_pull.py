@@ -117,8 +117,9 @@ def pull_image(request: ImageRequest, progress: JobProgress, stop: Event) -> Ima
             return {"digest": digest, "pulled": False, "sent": 0, "fetched": 0, "note": ""}
         upstream = upstream_of(request["upstream"], request.get("token", ""))
         cache = BlobCache(Path(request["folder"]), upstream, keep=bool(request["keep"]))
-        cache.create()
+        # A registry without the image refuses here, before a file exists.
         layers = _layers(cache, request, progress)
+        cache.create()
         record_pulled(image)
         name = LocalName.of(image)
         with _loopback(name, cache, {name.tag: digest} if name.tag else {}) as server:
