@@ -15,19 +15,18 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench.job import JobRequest, ProgressJson
 from vllm_spark.node.bench.runner import Progress
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.job import JobAction
 
-JOB = "bench"
-POLL_INTERVAL_S = 2.0
 LOG_INTERVAL_S = 60.0
 
 
-class ActionModule(SparkAction):
+class ActionModule(JobAction):
     """Arguments: spec and plan of this host; profile, hours and accepted, as for vllm_bench_plan; run, the record that
     it has returned; cells; ends (no other cells follow). Does nothing on another rank than the
     head. Returns `failed_cells`."""
 
     quiet = True
+    poll_interval_s = 2.0
 
     def act(self) -> dict[str, Any]:
         plan = self.args["plan"]
@@ -48,17 +47,12 @@ class ActionModule(SparkAction):
         return {"changed": True, "failed_cells": result["failed"]}
 
     def _measure(self, request: JobRequest) -> dict[str, Any]:
-        """Run the job and print its progress. There is no deadline here: each request of the job has its own."""
-        started = self._job(**deployment_run.job("job", JOB, request))
-        if started.get("failed"):
-            return {"ok": False, "detail": started.get("msg", "")}
-        printed_at, done = time.monotonic(), 0
-        while not (state := self._job(action="watch")).get("result"):
+        """Run the job and print its progress."""
+        printed_at, done, result = time.monotonic(), 0, dict[str, Any]()
+        for state in self.states(deployment_run.JOB, **deployment_run.job("job", request)):
             done, printed_at = self._show(state.get("progress") or {}, done, printed_at)
-            time.sleep(POLL_INTERVAL_S)
-        self._show(state.get("progress") or {}, done, printed_at)
-        self._job(action="stop")
-        return dict(state["result"])
+            result = state.get("result") or {}
+        return result
 
     def _show(self, state: ProgressJson | dict[str, Any], done: int, printed_at: float) -> tuple[int, float]:
         """Print the cells that have ended since the last call, or after a minute the present one."""
@@ -74,6 +68,3 @@ class ActionModule(SparkAction):
             self.say(live.present_line(Progress(**{name: state[name] for name in names})))  # type: ignore[literal-required]
             return done, time.monotonic()
         return done, printed_at
-
-    def _job(self, **args: object) -> dict[str, Any]:
-        return self.execute("vllm_weights", {"job": JOB, **args})

@@ -9,13 +9,10 @@ from vllm_spark.bench.deployment_run import DeploymentRun
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark_ansible.action import SparkAction
-
-# The job of the head has the same name on its own host, so that one stop ends either.
-JOB = "bench"
+from vllm_spark_ansible.job import JobAction
 
 
-class ActionModule(SparkAction):
+class ActionModule(JobAction):
     """Arguments: spec and plan of this host; profile and hours, as for vllm_bench_plan; cells. Returns at once."""
 
     quiet = True
@@ -29,7 +26,7 @@ class ActionModule(SparkAction):
             deployment_run.profile(self.args["profile"], float(self.args.get("hours") or 0)),
         )
         request = run.rank_request(self.args["cells"])
-        started = self.execute("vllm_weights", {"job": JOB, **deployment_run.job("rank_job", JOB, request)})
+        started = self.job(deployment_run.JOB, action="start", **deployment_run.job("rank_job", request))
         if started.get("failed"):
             raise RefusedError([deployment_run.sampler_failure(self.host, started.get("msg", ""))])
         return {"changed": True}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from vllm_spark.bench import deployment_run, starts
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.verify.gate_request import GateRequest
-from vllm_spark_ansible.action import SparkAction
-
-JOB = "bench"
-POLL_INTERVAL_S = 2.0
+from vllm_spark_ansible.job import JobAction
 
 
-class ActionModule(SparkAction):
+class ActionModule(JobAction):
     """Arguments: plan of this host; start, an entry of vllm_bench_plan's `starts`; note, printed if it is not empty.
 
     A worker starts its unit and measures nothing. Returns `measured`: the cell, seconds, phases and
@@ -22,6 +18,7 @@ class ActionModule(SparkAction):
     """
 
     quiet = True
+    poll_interval_s = 2.0
 
     def act(self) -> dict[str, Any]:
         plan, wanted = self.args["plan"], self.args["start"]
@@ -42,25 +39,12 @@ class ActionModule(SparkAction):
 
     def _run(self, gates: GateRequest, plan: dict[str, Any]) -> dict[str, Any]:
         """Return the result of the job, which has a deadline of its own."""
-        started = self._job(
-            **deployment_run.job(
-                "start_job",
-                JOB,
-                {
-                    "unit": plan["unit"],
-                    "url": gates.host_url,
-                    "model": gates.served_name,
-                    "env_path": plan["env_path"],
-                    "deadline_s": gates.deadline_s,
-                },
-            )
-        )
-        if started.get("failed"):
-            return {"ok": False, "detail": started.get("msg", "")}
-        while not (state := self._job(action="watch")).get("result"):
-            time.sleep(POLL_INTERVAL_S)
-        self._job(action="stop")
-        return dict(state["result"])
-
-    def _job(self, **args: object) -> dict[str, Any]:
-        return self.execute("vllm_weights", {"job": JOB, **args})
+        request = {
+            "unit": plan["unit"],
+            "url": gates.host_url,
+            "model": gates.served_name,
+            "env_path": plan["env_path"],
+            "deadline_s": gates.deadline_s,
+        }
+        *_, last = self.states(deployment_run.JOB, **deployment_run.job("start_job", request))
+        return dict(last["result"])

@@ -22,13 +22,14 @@ def digest_of(content: bytes) -> str:
 
 @dataclass(slots=True)
 class Image:
-    """An image for linux/arm64, and one for linux/amd64 that no test fetches."""
+    """An image for linux/arm64, and one for linux/amd64 that no test fetches. `ranges`: the store serves parts."""
 
     layers: list[bytes] = field(default_factory=lambda: [os.urandom(300_000), os.urandom(50)])
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifest: str = ""
     digest: str = ""
     other_manifest: str = ""
+    ranges: bool = True
 
     def __post_init__(self) -> None:
         self.manifest = self._manifest("arm64", self.layers)
@@ -77,7 +78,7 @@ def registry(image: Image, token: str = "t0") -> Iterator[tuple[str, list[Reques
             # The store of a registry refuses a login, because its address is signed.
             if "Authorization" in headers:
                 return Reply("two logins", status=400)
-            return ranged(image.blobs[path.removeprefix("/store/")], headers)
+            return ranged(image.blobs[path.removeprefix("/store/")], headers if image.ranges else {})
         if headers.get("Authorization") != f"Bearer {token}":
             challenge = f'Bearer realm="{url}/token",service="here"'
             return Reply(status=401, headers={"WWW-Authenticate": challenge})
@@ -97,6 +98,8 @@ def registry(image: Image, token: str = "t0") -> Iterator[tuple[str, list[Reques
 
 def ranged(content: bytes, headers: Mapping[str, str]) -> Reply:
     begin = int(headers.get("Range", "bytes=0-")[6:].rstrip("-"))
+    if begin and begin >= len(content):
+        return Reply(status=416)
     return Reply(content[begin:], status=206 if begin else 200)
 
 

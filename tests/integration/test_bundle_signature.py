@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.transfer import bundle, bundle_check, bundle_files, bundle_key, bundle_signature
+from vllm_spark.transfer import bundle, bundle_check, bundle_signature
 from vllm_spark.transfer.bundle import BundleRequest
 from vllm_spark.transfer.bundle_check import Trust
 from waiting import until
 
-CONTENTS, LIST, SIGNATURE = bundle_files.CONTENTS, bundle_files.LIST, bundle_files.SIGNATURE
+CONTENTS, LIST, SIGNATURE = bundle_check.CONTENTS, bundle_check.LIST, bundle_check.SIGNATURE
 LAYER = f"images/blobs/sha256/{hashlib.sha256(b'layer').hexdigest()}"
 PARTS = {
     "wheels/demo-1-py3-none-any.whl": b"wheel",
@@ -68,7 +68,7 @@ def write_parts(folder: Path) -> Path:
 
 
 def seal(folder: Path, key: Path) -> None:
-    bundle_check.seal(folder, {"models": []}, bundle_key.SigningKey(str(key), key), quiet)
+    bundle_check.seal(folder, {"models": []}, bundle_signature.SigningKey(str(key), key), quiet)
 
 
 def refused(folder: Path, trust: Trust) -> dict[str, str]:
@@ -428,7 +428,7 @@ def test_the_line_for_the_readers_is_printed_and_works(tmp_path: Path) -> None:
 
 def test_a_security_key_is_reported_as_untested(tmp_path: Path) -> None:
     signature = bundle_signature.Signature("QUFB", "sk-ssh-ed25519@openssh.com", bundle_signature.NAMESPACE)
-    [line, *_] = bundle_key.warnings(signature, tmp_path / "none", "anna@laptop")
+    [line, *_] = bundle_signature.warnings(signature, tmp_path / "none", "anna@laptop")
     assert "not tested" in line
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import loopback
 from vllm_spark.cli import main
-from vllm_spark.cli.contact import first_contact, keys, messages, ssh, ssh_config
+from vllm_spark.cli.contact import first_contact, keys, ssh, ssh_config
 from waiting import LIMIT_S
 
 HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
@@ -119,7 +119,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "desk"
     folder.mkdir()
     new_key("ed25519", folder / "id_ed25519")
-    monkeypatch.setenv(messages.PASSWORD_VARIABLE, PASSWORD)
+    monkeypatch.setenv(ssh.PASSWORD_VARIABLE, PASSWORD)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     for module in (ssh, ssh_config):
         monkeypatch.setattr(module, "TIMEOUT_S", LIMIT_S)
@@ -167,7 +167,7 @@ def test_a_second_contact_needs_no_password_and_changes_nothing(
 ) -> None:
     run(server.port, "--fingerprint", fingerprint(server.host_keys[0]))
     before = server.authorized_keys.read_bytes(), (desk / "known_hosts").read_bytes()
-    monkeypatch.delenv(messages.PASSWORD_VARIABLE)
+    monkeypatch.delenv(ssh.PASSWORD_VARIABLE)
     result = run(server.port)
     assert result.status == 0, result.err
     assert "as before" in result.out
@@ -259,7 +259,7 @@ def test_a_changed_host_key_is_refused(server: Server, run: Run, desk: Path, tmp
 
 
 def test_a_wrong_password_is_refused(server: Server, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(messages.PASSWORD_VARIABLE, "wrong-word")
+    monkeypatch.setenv(ssh.PASSWORD_VARIABLE, "wrong-word")
     result = run(server.port, "--fingerprint", fingerprint(server.host_keys[0]))
     assert result.status == 1
     assert "does not accept this password for nvidia" in result.err

@@ -23,7 +23,7 @@ from fakes.fake_http import Reply, Request, serving
 from project_files import load_module
 from vllm_spark.core import host_layout
 from vllm_spark.deploy import files
-from vllm_spark.node import liveness, switch, unix_http
+from vllm_spark.node import engine_api, liveness, switch, unix_http
 from vllm_spark.node.bench import job, start_job
 from vllm_spark.node.supervise import server_wait
 
@@ -47,7 +47,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, list[Request]]]:
         assert not [headers for _, headers in requests if KEY in json.dumps(headers)]
 
 
-def api(path: str) -> dict[str, Any]:
+def api(path: str) -> Any:
     return {"socket": path, "model": "m", "deadline_s": 300}
 
 
@@ -56,9 +56,9 @@ def test_liveness_asks_the_socket(
 ) -> None:
     monkeypatch.setattr(liveness, "CONFIG_DIR", tmp_path)
     path, requests = served
-    probe = liveness.probe_token("demo", api(path), 1.0)  # type: ignore[arg-type]
+    probe = liveness.probe_token("demo", api(path), 1.0)
     assert probe["answered"]
-    assert "vllm:generation_tokens_total" in liveness.progress(api(path))  # type: ignore[arg-type]
+    assert "vllm:generation_tokens_total" in liveness.progress(api(path))
     assert [sent for sent, _ in requests] == ["/v1/completions", "/metrics"]
 
 
@@ -68,7 +68,7 @@ def test_the_switch_asks_the_socket(
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path)
     path, requests = served
     (tmp_path / "demo" / "liveness.json").write_text(json.dumps(api(path)))
-    assert switch.token("demo", api(path)) == (200, json.dumps(TOKEN))
+    assert engine_api.request_token(api(path), tmp_path / "demo" / "env") == (200, json.dumps(TOKEN))
     assert switch.drain("demo", 0.0)["left"] == 1
     assert [sent for sent, _ in requests] == ["/v1/completions", "/metrics"]
 
@@ -129,8 +129,7 @@ def test_a_link_of_the_engine_leads_root_nowhere(served: tuple[str, list[Request
     planted.symlink_to(path)
     with pytest.raises(ConnectionRefusedError):
         unix_http.connect(str(planted), 1.0)
-    assert liveness.send(api(str(planted)), "GET", "/metrics", None, "")[0] is None  # type: ignore[arg-type]
-    assert switch.ask(api(str(planted)), "GET", "/metrics")[0] == 0
+    assert engine_api.send(api(str(planted)), "GET", "/metrics")[0] == 0
     assert spark_status.first_sample(api(str(planted))) is None
     request = {"id": "one", "method": "GET", "path": "/metrics", "timeout_s": 60}
     assert "ConnectionRefusedError" in spark_requests.send(str(planted), request, "")["error"]
@@ -164,8 +163,7 @@ Send = Callable[[str], object]
 @pytest.mark.parametrize(
     ("send", "most"),
     [
-        (lambda path: len(liveness.send(api(path), "GET", "/", None, "")[1]), liveness.MAX_REPLY_BYTES),  # type: ignore[arg-type]
-        (lambda path: len(switch.ask(api(path), "GET", "/")[1]), switch.MAX_REPLY_BYTES),
+        (lambda path: len(engine_api.send(api(path), "GET", "/")[1]), engine_api.MAX_REPLY_BYTES),
         (lambda path: spark_status.first_sample(api(path)), None),
         (
             lambda path: spark_requests.send(path, {"id": "a", "method": "GET", "path": "/", "timeout_s": 60}, "")[
@@ -175,7 +173,7 @@ Send = Callable[[str], object]
         ),
         (lambda path: start_job._answers(job.endpoint(f"unix:{path}", ""), "m"), True),
     ],
-    ids=["liveness", "switch", "status", "probe", "bench"],
+    ids=["liveness and switch", "status", "probe", "bench"],
 )
 def test_an_endless_reply_is_cut(send: Send, most: object, tmp_path: Path) -> None:
     server = subprocess.Popen(
@@ -223,7 +221,8 @@ def test_the_placed_programs_find_the_placed_module(
         path = tmp_path / "modules" / Path(file.path).relative_to(host_layout.MODULES)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file.content)
-    ask = "import json, runpy, sys; print(runpy.run_path(sys.argv[1])['connect'](json.loads(sys.argv[2])).__class__)"
+    ask = "import json, runpy, sys; program = runpy.run_path(sys.argv[1]); "
+    ask += "print(program['engine_api'].connect(json.loads(sys.argv[2])).__class__)"
     argv = [sys.executable, "-I", "-S", "-c", ask, str(tmp_path / program), json.dumps(api(served[0]))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout == "<class 'vllm_spark.node.unix_http.UnixConnection'>\n", done.stderr

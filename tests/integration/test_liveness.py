@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import liveness
+from vllm_spark.node import engine_api, liveness
 
 READY = {"ready": True, "misses": 0}
 MISSED = {"ready": True, "misses": 1, "progress": "7", "works": False}
@@ -148,8 +148,8 @@ def test_the_responses_of_a_server(
 
 def test_a_reply_without_an_end_is_cut(server: dict[str, Any]) -> None:
     Engine.mode = "endless"
-    status, text = liveness.send(server, "POST", "/v1/completions", "{}", "")
-    assert (status, len(text)) == (200, liveness.MAX_REPLY_BYTES)
+    status, text = engine_api.send(server, "POST", "/v1/completions", "{}")
+    assert (status, len(text)) == (200, engine_api.MAX_REPLY_BYTES)
 
 
 def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:
 
 
 def test_a_missing_server_does_not_answer() -> None:
-    nowhere: liveness.Server = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}
+    nowhere: engine_api.Server = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}
     probe = liveness.probe_token("no-such-deployment", nowhere, 1.0)
     assert not probe["answered"]
     assert not probe["progress"]

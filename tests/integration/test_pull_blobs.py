@@ -139,6 +139,23 @@ def test_the_part_of_a_killed_run_is_continued(tmp_path: Path, image: Image) -> 
     assert cache.fetched == len(image.layers[0]) - 100_000
 
 
+@pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
+@pytest.mark.parametrize("known", [True, False], ids=["size known", "size unknown"])
+@pytest.mark.parametrize("kept", [100_000, 300_000], ids=["a part", "the whole"])
+def test_a_part_is_completed_whatever_the_store_serves(
+    tmp_path: Path, image: Image, kept: int, known: bool, ranges: bool
+) -> None:
+    layer, image.ranges = image.layers[0], ranges
+    cache = BlobCache(tmp_path)
+    cache.create()
+    cache.blob(digest_of(layer)).with_suffix(".part").write_bytes(layer[:kept])
+    with registry(image) as (url, _):
+        cache.upstream = Upstream(url, REPOSITORY, "here")
+        content = b"".join(cache.read(digest_of(layer), len(layer) if known else 0))
+    assert content == cache.blob(digest_of(layer)).read_bytes() == layer
+    assert cache.fetched == len(layer) - kept
+
+
 def test_a_damaged_part_is_deleted(tmp_path: Path, image: Image) -> None:
     layer = digest_of(image.layers[0])
     cache = BlobCache(tmp_path)

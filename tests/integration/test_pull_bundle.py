@@ -22,7 +22,7 @@ from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.job import JobError
 from vllm_spark.node.pull.model_files import Source
 from vllm_spark.node.pull.upstream import Upstream
-from vllm_spark.transfer import bundle, bundle_check, bundle_files, bundle_server
+from vllm_spark.transfer import bundle, bundle_check, bundle_server
 from vllm_spark.transfer.bundle import BundledImage, BundleRequest, RemoteSources
 from vllm_spark.transfer.bundle_check import Trust
 from vllm_spark.transfer.site import PulledModel
@@ -96,12 +96,12 @@ def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, 
     assert [(entry["digest"], entry["annotations"]["org.opencontainers.image.ref.name"]) for entry in entries] == [
         (image.digest, image.name)
     ]
-    listed = bundle_files.parse(folder).files
+    listed = bundle_check.parse(folder).files
     present = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
-    assert set(listed) == present - bundle_files.UNLISTED
+    assert set(listed) == present - bundle_check.UNLISTED
     assert {"bundle.json", "wheels/demo-1-py3-none-any.whl", "images/index.json"} <= set(listed)
     checked = subprocess.run(
-        ["sha256sum", "--check", "--strict", "--quiet", bundle_files.LIST],
+        ["sha256sum", "--check", "--strict", "--quiet", bundle_check.LIST],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -127,6 +127,7 @@ def test_lost_connections_are_reopened(head: Path, worker: Path) -> None:
         relay.close()
     assert snapshot_files(worker) == FILES
     assert result["reconnects"] > 0
+    assert result["moved"] == SIZE, "what has arrived of a chunk is not requested again"
 
 
 def test_a_permanent_loss_ends_the_copy_and_the_next_run_fetches_the_rest(head: Path, worker: Path) -> None:

@@ -95,7 +95,7 @@ def test_both_sides_as_processes(host: Path) -> None:
     progress = json.loads((host / "jobs" / "fetch-peer.progress").read_text())
     assert (progress["phase"], progress["done"]) == ("copying", SIZE)
     assert start(host, "check", {"hub": str(host / "worker"), "sources": sources, "verify": True}).wait(DEADLINE_S) == 0
-    assert result(host, "check") == {"ok": True, "bad": {}}
+    assert_checked(host)
 
 
 def test_a_server_without_requests_ends(host: Path) -> None:
@@ -111,7 +111,15 @@ def test_a_job_runs_as_in_the_container(host: Path) -> None:
     argv = [sys.executable, "-S", "-c", code, *JOBS["check"].arguments]
     environment = {"VLLM_SPARK_JOBS": str(host / "jobs"), "PATH": os.environ["PATH"]}
     assert subprocess.run(argv, env=environment, cwd=host, check=False).returncode == 0
-    assert result(host, "check") == {"ok": True, "bad": {}}
+    assert_checked(host)
+
+
+def assert_checked(host: Path) -> None:
+    """Assert that the job `check` has found every file right, and that its result has the state after it."""
+    checked = result(host, "check")
+    [look] = checked.pop("looks")
+    assert checked == {"ok": True, "bad": {}}
+    assert (look["whole"], look["unread"], look["missing"]) == (SIZE, 0, 0)
 
 
 def run_module(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:

@@ -88,10 +88,16 @@ def test_a_job_prints_every_cell_once(arguments: dict[str, Any], monkeypatch: py
     assert (request["ends"], [cell["id"] for cell in request["cells"]]) == (True, [cell["id"] for cell in cells])
 
 
-@pytest.mark.parametrize(
-    "reply", [{"result": {"ok": False, "detail": "it does not answer"}}, {"failed": True, "msg": "it does not answer"}]
-)
-def test_a_job_that_fails_is_a_refusal(arguments: dict[str, Any], reply: dict[str, Any]) -> None:
+# what happens -> the replies of vllm_weights
+FAILURES: dict[str, Any] = {
+    "the job fails": {"result": {"ok": False, "detail": "it does not answer"}},
+    "it does not start": {"failed": True, "msg": "it does not answer"},
+    "it cannot be watched": lambda args: {"failed": args["action"] == "watch", "msg": "it does not answer"},
+}
+
+
+@pytest.mark.parametrize("reply", FAILURES.values(), ids=FAILURES)
+def test_a_job_that_fails_is_a_refusal(arguments: dict[str, Any], reply: Any) -> None:
     planned = FakeRun().act("vllm_bench_plan", **arguments)
     more = {"accepted": [], "run": planned["run"], "cells": planned["variants"][0]["cells"], "ends": True}
     with pytest.raises(AnsibleActionFail, match=r"it does not answer.*Fix: "):
@@ -221,9 +227,9 @@ def test_a_start_is_timed_by_phase(arguments: dict[str, Any]) -> None:
     assert run.calls[0][1]["request"]["unit"] == "vllm@demo.service"
 
 
-def test_a_start_that_fails_is_a_refusal(arguments: dict[str, Any]) -> None:
-    reply = {"result": {"ok": False, "detail": "gave no token within 300 s"}}
-    with pytest.raises(AnsibleActionFail, match="gave no token within 300 s"):
+@pytest.mark.parametrize("reply", FAILURES.values(), ids=FAILURES)
+def test_a_start_that_fails_is_a_refusal(arguments: dict[str, Any], reply: Any) -> None:
+    with pytest.raises(AnsibleActionFail, match=r"it does not answer.*Fix: "):
         FakeRun(modules={"vllm_weights": reply}).act("vllm_bench_start", plan=arguments["plan"], start=START)
 
 

@@ -136,9 +136,11 @@ def test_the_gates_ask_the_socket(closed: Resolve, resolve: Resolve) -> None:
 def test_the_plan_places_what_the_programs_need(closed: Resolve, resolve: Resolve, facts: dict[str, Any]) -> None:
     spec, opened = closed(), resolve()
     planned, unchanged = plan.build(spec, facts, "test"), plan.build(opened, facts, "test")
-    more = {file.path for file in planned.files} - {file.path for file in unchanged.files}
-    assert more == {file.path for file in files.modules()}
-    assert set(planned.folders) - set(unchanged.folders) == set(files.module_folders())
+    modules = {file.path for file in files.modules()}
+    for each in (planned, unchanged):
+        assert modules <= {file.path for file in each.files}
+        assert set(files.module_folders()) <= set(each.folders)
+    assert {file.path for file in planned.files} == {file.path for file in unchanged.files}
     assert (planned.edge_group, unchanged.edge_group) == ("vllm-spark-edge", "")
     contents = {file.path: file.content for file in planned.files}
     probe, before = (json.loads(each["/etc/vllm-spark/demo/liveness.json"]) for each in (

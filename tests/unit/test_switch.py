@@ -15,6 +15,7 @@ import pytest
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import exclusion, plan, unit_state
+from vllm_spark.deploy import files as deployed_files
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import switch, switch_report
 from vllm_spark.sizing import memory
@@ -139,6 +140,9 @@ def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
     assert "vllm@b.service" in plan.questions(spec)["units"]
     idle, text = plan.idle_plan(facts)
     assert idle.stop_units == ["vllm@b.service"]
+    *modules, program = [file.path for file in idle.files]
+    assert (program, modules) == ("/usr/local/bin/vllm-switch", [file.path for file in deployed_files.modules()])
+    assert {path.rpartition("/")[0] for path in modules} <= set(idle.folders)
     assert text == ["vllm@b.service would be stopped: no deployment is active here"]
 
 

@@ -39,25 +39,27 @@ LIMIT_FACTOR, LIMIT_MORE_S = 4, 2 * 3600.0
 # A GPU that is idle for so long is not measured any more: longer than any pause between two requests of a run.
 IDLE_S = 600.0
 
+# The jobs of head and ranks have one name, so that one stop ends each.
+JOB = "bench"
+
 
 def programs() -> dict[str, str]:
-    """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: its modules and its corpora."""
+    """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: modules and corpora."""
     folder = paths.NODE / "bench"
-    files = [*sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
+    shared = [paths.NODE / name for name in ("engine_api.py", "host_job.py", "state_file.py", "unix_http.py")]
+    files = [*shared, *sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
-        "vllm_spark/node/unix_http.py": (paths.NODE / "unix_http.py").read_text(encoding="utf-8"),
-        **{f"vllm_spark/node/bench/{file.relative_to(folder)}": file.read_text(encoding="utf-8") for file in files},
+        **{f"vllm_spark/node/{file.relative_to(paths.NODE)}": file.read_text(encoding="utf-8") for file in files},
     }
 
 
-def job(module: str, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of vllm_weights that start a module of node.bench as the job `name`."""
+def job(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of vllm_weights, beside its action, that start a module of node.bench as the job `bench`."""
     return {
-        "action": "start",
         "programs": programs(),
         "program_dir": BENCH_PROGRAM_DIR,
-        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", name],
+        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", JOB],
         "request": dict(request),
     }
 

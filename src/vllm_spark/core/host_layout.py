@@ -31,7 +31,7 @@ SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 # every system: Debian's policy and systemd's table of users end below 65536, and subordinate users begin at 100000.
 EDGE_GROUP = "vllm-spark-edge"
 ENGINE_USER = 70000
-# Modules of the programs that talk to its socket.
+# Modules by which liveness and vllm-switch reach an engine.
 MODULES = f"{PROGRAM_DIR}/modules"
 
 # Of `bench`: programs, and the evidence of a run that has not been fetched yet.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vllm_spark.core import host_layout, paths
 from vllm_spark.core.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
 from vllm_spark.core.types import Document, Facts, Record
-from vllm_spark.deploy import closed_engine, exclusion, launch
+from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
 
@@ -99,11 +99,9 @@ def _programs(spec: Spec) -> Iterator[File]:
     """Yield the units and their programs, the same text on every host. liveness.json comes last: the timer probes a
     host that has it."""
     yield File(UNIT_FILE, launch.unit_file())
-    yield File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
+    yield from switch_program()
     if spec.pair:
         yield from supervisor()
-    if closed_engine.is_closed(spec):
-        yield from modules()
     if spec.rank == 0:
         yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
         for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
@@ -123,17 +121,24 @@ def api_place(spec: Spec) -> dict[str, object]:
     return {"address": spec.deployment.local_address, "port": spec.deployment.port}
 
 
+def switch_program() -> Iterator[File]:
+    """Yield vllm-switch, after the modules that it shares with liveness."""
+    yield from modules()
+    yield File(host_layout.SWITCH_PROGRAM, exclusion.switch_program(), "0755")
+
+
 def modules() -> Iterator[File]:
-    """Yield the modules of the programs that reach the socket of a closed engine."""
+    """Yield the modules by which liveness and vllm-switch reach an engine."""
     yield from _packages(host_layout.MODULES)
-    text = (paths.NODE / "unix_http.py").read_text(encoding="utf-8")
-    yield File(f"{host_layout.MODULES}/vllm_spark/node/unix_http.py", text)
+    for name in ("unix_http.py", "engine_api.py"):
+        text = (paths.NODE / name).read_text(encoding="utf-8")
+        yield File(f"{host_layout.MODULES}/vllm_spark/node/{name}", text)
 
 
 def module_folders() -> list[str]:
     """Return the folders of these modules, parents before children."""
     folder = host_layout.MODULES
-    return [folder, f"{folder}/vllm_spark", f"{folder}/vllm_spark/node"]
+    return [host_layout.PROGRAM_DIR, folder, f"{folder}/vllm_spark", f"{folder}/vllm_spark/node"]
 
 
 def _packages(folder: str) -> Iterator[File]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_spark.core.host_layout import EDGE_GROUP, PROGRAM_DIR, SWITCH_PROGRAM
+from vllm_spark.core.host_layout import EDGE_GROUP
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
@@ -95,12 +95,13 @@ def idle_plan(facts: Facts, *, acts: bool = False) -> tuple[Plan, list[str]]:
     the inventory has made inactive stop. Units that the inventory does not know are left alone. `acts`: the
     verb stops them.
 
-    Its only file is vllm-switch, which the verb switch runs on a host that only stops. deploy places no file there.
+    Its files are vllm-switch with its modules, which the verb switch runs on a host that only stops. deploy places no
+    file there.
     """
     stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
-    program = File(SWITCH_PROGRAM, exclusion.switch_program(), "0755")
     lines = [f"{unit} {_future(acts)} stopped: no deployment is active here" for unit in stop]
-    return Plan(idle=True, folders=[], files=[program], stop_units=stop), lines
+    programs = list(files.switch_program())
+    return Plan(idle=True, folders=files.module_folders(), files=programs, stop_units=stop), lines
 
 
 def of_host(
@@ -188,8 +189,8 @@ def _folders(spec: Spec) -> list[str]:
     """Return the folders of every rank."""
     config = spec.config_dir
     pair = files.supervisor_folders() if len(spec.deployment.hosts) > 1 else []
-    closed = files.module_folders() if closed_engine.is_closed(spec) else []
-    return [config, f"{config}/mounts", PROGRAM_DIR, *pair, *closed, f"{spec.site.cache_dir}/{spec.deployment.name}"]
+    programs = [*files.module_folders(), *pair]
+    return [config, f"{config}/mounts", *programs, f"{spec.site.cache_dir}/{spec.deployment.name}"]
 
 
 def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:

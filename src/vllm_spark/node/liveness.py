@@ -11,27 +11,24 @@ hour it stays down, and the journal says so. A start that has served for five mi
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-# deploy places the modules of a closed engine there.
+# deploy places the modules of this program there. Python adds nothing to the folder.
 sys.dont_write_bytecode = True
-sys.path.append("/usr/local/lib/vllm-spark/modules")
+sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
+
+from vllm_spark.node import engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node.engine_api import Document, Server  # noqa: E402
 
 CONFIG_DIR = Path("/etc/vllm-spark")
 RUN_DIR = Path("/run/vllm-spark")
 
-# For one token, with a queue before it.
-TIMEOUT_S = 20
-MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
-# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
-DEFINITE = (400, 401, 403, 404, 422)
 # One miss may be a short disturbance.
 MISSES = 2
 # Between two readings of the counters after a miss. A working engine moves them with every step.
@@ -45,19 +42,6 @@ PROGRESS = re.compile(
     re.MULTILINE,
 )
 PROPERTIES = "ActiveState,InvocationID,ActiveEnterTimestampMonotonic"
-
-Document = dict[str, Any]
-
-
-class Server(TypedDict, total=False):
-    """liveness.json of a deployment: where its API is, and the deadline of a start in seconds. A closed engine has a
-    `socket`, an open one `address` and `port`."""
-
-    address: str
-    port: int
-    socket: str
-    model: str
-    deadline_s: float
 
 
 class TokenProbe(TypedDict):
@@ -120,11 +104,11 @@ def main() -> int:
     unit = f"vllm@{name}.service"
     server: Server = json.loads((CONFIG_DIR / name / "liveness.json").read_text(encoding="utf-8"))
     state = unit_state(unit)
-    pair = read(RUN_DIR / name / "state.json")
+    pair = engine_api.read(RUN_DIR / name / "state.json")
     if state.get("ActiveState") != "active" or pair.get("state") in {"waiting", "refused", "ended"}:
         return 0
     file = RUN_DIR / name / "liveness.json"
-    stored = read(file)
+    stored = engine_api.read(file)
     past: Memory = {}
     if stored.get("invocation") == state["InvocationID"]:
         past = {"ready": stored.get("ready", False), "misses": stored.get("misses", 0)}
@@ -167,12 +151,8 @@ def running_s(state: dict[str, str], pair: Document) -> float:
 
 def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     """Request one token, and the counters if it does not come. `running` is in seconds."""
-    # A closed engine checks no key.
-    key = "" if "socket" in server else api_key(CONFIG_DIR / name / "env")
-    body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
-    status, text = send(server, "POST", "/v1/completions", body, key)
-    answered = status == http.client.OK and '"choices"' in text
-    refused = status in DEFINITE
+    status, text = engine_api.request_token(server, CONFIG_DIR / name / "env")
+    answered, refused = engine_api.is_token(status, text), status in engine_api.DEFINITE
     before = "" if answered or refused else progress(server)
     if before:
         time.sleep(MOVE_S)
@@ -184,54 +164,13 @@ def probe_token(name: str, server: Server, running: float) -> TokenProbe:
         "moves": bool(after) and after != before,
         "running_s": running,
         "deadline_s": server["deadline_s"],
-        "detail": text[:200] if status is None else f"status {status}",
+        "detail": f"status {status}" if status else text[:200],
     }
 
 
 def progress(server: Server) -> str:
     """Return the counters that move while the engine works, as it prints them; empty if it does not answer."""
-    status, text = send(server, "GET", "/metrics", None, "")
-    return "\n".join(PROGRESS.findall(text)) if status == http.client.OK else ""
-
-
-def send(server: Server, method: str, path: str, body: str | None, key: str) -> tuple[int | None, str]:
-    """Return (status, text) of a request, or (None, the error)."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    connection = connect(server)
-    try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        return response.status, response.read(MAX_REPLY_BYTES).decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        return None, str(error) or type(error).__name__
-    finally:
-        connection.close()
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    """Return the connection to an engine, which its first request opens."""
-    if "socket" not in server:
-        return http.client.HTTPConnection(server["address"], server["port"], timeout=TIMEOUT_S)
-    from vllm_spark.node.unix_http import UnixConnection  # noqa: PLC0415  only a closed engine has this module
-
-    return UnixConnection(server["socket"], TIMEOUT_S)
-
-
-def api_key(path: Path) -> str:
-    """Return VLLM_API_KEY of an env file; empty if the file or the variable does not exist."""
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        if line.startswith("VLLM_API_KEY="):
-            return line.partition("=")[2]
-    return ""
-
-
-def read(path: Path) -> Document:
-    """Return the object in a JSON file; an absent or broken file is empty."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return "\n".join(PROGRESS.findall(engine_api.metrics(server)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -27,11 +26,14 @@ import syslog
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-# deploy places the modules of a closed engine there.
+# deploy places the modules of this program there. Python adds nothing to the folder.
 sys.dont_write_bytecode = True
-sys.path.append("/usr/local/lib/vllm-spark/modules")
+sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
+
+from vllm_spark.node import engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 
 CONFIG_DIR = Path("/etc/vllm-spark")
 RUN_DIR = Path("/run/vllm-spark")
@@ -42,16 +44,12 @@ DRAIN_S = 30.0
 # Unified memory comes back a while after its process has ended.
 MEMORY_S = 60.0
 POLL_INTERVAL_S = 0.5
-ASK_S = 20.0
-MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
 LOG_INTERVAL_S = 15.0
 # Timeout of a rank for the start of its peer.
 PEER_S = 600.0
 # Timeout of a start without a deadline, as of an older toolkit.
 READY_S = 900.0
-# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
-DEFINITE = (400, 401, 403, 404, 422)
-# The part of such an answer that is shown, in characters.
+# The part of a refusing answer that is shown, in characters.
 SHOWN = 200
 # An engine that has ended twice will not start by itself.
 ENDS = 2
@@ -59,20 +57,9 @@ ENDS = 2
 BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 RUNS = ("active", "activating", "deactivating", "reloading")
 
-Document = dict[str, Any]
-
 
 def unit(name: str) -> str:
     return f"vllm@{name}.service"
-
-
-def read(path: Path) -> Document:
-    """Return the object in a JSON file; empty if the file is missing or damaged."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def say(text: str) -> None:
@@ -115,6 +102,11 @@ def occupants(units: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
     return running + [n for n in others if n not in running and units[n].get("UnitFileState") == "enabled"]
 
 
+def api_of(name: str) -> Server:
+    """Return where the API of a deployment is; empty for a rank without one."""
+    return cast(Server, read(CONFIG_DIR / name / "liveness.json"))
+
+
 def requests_in(metrics: str) -> int:
     """Return the number of running and queued requests in the /metrics of an engine."""
     return int(sum(float(value) for value in BUSY.findall(metrics)))
@@ -123,10 +115,9 @@ def requests_in(metrics: str) -> int:
 def drain(name: str, within_s: float) -> Document:
     """Wait until it has no request left. Returns drain_s, and the number `left` at the deadline. A rank without an API,
     or one that does not answer, has nothing to wait for."""
-    started_at, api, left = time.monotonic(), read(CONFIG_DIR / name / "liveness.json"), 0
+    started_at, api, left = time.monotonic(), api_of(name), 0
     while api:
-        status, text = ask(api, "GET", "/metrics")
-        left = requests_in(text) if status == http.client.OK else 0
+        left = requests_in(engine_api.metrics(api))
         if not left or time.monotonic() - started_at >= within_s:
             break
         time.sleep(POLL_INTERVAL_S)
@@ -204,7 +195,7 @@ def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
 
 def ready(name: str) -> str:
     """Wait until it returns a token, or, on a rank without an API, until its pair serves. Returns an error or ""."""
-    api = read(CONFIG_DIR / name / "liveness.json")
+    api = api_of(name)
     deadline_s = api.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
     started_at = since = logged_at = time.monotonic()
     while True:
@@ -214,10 +205,10 @@ def ready(name: str) -> str:
         if not api and pair.get("state") == "serving":
             return ""
         if api:
-            status, text = token(name, api)
-            if status == http.client.OK and '"choices"' in text:
+            status, text = engine_api.request_token(api, CONFIG_DIR / name / "env")
+            if engine_api.is_token(status, text):
                 return ""
-            if status in DEFINITE:
+            if status in engine_api.DEFINITE:
                 return f"its API answers status {status}: {' '.join(text.split())[:SHOWN]}"
         now = time.monotonic()
         apart = pair.get("state") in {"waiting", "refused"}
@@ -230,42 +221,6 @@ def ready(name: str) -> str:
             say(f"{name} is {why}, {now - started_at:.0f} s" + (f"; run vllm-switch {name} there too" if apart else ""))
             logged_at = now
         time.sleep(POLL_INTERVAL_S)
-
-
-def token(name: str, api: Mapping[str, Any]) -> tuple[int, str]:
-    """Request one token of this model. Returns (status, text); status 0 if nothing answers."""
-    request = {"model": api["model"], "prompt": "1", "max_tokens": 1, "temperature": 0}
-    # A closed engine checks no key.
-    return ask(api, "POST", "/v1/completions", json.dumps(request), "" if "socket" in api else api_key(name))
-
-
-def ask(api: Mapping[str, Any], method: str, path: str, body: str = "", key: str = "") -> tuple[int, str]:
-    """Return (status, text); status 0 if nothing answers."""
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    connection = connect(api)
-    try:
-        connection.request(method, path, body or None, headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read(MAX_REPLY_BYTES).decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        return 0, str(error)
-    finally:
-        connection.close()
-
-
-def connect(api: Mapping[str, Any]) -> http.client.HTTPConnection:
-    """Return the connection to an engine, which its first request opens."""
-    if "socket" not in api:
-        return http.client.HTTPConnection(api["address"], api["port"], timeout=ASK_S)
-    from vllm_spark.node.unix_http import UnixConnection  # noqa: PLC0415  only a closed engine has this module
-
-    return UnixConnection(api["socket"], ASK_S)
-
-
-def api_key(name: str) -> str:
-    path = CONFIG_DIR / name / "env"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return next((line.partition("=")[2] for line in lines if line.startswith("VLLM_API_KEY=")), "")
 
 
 def listing(units: Mapping[str, Mapping[str, str]]) -> str:

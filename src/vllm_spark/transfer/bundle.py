@@ -8,7 +8,7 @@
 
 The machine that runs Ansible writes it and needs no connection to a Spark for that.
 
-    python -m vllm_spark.transfer.bundle    own_process: writes it for the action plugin vllm_pull_bundle
+    python -m vllm_spark.transfer.bundle    own_process: writes or checks it for the action plugin vllm_pull_bundle
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vllm_spark.core import own_process, paths, version
+from vllm_spark.core.own_process import Log
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
 from vllm_spark.node.pull.files import LinkError
-from vllm_spark.node.pull.job import JobError, JobProgress, reason_of, repeated
+from vllm_spark.node.pull.job import JobProgress, repeated
 from vllm_spark.node.pull.model_files import ManifestError, ModelRef
 from vllm_spark.node.pull.oci import BlobError
 from vllm_spark.pinning import registry
 from vllm_spark.recipe import image_name
 from vllm_spark.transfer import bundle_check, jobs
-from vllm_spark.transfer.bundle_check import Trust
-from vllm_spark.transfer.bundle_files import CONTENTS, FileList, Log
+from vllm_spark.transfer.bundle_check import CONTENTS, FileList, Trust
 from vllm_spark.transfer.site import PulledModel, models
 
 # The id is shared with the support bundle; the runbook is that of the part that was not written.
@@ -168,8 +169,8 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     try:
         with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
             hub_fetch.ensure_model(model.source(hub), model.repository, progress)
-    except (JobError, ManifestError, LinkError) as error:
-        raise RefusedError([jobs.refusal(reason_of(error), f"{model}: {error}")]) from error
+    except JobEndedError as error:
+        raise RefusedError([jobs.refusal(error.reason, f"{model}: {error}")]) from error
     log(f"{model} is in the bundle")
 
 
@@ -229,12 +230,25 @@ def read_contents(folder: Path) -> Contents:
     return contents
 
 
-def work(args: Mapping[str, Any], log: Log) -> None:
-    """Write the bundle. `args`: folder, specs (as JSON), registries (host -> URL), environment (of huggingface_hub),
-    signers, key and unsigned (bundle_check.Trust). Raises RefusedError."""
+def work(args: Mapping[str, Any], log: Log) -> dict[str, bool]:
+    """Write the bundle, or check it if it is finished. Return whether it was `changed` and `written`. `args`: folder,
+    specs (as JSON), registries (host -> URL), environment (of huggingface_hub), signers, key and unsigned
+    (bundle_check.Trust), check_mode. Raises RefusedError."""
+    folder = Path(args["folder"]).expanduser().resolve()
     request = BundleRequest.of([Spec.from_json(spec) for spec in args["specs"]])
-    sources = RemoteSources(args["registries"], args["environment"])
-    write(Path(args["folder"]), request, sources, Trust(Path(args["signers"]), args["key"], args["unsigned"]), log)
+    trust = Trust(Path(args["signers"]).expanduser().resolve(), args["key"], args["unsigned"])
+    if is_finished(folder):
+        if found := refusals(folder, request, trust, log):
+            raise RefusedError(found)
+        return {"changed": False, "written": False}
+    if args["check_mode"]:
+        trust.signing_key(log)
+        names = [*(image.name for image in request.images), *map(str, request.models)]
+        log(f"{folder} would get {', '.join(names)}")
+    else:
+        write(folder, request, RemoteSources(args["registries"], args["environment"]), trust, log)
+        log(f"{folder} is finished. At a site without internet, the same command loads from it.")
+    return {"changed": True, "written": True}
 
 
 if __name__ == "__main__":

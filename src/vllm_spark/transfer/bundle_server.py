@@ -12,10 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event
 from typing import TypedDict
 
 from vllm_spark.core import paths
@@ -28,7 +27,6 @@ from vllm_spark.transfer import bundle
 # A server without a request for this long was left behind by a run that was killed. Docker may unpack an image for as
 # long.
 IDLE_TIMEOUT_S = 3600.0
-POLL_INTERVAL_S = 1.0
 
 
 class Opened(TypedDict):
@@ -78,14 +76,11 @@ def stop(process: int) -> None:
 def main() -> int:
     """Serve until stopped, or until no proven request came for the idle timeout."""
     folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
-    models = bundled_models(folder)
     server = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
-    server.add(models)
-    Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-    manifests = {path: manifest.sha256 for path, (_, manifest) in models.items()}
-    print(json.dumps(Opened(port=server.server_port, manifests=manifests)), flush=True)
-    while time.monotonic() - server.last_request_at < IDLE_TIMEOUT_S:
-        time.sleep(POLL_INTERVAL_S)
+    server.add(bundled_models(folder))
+    with server.running():
+        print(json.dumps(Opened(port=server.server_port, manifests=server.sums())), flush=True)
+        server.wait(Event(), IDLE_TIMEOUT_S)
     return 0
 
 

@@ -15,11 +15,16 @@ from collections.abc import Iterator
 from paramiko import Transport
 from paramiko.ssh_exception import IncompatiblePeer
 
-from vllm_spark.cli.contact import messages, ssh, ssh_config
+from vllm_spark.cli.contact import ssh, ssh_config
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_keys, read_public_key
 from vllm_spark.cli.contact.ssh import Target
 from vllm_spark.cli.contact.ssh_config import Destination
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+
+FINGERPRINT_COUNT = register("contact-fingerprints", runbook="contact-host-key")
+WRONG_FINGERPRINT = register("contact-fingerprint", runbook="contact-host-key")
+UNCONFIRMED = register("contact-unconfirmed", runbook="contact-host-key")
+KEY_REJECTED = register("contact-not-let-in", runbook="contact-key")
 
 # A key in a comment does not count as installed. A last line without its end is completed first.
 INSTALL = """set -eu
@@ -50,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
     A refusal of one host does not stop the others. Raises RefusedError with the refusals of all hosts.
     """
     if args.fingerprint and len(args.fingerprint) != len(args.hosts):
-        raise messages.FINGERPRINT_COUNT.error(hosts=len(args.hosts), fingerprints=len(args.fingerprint))
+        raise FINGERPRINT_COUNT.error(
+            what=f"{len(args.fingerprint)} --fingerprint for {len(args.hosts)} hosts",
+            expected="one for each host, in their order, or none",
+            fix="pass one --fingerprint per host, or none and compare at the prompt.",
+        )
     key_file, known_hosts = args.key.expanduser(), args.known_hosts.expanduser()
     key = read_public_key(key_file)
     refusals: list[Refusal] = []
@@ -95,7 +104,11 @@ def contact(target: Target, key: Key) -> Iterator[str]:
     # Only a new connection proves what the next ssh will meet.
     with ssh.connected_to(target, host_key) as transport:
         if not ssh.accepts_key(transport, target, signer):
-            raise messages.KEY_REJECTED.error(host=target.host, user=target.user, fingerprint=key.fingerprint)
+            raise KEY_REJECTED.error(
+                what=f"{target.host} has {key.fingerprint} in authorized_keys of {target.user} and rejects it",
+                expected="a login by the key",
+                fix="on the Spark: chmod go-w ~, then sudo journalctl -u ssh -n 20, which shows the reason.",
+            )
         yield f"{target.host} accepts the key for {target.user}, without a password"
         yield _sudo(transport, target)
 
@@ -127,16 +140,21 @@ def _host_key_by_fingerprint(target: Target) -> Key:
         if presented.fingerprint == target.fingerprint:
             return presented
         others.append(str(presented))
-    raise messages.WRONG_FINGERPRINT.error(
-        name=target.name,
-        presented=", ".join(others) or "no host key of a known type",
-        fingerprint=target.fingerprint,
+    raise WRONG_FINGERPRINT.error(
+        what=f"{target.name} presents {', '.join(others) or 'no host key of a known type'}",
+        expected=target.fingerprint,
+        fix="at the screen of the Spark: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub. If it prints neither of "
+        "them, do not continue over this network.",
     )
 
 
 def _confirm(target: Target, presented: Key) -> None:
     """Ask a person to compare the fingerprint. Raises RefusedError without a terminal or without a yes."""
-    refused = messages.UNCONFIRMED.error(name=target.name, type=presented.type, fingerprint=presented.fingerprint)
+    refused = UNCONFIRMED.error(
+        what=f"the host key of {target.name} is not confirmed: {presented}",
+        expected="the answer yes after a comparison, or --fingerprint",
+        fix=f"compare it at the screen of the Spark, then --fingerprint {presented.fingerprint}.",
+    )
     if not sys.stdin.isatty():
         raise refused
     kind = presented.type.removeprefix("ssh-").partition("-")[0]

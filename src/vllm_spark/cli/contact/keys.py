@@ -13,7 +13,10 @@ from pathlib import Path
 from paramiko import HostKeys, SSHException
 from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
-from vllm_spark.cli.contact import messages
+from vllm_spark.core.refusal import RefusedError, register
+
+PRIVATE_KEY = register("contact-private-key", runbook="contact-key")
+NO_KEY = register("contact-no-key", runbook="contact-key")
 
 # Key types of known_hosts in order of preference, and the signature algorithms of each.
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
@@ -68,13 +71,25 @@ def read_public_key(file: Path) -> Key:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise messages.NO_KEY.error(detail=f"{file}: {error.strerror}") from error
+        raise _no_key(f"{file}: {error.strerror}") from error
     if "PRIVATE KEY-----" in text:
-        raise messages.PRIVATE_KEY.error(file=file)
+        raise PRIVATE_KEY.error(
+            what=f"{file} is a private key",
+            expected="a public key, the only one that ever leaves this machine",
+            fix=f"--key {file}.pub; nothing was sent.",
+        )
     key = Key.parse(text)
     if key is None or len(text.strip().splitlines()) != 1:
-        raise messages.NO_KEY.error(detail=f"{file} is not a public key of OpenSSH")
+        raise _no_key(f"{file} is not a public key of OpenSSH")
     return key
+
+
+def _no_key(what: str) -> RefusedError:
+    return NO_KEY.error(
+        what=what,
+        expected="the public key of this machine",
+        fix="--key FILE.pub; or create one: ssh-keygen -t ed25519.",
+    )
 
 
 def known_keys(file: Path, name: str) -> dict[str, str]:

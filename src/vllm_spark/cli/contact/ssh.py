@@ -15,10 +15,18 @@ from pathlib import Path
 from paramiko import Agent, AuthenticationException, BadAuthenticationType, PKey, SSHException, Transport
 from paramiko.ssh_exception import IncompatiblePeer
 
-from vllm_spark.cli.contact import messages
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError, register
 
+NO_SIGNER = register("contact-no-signer", runbook="contact-key")
+NOT_INSTALLED = register("contact-install", runbook="contact-key")
+UNREACHABLE = register("contact-unreachable", runbook="contact-unreachable")
+HOST_KEY_CHANGED = register("contact-host-key-changed", runbook="contact-host-key")
+NO_PASSWORD = register("contact-no-password", runbook="contact-password")
+WRONG_PASSWORD = register("contact-password", runbook="contact-password")
+NO_PASSWORD_LOGIN = register("contact-no-password-login", runbook="contact-password")
+
+PASSWORD_VARIABLE = "VLLM_SPARK_PASSWORD"  # noqa: S105  the variable's name
 SSH_PORT = 22
 TIMEOUT_S = 15
 
@@ -101,7 +109,11 @@ def load_signer(target: Target, key: Key) -> PKey:
         if private_key.get_base64() == key.blob:
             return private_key
         detail = "belongs to another public key"
-    raise messages.NO_SIGNER.error(key_file=target.key_file, private_file=file, detail=detail)
+    raise NO_SIGNER.error(
+        what=f"this machine cannot sign for {target.key_file}: the key is not in the agent, and {file} {detail}",
+        expected="the private key in this machine's ssh-agent, or without a passphrase beside the public key",
+        fix=f"ssh-add {file}.",
+    )
 
 
 def accepts_key(transport: Transport, target: Target, signer: PKey) -> bool:
@@ -120,17 +132,26 @@ def log_in(transport: Transport, target: Target) -> None:
     except BadAuthenticationType as error:
         raise _no_password_login(target, error.allowed_types) from error
     except AuthenticationException as error:
-        raise messages.WRONG_PASSWORD.error(host=target.host, user=target.user) from error
+        raise WRONG_PASSWORD.error(
+            what=f"{target.host} does not accept this password for {target.user}",
+            expected="the password of this user at the screen of the Spark",
+            fix=f"try again; the user of a Spark is the one created at its first start, which --user {target.user} may "
+            "not be.",
+        ) from error
     if remaining:
         raise _no_password_login(target, remaining)
 
 
 def _password(target: Target) -> str:
-    password = os.environ.get(messages.PASSWORD_VARIABLE)
+    password = os.environ.get(PASSWORD_VARIABLE)
     if password:
         return password
     if not sys.stdin.isatty():
-        raise messages.NO_PASSWORD.error(host=target.host, user=target.user)
+        raise NO_PASSWORD.error(
+            what=f"no password for {target.user} on {target.host}, and no terminal to ask for it",
+            expected=f"a password in {PASSWORD_VARIABLE}",
+            fix=f"run the command in a terminal, or set {PASSWORD_VARIABLE} in this shell's environment.",
+        )
     return getpass.getpass(f"Password of {target.user} on {target.host}: ")
 
 
@@ -148,28 +169,37 @@ def run_script(transport: Transport, target: Target, script: str) -> str:
     stderr: str = channel.makefile_stderr("rb").read().decode()
     status = channel.recv_exit_status()
     if status:
-        detail = stderr.strip() or "no output"
-        raise messages.NOT_INSTALLED.error(host=target.host, user=target.user, status=status, detail=detail)
+        raise NOT_INSTALLED.error(
+            what=f"{target.host} did not install the key: exit status {status}, {stderr.strip() or 'no output'}",
+            expected=f"a home folder that {target.user} may write",
+            fix=f"on the Spark, check that ~{target.user}/.ssh belongs to {target.user} and that its disk is not full.",
+        )
     return stdout
 
 
 def unreachable(target: Target, detail: str) -> RefusedError:
     """Return the refusal of a host that has no SSH server."""
-    return messages.UNREACHABLE.error(host=target.host, port=target.port, detail=detail)
+    return UNREACHABLE.error(
+        what=f"{target.host} port {target.port}: {detail}",
+        expected="an SSH server",
+        fix=f"ping {target.host}; on the Spark: sudo systemctl enable --now ssh.",
+    )
 
 
 def host_key_changed(target: Target, presented: Key, known: Mapping[str, str]) -> RefusedError:
     """Return the refusal of a host key that is not the known one. `known` is type -> blob."""
-    return messages.HOST_KEY_CHANGED.error(
-        name=target.name,
-        presented=presented,
-        known_hosts=target.known_hosts,
-        known=", ".join(str(Key(type_, blob)) for type_, blob in known.items()),
-        quoted_name=shlex.quote(target.name),
+    keys = ", ".join(str(Key(type_, blob)) for type_, blob in known.items())
+    return HOST_KEY_CHANGED.error(
+        what=f"{target.name} presents {presented}, and {target.known_hosts} has {keys}",
+        expected="the known host key; a third party may intercept the connection",
+        fix=f"if the Spark was reinstalled, ssh-keygen -R {shlex.quote(target.name)} -f {target.known_hosts}, and "
+        "compare the new key at its screen.",
     )
 
 
 def _no_password_login(target: Target, methods: Sequence[str]) -> RefusedError:
-    return messages.NO_PASSWORD_LOGIN.error(
-        host=target.host, user=target.user, methods=", ".join(methods) or "no method"
+    return NO_PASSWORD_LOGIN.error(
+        what=f"{target.host} accepts {', '.join(methods) or 'no method'} for {target.user} and not a password alone",
+        expected="password login, for this first contact",
+        fix="at the screen of the Spark, add the public key to ~/.ssh/authorized_keys.",
     )

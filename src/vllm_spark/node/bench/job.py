@@ -2,36 +2,33 @@
 
     python3 -m vllm_spark.node.bench.job JOB
 
-RUN_DIR/JOB.request    0600, read once
-RUN_DIR/JOB.progress   a ProgressJson, rewritten at most once a second
-RUN_DIR/JOB.result     {"ok": true, "failed": 0}, or {"ok": false, "reason": id, "detail": "…"}
+host_job.py describes its files. The progress is a ProgressJson, rewritten at most once a second. The result has the
+number of cells that `failed`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypedDict
 
+from vllm_spark.node import engine_api, host_job
 from vllm_spark.node.bench import corpus, evidence_file
 from vllm_spark.node.bench.cell_run import Messages, Rules
 from vllm_spark.node.bench.records import Cell, CellRecord, RunRecord, Sample
 from vllm_spark.node.bench.runner import Progress, Runner
-from vllm_spark.node.bench.server import Server, ServerError
+from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.telemetry import Sampler
 
-RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
 WRITE_INTERVAL_S = 1.0
 # More cells than end between two reads of the progress.
 RECENT = 20
-KEY = "VLLM_API_KEY"
 SEED = 15
 # The prompts of a warm-up are others than those of the measured runs.
 WARM_UP_INDEX = 1_000_000
@@ -111,27 +108,16 @@ def with_gpu(run: RunRecord, host: str, gpu: str) -> RunRecord:
 
 
 def run(job: str) -> int:
-    """Run a job and write its result. Returns the exit status."""
-    request_file = RUN_DIR / f"{job}.request"
-    request: JobRequest = json.loads(request_file.read_text(encoding="utf-8"))
-    request_file.unlink()
-    writer = _ProgressWriter(RUN_DIR / f"{job}.progress")
-    result: dict[str, Any]
-    try:
-        result = {"ok": True, "failed": measure(request, writer.write).failed}
-    except ServerError as error:
-        result = {"ok": False, "reason": "server", "detail": str(error)}
-    except OSError as error:
-        result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
-    write(RUN_DIR / f"{job}.result", result)
-    return int(not result["ok"])
+    """Run a job. Returns the exit status."""
+    writer = _ProgressWriter(job)
+    return host_job.run(job, lambda request: {"failed": measure(request, writer.write).failed})
 
 
 class _ProgressWriter:
     """Writes the progress, at most once per interval, and always when a cell has ended."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, job: str) -> None:
+        self._job = job
         self._written_at = 0.0
         self._done = -1
         self._ended: list[CellRecord] = []
@@ -144,7 +130,7 @@ class _ProgressWriter:
         if progress.done == self._done and now - self._written_at < WRITE_INTERVAL_S:
             return
         self._written_at, self._done = now, progress.done
-        write(self._path, dict(progress_json(progress, self._ended)))
+        host_job.write(self._job, "progress", {**progress_json(progress, self._ended)}, durable=False)
 
 
 def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
@@ -163,23 +149,8 @@ def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
 
 def endpoint(url: str, env_path: str) -> Endpoint:
     """Return the server with the key of its env file. A closed engine checks no key."""
-    return Endpoint(url) if Endpoint(url).socket else Endpoint(url, api_key(env_path))
-
-
-def api_key(env_path: str) -> str:
-    """Return the API key of an env file; empty without one."""
-    if not env_path or not os.path.exists(env_path):
-        return ""
-    lines = Path(env_path).read_text(encoding="utf-8").splitlines()
-    pairs = [line.partition("=") for line in lines if not line.startswith("#")]
-    return next((value for name, _, value in pairs if name == KEY), "")
-
-
-def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace a file, so that a reader never sees a part of it."""
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(json.dumps(document), encoding="utf-8")
-    part.replace(path)
+    has_key = env_path and not Endpoint(url).socket
+    return Endpoint(url, engine_api.api_key(Path(env_path))) if has_key else Endpoint(url)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

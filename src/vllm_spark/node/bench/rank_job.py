@@ -2,7 +2,7 @@
 
     python3 -m vllm_spark.node.bench.rank_job JOB
 
-The request and the result are files as those of vllm_spark.node.bench.job. Nothing on the head ends this process if the
+host_job.py describes the files of the job. Nothing on the head ends this process if the
 controller is lost, so it ends by itself: after a time limit, or when the GPU has been idle for so long that the head
 cannot be measuring any more.
 """
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict
 
+from vllm_spark.node import host_job
 from vllm_spark.node.bench.gpu_reader import GpuReader
 from vllm_spark.node.bench.host_memory import HostMemory
-from vllm_spark.node.bench.job import RUN_DIR, write
 from vllm_spark.node.bench.records import Sample
 from vllm_spark.node.bench.telemetry import INTERVAL_S
 
@@ -96,22 +96,8 @@ def _append(file: TextIO, record: Mapping[str, Any]) -> None:
     file.flush()
 
 
-def run(job: str, stop: threading.Event) -> int:
-    """Run a job and write its result. Returns the exit status."""
-    request_file = RUN_DIR / f"{job}.request"
-    request: RankRequest = json.loads(request_file.read_text(encoding="utf-8"))
-    request_file.unlink()
-    result: dict[str, Any]
-    try:
-        result = {"ok": True, "detail": measure(request, stop)}
-    except OSError as error:
-        result = {"ok": False, "reason": "os", "detail": f"{type(error).__name__}: {error}"}
-    write(RUN_DIR / f"{job}.result", result)
-    return int(not result["ok"])
-
-
 if __name__ == "__main__":
     os.umask(0o022)
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    sys.exit(run(sys.argv[1], told))
+    sys.exit(host_job.run(sys.argv[1], lambda request: {"detail": measure(request, told)}))

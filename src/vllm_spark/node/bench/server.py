@@ -19,6 +19,7 @@ from vllm_spark.node.bench import corpus, counters, stream, trace
 from vllm_spark.node.bench.observation import FINISHED, active
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
+from vllm_spark.node.host_job import JobEndedError
 
 TIMEOUT_S = 30.0
 # A reply without an end must not fill the memory. The largest one, /metrics of a busy engine, has about 200 kB.
@@ -30,8 +31,10 @@ SETTLE_INTERVAL_S = 0.05
 CHAT = "/v1/chat/completions"
 
 
-class ServerError(Exception):
+class ServerError(JobEndedError):
     """A server that cannot be measured. The text names the request and the reply."""
+
+    reason = "server"
 
 
 @dataclass(slots=True)

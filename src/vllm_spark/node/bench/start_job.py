@@ -2,7 +2,7 @@
 
     python3 -m vllm_spark.node.bench.start_job JOB
 
-The files of the job are those of vllm_spark.node.bench.job. The result has the log lines with their times; the
+host_job.py describes the files of the job. The result has the log lines with their times; the
 controller knows which line begins a phase.
 """
 
@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from vllm_spark.node import host_job
 from vllm_spark.node.bench.host_memory import HostMemory
-from vllm_spark.node.bench.job import RUN_DIR, endpoint, write
+from vllm_spark.node.bench.job import endpoint
 from vllm_spark.node.bench.records import Sample
 from vllm_spark.node.bench.server import request as send
 from vllm_spark.node.bench.stream import Endpoint
@@ -104,18 +105,5 @@ def _log(unit: str, since: float) -> list[tuple[float, str]]:
     return [(round(at, 3), text) for at, text in lines if isinstance(text, str) and at >= 0]
 
 
-def run(job: str) -> int:
-    """Run a job and write its result. Returns the exit status."""
-    request_file = RUN_DIR / f"{job}.request"
-    request: StartRequest = json.loads(request_file.read_text(encoding="utf-8"))
-    request_file.unlink()
-    try:
-        result: dict[str, Any] = dict(measure(request))
-    except (OSError, subprocess.CalledProcessError) as error:
-        result = {"ok": False, "detail": f"{type(error).__name__}: {error}"}
-    write(RUN_DIR / f"{job}.result", result)
-    return int(not result["ok"])
-
-
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1]))
+    sys.exit(host_job.run(sys.argv[1], measure))

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 
-from vllm_spark.node.pull.files import rename_durably, sha256_of, write_json
+from vllm_spark.node.pull.files import rename_durably, write_json
 from vllm_spark.node.pull.oci import (
     INDEX_TYPE,
     MANIFEST_TYPES,
@@ -141,7 +141,8 @@ class BlobCache:
         if not self.keep:
             part.unlink(missing_ok=True)
         sha256, last = hashlib.sha256(), b""
-        for block in self._part_and_rest(upstream, digest, part, size):
+        blocks = self._continued(part, upstream, digest, size) if self.keep else self._rest(upstream, digest, 0, size)
+        for block in blocks:
             sha256.update(block)
             if last:
                 yield last
@@ -153,18 +154,13 @@ class BlobCache:
             rename_durably(part, self.blob(digest))
         yield last
 
-    def _part_and_rest(self, upstream: Upstream, digest: str, part: Path, size: int) -> Iterator[bytes]:
+    def _continued(self, part: Path, upstream: Upstream, digest: str, size: int) -> Iterator[bytes]:
         """Yield the part that an earlier run has left, then the rest, which is appended to the part."""
-        if part.exists():
-            yield from _blocks(part)
-            if f"sha256:{sha256_of(part)}" == digest:
-                return
-        at = part.stat().st_size if part.exists() else 0
-        if not self.keep:
-            yield from self._rest(upstream, digest, at, size)
-            return
-        with part.open("ab") as file:
-            for block in self._rest(upstream, digest, at, size):
+        with part.open("a+b") as file:
+            file.seek(0)
+            while block := file.read(BLOCK_BYTES):
+                yield block
+            for block in self._rest(upstream, digest, file.tell(), size):
                 file.write(block)
                 yield block
 
@@ -174,9 +170,11 @@ class BlobCache:
         while not size or at < size:
             try:
                 with upstream.open("blobs", digest, at=at) as response:
-                    if at and response.status != HTTPStatus.PARTIAL_CONTENT:
+                    is_rest = response.status == HTTPStatus.PARTIAL_CONTENT
+                    expected = (at if is_rest else 0) + int(response.headers.get("Content-Length") or 0)
+                    if not is_rest:
+                        # This server knows no ranges.
                         _skip(response, at)
-                    expected = at + int(response.headers.get("Content-Length") or 0)
                     while block := response.read(BLOCK_BYTES):
                         at += len(block)
                         self.fetched += len(block)
@@ -184,13 +182,15 @@ class BlobCache:
                 if at >= (size or expected):
                     return
                 raise BlobError(f"{digest} of {upstream.repository} ended after {at} bytes")
+            except RefusedByRegistryError as error:
+                if at and error.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    return  # no byte is left, and the caller compares the digest
+                raise
             except (OSError, http.client.HTTPException, BlobError) as error:
                 lost += 1
                 if lost > MAX_RESUMES:
                     what = f"{digest} of {upstream.repository}"
                     raise BlobError(f"{what}: {lost} connections were lost: {error}") from error
-                if isinstance(error, RefusedByRegistryError):
-                    raise
 
     def write_index(self, images: dict[str, bytes]) -> None:
         """Write index.json of the layout, so that other tools can read it. `images`: full name -> manifest."""
@@ -217,28 +217,19 @@ def _blocks(file: Path) -> Iterator[bytes]:
             yield block
 
 
-def blobs_of(cache: BlobCache, digest: str, platform: str) -> list[Descriptor]:
-    """Return config and layers of an image for a platform. One that a loss of power has cut is removed from the cache.
-
-    Raises BlobError, ValueError or KeyError.
-    """
+def image_blobs(cache: BlobCache, digest: str, platforms: tuple[str, ...]) -> Iterator[Descriptor]:
+    """Yield config and layers of an image for these platforms. Raises BlobError, ValueError or KeyError."""
     images, blobs = members(cache.manifest(digest))
     for image in images:
-        if matches_platform(image, (platform,)):
-            _, blobs = members(cache.manifest(image["digest"]))
-    for blob in blobs:
-        cache.is_stored(blob["digest"], int(blob["size"]))
-    return blobs
+        if matches_platform(image, platforms):
+            yield from image_blobs(cache, image["digest"], platforms)
+    yield from blobs
 
 
 def mirror_image(cache: BlobCache, digest: str, platforms: tuple[str, ...]) -> Iterator[tuple[str, int]]:
     """Fetch an image for these platforms. Yields (digest, size) of each blob before it is fetched. Raises BlobError."""
     cache.create()
-    images, blobs = members(cache.manifest(digest))
-    for image in images:
-        if matches_platform(image, platforms):
-            yield from mirror_image(cache, image["digest"], platforms)
-    for blob in blobs:
+    for blob in image_blobs(cache, digest, platforms):
         yield blob["digest"], int(blob["size"])
         cache.ensure_blob(blob["digest"], int(blob["size"]))
 
@@ -247,15 +238,12 @@ def missing_blobs(folder: Path, digest: str, platforms: tuple[str, ...]) -> Iter
     """Yield a description of every blob of an image that is missing or has another size. No blob is read."""
     cache = BlobCache(folder)
     try:
-        images, blobs = members(cache.manifest(digest))
+        blobs = list(image_blobs(cache, digest, platforms))
     except (BlobError, ValueError, KeyError) as error:
         yield f"image {digest}: {error}"
         return
-    matching = [image for image in images if matches_platform(image, platforms)]
-    if images and not matching:
+    if not blobs:
         yield f"image {digest} has no platform of {', '.join(platforms)}"
-    for image in matching:
-        yield from missing_blobs(folder, image["digest"], platforms)
     for blob in blobs:
         file = cache.blob(blob["digest"])
         if not file.is_file():

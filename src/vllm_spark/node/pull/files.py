@@ -12,17 +12,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.state_file import replace_file, sync
 
 READ_BLOCK_BYTES = 4 << 20
 
 
-class StoppedError(Exception):
+class StoppedError(JobEndedError):
     """Cancelled by the caller. Files not read completely are neither valid nor invalid."""
 
+    reason = "stopped"
 
-class LinkError(Exception):
+
+class LinkError(JobEndedError):
     """A link where a folder or a file is expected. Root follows no link in a folder that a user may write."""
+
+    reason = "link-in-hub"
 
 
 @contextmanager

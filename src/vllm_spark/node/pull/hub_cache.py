@@ -159,8 +159,9 @@ def link_existing_blob(model: Source, entry: Entry) -> None:
         model.link(entry)
 
 
-def check_models(request: HubRequest, progress: JobProgress, stop: Event) -> dict[str, dict[str, list[str]]]:
-    """Verify the files of every model that has a manifest. Bad files are deleted and returned by model folder."""
+def check_models(request: HubRequest, progress: JobProgress, stop: Event) -> dict[str, object]:
+    """Verify the files of every model that has a manifest. Bad files are deleted and returned by model folder, and
+    `looks` are the states of all models after that."""
     bad: dict[str, list[str]] = {}
     for ref in request["sources"]:
         model = source_of(request["hub"], ref)
@@ -171,7 +172,7 @@ def check_models(request: HubRequest, progress: JobProgress, stop: Event) -> dic
         verify = request.get("verify", False)
         if entries := remove_bad_files(model, manifest, verify=verify, on_read=progress.add, stop=stop):
             bad[model.folder] = [entry.path for entry in entries]
-    return {"bad": bad}
+    return {"bad": bad, "looks": model_states(request["hub"], request["sources"])}
 
 
 def main() -> int:

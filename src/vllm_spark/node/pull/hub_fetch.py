@@ -19,15 +19,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from vllm_spark.node.host_job import JobEndedError, reason_of
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress, reason_of, repeated
+from vllm_spark.node.pull.job import JobError, JobProgress, repeated
 from vllm_spark.node.pull.model_files import (
     BLOB_NAME,
     Entry,
     Manifest,
-    ManifestError,
     Source,
     check_path,
     is_taken,
@@ -172,7 +172,7 @@ def _with_reasons(progress: JobProgress, call: Callable[[], Result]) -> Result:
     while True:
         try:
             return call()
-        except (JobError, ManifestError):
+        except JobEndedError:
             raise
         except Exception as error:
             status, retry_after = _status(error)

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any, NotRequired, TypedDict
 
 from vllm_spark.node.pull import docker_engine
-from vllm_spark.node.pull.blob_cache import BlobCache, blobs_of, mirror_image
+from vllm_spark.node.pull.blob_cache import BlobCache, image_blobs, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
 from vllm_spark.node.pull.blob_upload import Uploads
 from vllm_spark.node.pull.docker_engine import EngineError
 from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.layer_progress import LayerProgress, layer_id
 from vllm_spark.node.pull.oci import BlobError
-from vllm_spark.node.pull.peer_server import serve
+from vllm_spark.node.pull.range_server import serve
 from vllm_spark.node.pull.upstream import Upstream, helper_note, registry_of
 from vllm_spark.node.state_file import replace_file
 
@@ -186,15 +186,12 @@ def _loopback(
         server = BlobServer(("127.0.0.1", name.port), {name.repository: cache}, tags=tags, uploads=uploads)
     except OSError as error:
         raise JobError("image-port", f"127.0.0.1:{name.port}: {error}") from error
-    with server:
-        Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
+    with server.running():
         try:
             yield server
         except EngineError as error:
             # Docker knows only that a reply ended early.
             raise EngineError(f"{error}. {server.fault}" if server.fault else str(error)) from error
-        finally:
-            server.shutdown()
 
 
 def upstream_of(source: UpstreamRequest | None, token: str = "") -> Upstream | None:
@@ -214,7 +211,10 @@ def upstream_of(source: UpstreamRequest | None, token: str = "") -> Upstream | N
 
 def _layers(cache: BlobCache, request: ImageRequest, progress: JobProgress) -> LayerProgress:
     """Return the layers of an image by their packed sizes, and fetch all of them if asked to. Raises BlobError."""
-    blobs = blobs_of(cache, request["digest"], request["platform"])
+    blobs = list(image_blobs(cache, request["digest"], (request["platform"],)))
+    for blob in blobs:
+        # One that a loss of power has cut is removed, and Docker gets all of it from upstream.
+        cache.is_stored(blob["digest"], int(blob["size"]))
     if not blobs:
         raise BlobError(f"no image for {request['platform']}")
     if request.get("all_layers"):

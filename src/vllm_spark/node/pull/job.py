@@ -1,60 +1,34 @@
-"""Run one job of a pull: read its request, write its progress, leave its result. Runs on the host.
+"""The jobs of a pull: their progress and their errors. Runs on the host.
 
     python3 -m vllm_spark.node.pull.run JOB MODULE FUNCTION
 
-/run/vllm-spark/pull/JOB.request    0600, read once
-/run/vllm-spark/pull/JOB.progress   {"phase", "done", "total", "seconds", "note"}, in bytes, rewritten every second
-/run/vllm-spark/pull/JOB.result     {"ok": true, …}, or {"ok": false, "reason": id, "detail": "…"}
+The progress has {"phase", "done", "total", "seconds", "note"}, in bytes, and is rewritten every second.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypedDict
 
-from vllm_spark.node.pull.files import LinkError, StoppedError, write_json
-from vllm_spark.node.pull.model_files import ManifestError, OtherManifestError
+from vllm_spark.node import host_job
+from vllm_spark.node.host_job import JobEndedError
 
-RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
 WRITE_INTERVAL_S = 1.0
 # The phase of a server whose port is open.
 SERVING = "serving"
 
 
-# The reason of a failure by the class of its exception, the special ones first.
-REASONS: dict[type[Exception], str] = {
-    StoppedError: "stopped",
-    OtherManifestError: "other-manifest",
-    ManifestError: "no-manifest",
-    LinkError: "link-in-hub",
-    OSError: "os",
-}
-
-
-class JobError(Exception):
+class JobError(JobEndedError):
     """A job that cannot continue. `reason` is a key of REASONS in transfer/jobs.py."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
-
-
-def reason_of(error: Exception) -> str:
-    """Return the reason of an exception: its own, or that of its class."""
-    if isinstance(error, JobError):
-        return error.reason
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return "disk-full"
-    return next((reason for kind, reason in REASONS.items() if isinstance(error, kind)), "ended")
 
 
 class ProgressJson(TypedDict, total=False):
@@ -110,29 +84,23 @@ JobFunction = Callable[[Any, JobProgress, Event], Mapping[str, object]]
 
 
 def run(job: str, function: JobFunction) -> int:
-    """Run a job and write its result. SIGTERM and SIGINT set the event. Returns the exit status."""
-    request_file = RUN_DIR / f"{job}.request"
-    request = json.loads(request_file.read_text(encoding="utf-8"))
-    # It may contain a token, and is not needed any more.
-    request_file.unlink()
+    """Run a job. SIGTERM and SIGINT set the event. Returns the exit status."""
     progress, stop = JobProgress(), Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
 
     def write_progress() -> None:
-        write_json(RUN_DIR / f"{job}.progress", progress.to_json(), durable=False)
+        host_job.write(job, "progress", {**progress.to_json()}, durable=False)
 
-    write_progress()
-    try:
-        with repeated(write_progress, WRITE_INTERVAL_S):
-            result: dict[str, object] = {"ok": True, **function(request, progress, stop)}
-    except (JobError, StoppedError, ManifestError, LinkError, OSError) as error:
-        name = f"{type(error).__name__}: " if isinstance(error, OSError) else ""
-        result = {"ok": False, "reason": reason_of(error), "detail": f"{name}{error}"}
-    finally:
+    def work(request: Any) -> Mapping[str, object]:
         write_progress()
-    write_json(RUN_DIR / f"{job}.result", result)
-    return 0 if result["ok"] else 1
+        try:
+            with repeated(write_progress, WRITE_INTERVAL_S):
+                return function(request, progress, stop)
+        finally:
+            write_progress()
+
+    return host_job.run(job, work)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull.files import LinkError, open_plain, pinned_folder
 from vllm_spark.node.state_file import replace_file
 
@@ -59,12 +60,16 @@ class ModelRef(TypedDict):
     more: NotRequired[Mapping[str, str]]
 
 
-class ManifestError(Exception):
+class ManifestError(JobEndedError):
     """An invalid manifest, or one with paths outside its own folder."""
+
+    reason = "no-manifest"
 
 
 class OtherManifestError(ManifestError):
     """A valid manifest with another sha256 than the accepted one."""
+
+    reason = "other-manifest"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
+from vllm_spark.node.host_job import reason_of
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import open_plain, write_json
 from vllm_spark.node.pull.job import JobError
@@ -129,10 +130,17 @@ class PartialFile:
         return sum(end - begin for begin, end in map(self.chunk_range, self.chunks))
 
     def write(self, data: memoryview, at: int) -> None:
-        """Write all of `data` at byte `at`."""
+        """Write all of `data` at byte `at`. Raises JobError."""
         written = 0
-        while written < len(data):
-            written += os.pwrite(self.descriptor, data[written:], at + written)
+        try:
+            while written < len(data):
+                written += os.pwrite(self.descriptor, data[written:], at + written)
+        except OSError as error:
+            raise self.fault(error) from error
+
+    def fault(self, error: OSError) -> JobError:
+        """Return the error of the job if the disk fails."""
+        return JobError(reason_of(error), f"{self.entry.path}: {error}")
 
     def close(self) -> None:
         if self.descriptor >= 0:

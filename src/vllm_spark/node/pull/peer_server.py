@@ -6,7 +6,6 @@ proves the server. Every other request carries an HMAC of both nonces, its path 
 
 from __future__ import annotations
 
-import errno
 import hmac
 import http.client
 import json
@@ -16,15 +15,15 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from typing import Any
 
-from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
+from vllm_spark.node.pull.job import JobError
 
 HELLO = "/hello"
 NONCE = re.compile(r"[0-9a-f]{32}")
@@ -37,6 +36,7 @@ UNPROVEN_TIMEOUT_S = 10.0
 # A client that is gone must not keep a thread forever.
 CLIENT_TIMEOUT_S = 120.0
 RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
+POLL_INTERVAL_S = 0.2
 # Sent between two notes that the client still reads.
 SEND_BYTES = 64 << 20
 
@@ -100,6 +100,21 @@ class PeerServer(ThreadingHTTPServer):
         self.unproven: dict[socket.socket, None] = {}
         self.lock = Lock()
         super().__init__(address, handler)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Serve in a thread while the context is open."""
+        with self:
+            Thread(target=self.serve_forever, args=(POLL_INTERVAL_S,), daemon=True).start()
+            try:
+                yield
+            finally:
+                self.shutdown()
+
+    def wait(self, stop: Event, idle_timeout_s: float) -> None:
+        """Return when stopped, or when no proven request came for the idle timeout."""
+        while not stop.wait(POLL_INTERVAL_S) and time.monotonic() - self.last_request_at < idle_timeout_s:
+            pass
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self.lock:
@@ -206,30 +221,3 @@ class PeerHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing: the result has the bytes sent."""
-
-
-def serve(
-    start: Callable[[], PeerServer],
-    progress: JobProgress,
-    stop: Event,
-    idle_timeout_s: float,
-    manifests: Mapping[str, str] | None = None,
-) -> dict[str, int]:
-    """Serve until stopped, or until no proven request came for the idle timeout. Return the bytes of files `sent`.
-
-    The phase "serving" in the progress tells the controller that the port is open. Raises JobError if it is taken.
-    """
-    try:
-        server = start()
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise JobError("port-taken", f"another process listens on this port: {error}") from error
-    with server:
-        progress.manifests = manifests or {}
-        progress.enter(SERVING, 0)
-        Thread(target=server.serve_forever, args=(0.2,), daemon=True).start()
-        while not stop.wait(0.2) and time.monotonic() - server.last_request_at < idle_timeout_s:
-            progress.done = server.sent
-        server.shutdown()
-        return {"sent": server.sent}

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from urllib.parse import quote
 
+from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull import hub_cache
 from vllm_spark.node.pull.checksums import ChecksumCache
-from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress, reason_of
+from vllm_spark.node.pull.job import JobError, JobProgress
 from vllm_spark.node.pull.model_files import (
     MAX_MANIFEST_BYTES,
     Manifest,
@@ -55,10 +54,6 @@ class PeerRequest(HubRequest, total=False):
     token: str
     streams: int
     idle_timeout_s: float
-
-
-class _ConnectionLostError(Exception):
-    """A connection that ended before its range was complete."""
 
 
 @dataclass(slots=True)
@@ -96,23 +91,19 @@ class RangeClient:
             raise JobError("giver", f"{self.sender[0]} sends an {error}") from error
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body. A connection is retried until the idle timeout. Raises JobError."""
-        started_at = time.monotonic()
+        """Return status and body. Raises JobError after the idle timeout."""
+        self.last_byte_at = time.monotonic()
         while True:
-            connection = http.client.HTTPConnection(*self.sender, timeout=READ_TIMEOUT_S)
             try:
-                connection.request("GET", path, headers=self.login.headers(path))
-                response = connection.getresponse()
-                return response.status, response.read(MAX_MANIFEST_BYTES)
+                with closing(http.client.HTTPConnection(*self.sender, timeout=READ_TIMEOUT_S)) as connection:
+                    connection.request("GET", path, headers=self.login.headers(path))
+                    response = connection.getresponse()
+                    return response.status, response.read(MAX_MANIFEST_BYTES)
             except (OSError, http.client.HTTPException) as error:
-                if time.monotonic() - started_at > self.idle_timeout_s or self.stop.wait(RETRY_S):
-                    detail = f"{self.sender[0]} port {self.sender[1]} does not answer: {error}"
-                    raise JobError("link", detail) from error
-            finally:
-                connection.close()
+                self._wait_after(error)
 
     def fetch(self, files: list[PartialFile], streams: int) -> None:
-        """Fetch all files. Raises JobError or LinkError; chunks that have arrived by then are kept."""
+        """Fetch all files. Raises JobEndedError; chunks that have arrived by then are kept."""
         for _ in range(ATTEMPTS):
             damaged = self._fetch_once(files, streams)
             if not damaged:
@@ -147,83 +138,57 @@ class RangeClient:
 
     def _work(self, damaged: list[PartialFile]) -> None:
         """Fetch chunks over one connection until none is left, and finish the files that they complete."""
-        connection: http.client.HTTPConnection | None = None
-        while not self.failure and not self.stop.is_set():
-            try:
-                file, number = self.todo.get_nowait()
-            except Empty:
-                break
-            try:
-                if number >= 0:
-                    connection = self._fetch_chunk(connection, file, number)
-                    file.mark_chunk(number)
-                if file.update_hash(self.stop) and not file.finish(self.checksums[file.model.folder]):
-                    damaged.append(file)
-            except (JobError, LinkError) as error:
-                self.failure = self.failure or error
-            except OSError as error:
-                self.failure = self.failure or JobError(reason_of(error), f"{file.entry.path}: {error}")
-        if connection:
-            connection.close()
+        with closing(http.client.HTTPConnection(*self.sender, timeout=READ_TIMEOUT_S)) as connection:
+            while not self.failure and not self.stop.is_set():
+                try:
+                    file, number = self.todo.get_nowait()
+                except Empty:
+                    return
+                try:
+                    if number >= 0:
+                        self._fetch_chunk(connection, file, number)
+                        file.mark_chunk(number)
+                    if file.update_hash(self.stop) and not file.finish(self.checksums[file.model.folder]):
+                        damaged.append(file)
+                except JobEndedError as error:
+                    self.failure = self.failure or error
+                except OSError as error:
+                    self.failure = self.failure or file.fault(error)
 
-    def _fetch_chunk(
-        self, connection: http.client.HTTPConnection | None, file: PartialFile, number: int
-    ) -> http.client.HTTPConnection:
-        """Fetch one chunk and return the open connection. A lost connection is reopened.
+    def _fetch_chunk(self, connection: http.client.HTTPConnection, file: PartialFile, number: int) -> None:
+        """Fetch one chunk. After a lost connection the rest is requested over a new one.
 
         Raises JobError after the idle timeout, or if the sender refuses the range.
         """
-        begin, end = file.chunk_range(number)
+        path = f"/{file.model.folder}/{file.model.commit}/{quote(file.entry.path)}"
         buffer = memoryview(bytearray(BLOCK_BYTES))
-        while True:
-            at = begin
+        at, end = file.chunk_range(number)
+        while at < end:
             try:
-                if connection is None:
-                    connection = http.client.HTTPConnection(*self.sender, timeout=READ_TIMEOUT_S)
-                for size in self._read_range(connection, file, begin, end, buffer):
+                connection.request("GET", path, headers=self.login.headers(path, f"bytes={at}-{end - 1}"))
+                response = connection.getresponse()
+                if response.status != HTTPStatus.PARTIAL_CONTENT:
+                    body = response.read(200).decode(errors="replace")
+                    raise JobError("giver", f"{self.sender[0]} answers {response.status} for {file.entry.path}: {body}")
+                while at < end:
+                    size = response.readinto(buffer[: min(BLOCK_BYTES, end - at)])
+                    if not size:
+                        raise ConnectionError(f"{end - at} bytes are missing")
                     file.write(buffer[:size], at)
                     at += size
                     self._count(size)
-                return connection
-            except (http.client.HTTPException, _ConnectionLostError) as error:
-                if connection:
-                    connection.close()
-                connection = None
-                # The whole range is requested again.
-                self.progress.add(begin - at)
-                self._note_lost_connection(error)
-
-    def _read_range(
-        self, connection: http.client.HTTPConnection, file: PartialFile, begin: int, end: int, buffer: memoryview
-    ) -> Iterator[int]:
-        """Yield the size of each block that was read into the buffer, until the range is complete."""
-        path = f"/{file.model.folder}/{file.model.commit}/{quote(file.entry.path)}"
-        try:
-            connection.request("GET", path, headers=self.login.headers(path, f"bytes={begin}-{end - 1}"))
-            response = connection.getresponse()
-        except OSError as error:
-            raise _ConnectionLostError(str(error)) from error
-        if response.status != HTTPStatus.PARTIAL_CONTENT:
-            body = response.read(200).decode(errors="replace")
-            raise JobError("giver", f"{self.sender[0]} answers {response.status} for {file.entry.path}: {body}")
-        left = end - begin
-        while left:
-            try:
-                size = response.readinto(buffer[: min(BLOCK_BYTES, left)])
-            except OSError as error:
-                raise _ConnectionLostError(str(error)) from error
-            if not size:
-                raise _ConnectionLostError(f"{left} bytes are missing")
-            left -= size
-            yield size
+            except (OSError, http.client.HTTPException) as error:
+                # The next request opens it again.
+                connection.close()
+                self._wait_after(error)
 
     def _count(self, size: int) -> None:
         with self.lock:
             self.last_byte_at, self.moved = time.monotonic(), self.moved + size
         self.progress.add(size)
 
-    def _note_lost_connection(self, error: Exception) -> None:
-        """Wait before the next attempt. Raises JobError after the idle timeout, or if the copy is over."""
+    def _wait_after(self, error: Exception) -> None:
+        """Wait after a lost connection. Raises JobEndedError after the idle timeout, or if the copy is over."""
         with self.lock:
             self.reconnects += 1
             idle_s = time.monotonic() - self.last_byte_at

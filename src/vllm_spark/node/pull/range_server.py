@@ -5,17 +5,18 @@ GET /FOLDER/COMMIT is the manifest, GET /FOLDER/COMMIT/PATH with a Range is a pa
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from threading import Event
 from urllib.parse import unquote
 
 from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.node.pull.job import JobError, JobProgress
+from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
 from vllm_spark.node.pull.model_files import Entry, Manifest, Source, source_of
-from vllm_spark.node.pull.peer_server import PeerHandler, PeerServer, serve
+from vllm_spark.node.pull.peer_server import PeerHandler, PeerServer
 
 # A server without a request for this long was left behind by a run that was killed.
 IDLE_TIMEOUT_S = 900.0
@@ -71,6 +72,30 @@ class RangeServer(PeerServer):
                 os.close(model.open(entry))
                 self.files[f"{path}/{entry.path}"] = (model, entry)
 
+    def sums(self) -> dict[str, str]:
+        """Return the sha256 of each manifest by FOLDER/COMMIT."""
+        return {path: manifest.sha256 for path, manifest in self.manifests.items()}
+
+
+def serve(
+    start: Callable[[], RangeServer], progress: JobProgress, stop: Event, idle_timeout_s: float
+) -> dict[str, int]:
+    """Serve until stopped, or until no proven request came for the idle timeout. Return the bytes of files `sent`.
+
+    The phase "serving" in the progress tells the controller that the port is open. Raises JobError if it is taken.
+    """
+    try:
+        server = start()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise JobError("port-taken", f"another process listens on this port: {error}") from error
+    with server.running():
+        progress.manifests = server.sums()
+        progress.enter(SERVING, 0)
+        server.wait(stop, idle_timeout_s)
+    return {"sent": server.sent}
+
 
 def serve_files(request: FileServerRequest, progress: JobProgress, stop: Event) -> dict[str, int]:
     """Serve until stopped, or until no request came for the idle timeout. Raises JobError without a manifest."""
@@ -81,10 +106,6 @@ def serve_files(request: FileServerRequest, progress: JobProgress, stop: Event) 
         if manifest is None:
             raise JobError("no-manifest", f"{model.manifest_file} does not exist")
         models[f"{model.folder}/{model.commit}"] = (model, model.accept(manifest))
-    return serve(
-        lambda: RangeServer((request["address"], request["port"]), request["token"], models),
-        progress,
-        stop,
-        float(request.get("idle_timeout_s", IDLE_TIMEOUT_S)),
-        {path: manifest.sha256 for path, (_, manifest) in models.items()},
-    )
+    address = (request["address"], request["port"])
+    timeout_s = float(request.get("idle_timeout_s", IDLE_TIMEOUT_S))
+    return serve(lambda: RangeServer(address, request["token"], models), progress, stop, timeout_s)

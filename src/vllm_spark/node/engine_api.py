@@ -1,0 +1,87 @@
+"""The engine of a deployment, as liveness and vllm-switch of its host see it: requests to its API, and JSON files of
+its state. Standard library alone. deploy copies it with unix_http.py to host_layout.MODULES.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any, TypedDict
+
+from vllm_spark.node.unix_http import UnixConnection
+
+# For one token, with a queue before it.
+TIMEOUT_S = 20.0
+MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
+# Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
+DEFINITE = (400, 401, 403, 404, 422)
+
+Document = dict[str, Any]
+
+
+class Server(TypedDict, total=False):
+    """liveness.json of a deployment: where its API is, and the deadline of a start in seconds. A closed engine has a
+    `socket`, an open one `address` and `port`."""
+
+    address: str
+    port: int
+    socket: str
+    model: str
+    deadline_s: float
+
+
+def read(path: Path) -> Document:
+    """Return the object in a JSON file; an absent or broken file is empty."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def request_token(server: Server, env: Path) -> tuple[int, str]:
+    """Request one token. Returns as `send`. `env` is the env file of the deployment, which may have a key."""
+    body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
+    # A closed engine checks no key.
+    return send(server, "POST", "/v1/completions", body, "" if "socket" in server else api_key(env))
+
+
+def is_token(status: int, text: str) -> bool:
+    """Return True if this is the answer to a request for a token."""
+    return status == http.client.OK and '"choices"' in text
+
+
+def metrics(server: Server) -> str:
+    """Return the counters of the engine as it prints them; empty if it does not answer."""
+    status, text = send(server, "GET", "/metrics")
+    return text if status == http.client.OK else ""
+
+
+def send(server: Server, method: str, path: str, body: str | None = None, key: str = "") -> tuple[int, str]:
+    """Return (status, text) of a request; status 0 and the error if nothing answers."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    connection = connect(server)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read(MAX_REPLY_BYTES).decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return 0, str(error) or type(error).__name__
+    finally:
+        connection.close()
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    """Return the connection to an engine, which its first request opens."""
+    if "socket" in server:
+        return UnixConnection(server["socket"], TIMEOUT_S)
+    return http.client.HTTPConnection(server["address"], server["port"], timeout=TIMEOUT_S)
+
+
+def api_key(env: Path) -> str:
+    """Return VLLM_API_KEY of an env file; empty if the file or the variable does not exist."""
+    for line in env.read_text(encoding="utf-8").splitlines() if env.exists() else []:
+        if line.startswith("VLLM_API_KEY="):
+            return line.partition("=")[2]
+    return ""
