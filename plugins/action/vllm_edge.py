@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ansible import constants
 
 from vllm_spark.edge import authority, config, persons, steps, store
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.inventory import edge
+from vllm_spark.inventory.front import EdgeOwner, Front
 from vllm_spark.inventory.spec import Spec
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
@@ -27,7 +29,9 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         if self.args.get("state") == "stopped":
             return self.execute("vllm_edge", {"state": "stopped"}, "steps")
-        spec = Spec.from_json(self.registered("spark_precheck_resolved", "spec", [self.host])[self.host])
+        resolved = self.registered("spark_precheck_resolved", "spec", [self.host])[self.host]
+        front = front_of(self.hostvars[self.host])
+        spec = Spec.from_json(resolved) if resolved else cast("Front", front)
         facts = self.registered("spark_precheck_box", "facts", [self.host])[self.host]
         address = str(self.task_vars.get("ansible_host", self.host))
         names = list(dict.fromkeys(config.names(spec, address)))
@@ -37,13 +41,13 @@ class ActionModule(SparkAction):
         if planned.settled:
             return {"steps": []}
         self.say(*steps.lines(planned, spec, acts=self.acts))
-        args: dict[str, Any] = {"config": planned.config, "unit": planned.unit}
+        args: dict[str, Any] = {"config": planned.config, "unit": planned.unit, **planned.switch}
         if planned.renewal and signer:
             own = spec.edge.tls == edge.OWN_CA
-            asks = bool(spec.neighbours)
+            asks = spec.edge.joins(spec.host)
             pair = authority.new_certificate(signer, names, now, asks=asks) if own else signer
             args |= {"certificate": pair.certificate, "private_key": pair.private_key}
-        if spec.neighbours and signer:
+        if spec.edge.joins(spec.host) and signer:
             args["authority"] = signer.certificate
         key = self._first_key() if planned.first_key and not self.check_mode else ""
         if key:
@@ -53,7 +57,7 @@ class ActionModule(SparkAction):
             self.say(f"your key, shown only now: export VLLM_KEY={key}")
         return done
 
-    def _signer(self, spec: Spec, present: str, names: list[str], now: datetime) -> KeyPair | None:
+    def _signer(self, spec: EdgeOwner, present: str, names: list[str], now: datetime) -> KeyPair | None:
         """Return the site's authority or the owner's own certificate; None without TLS, and in check mode before there
         is an authority."""
         if spec.edge.tls == edge.OFF:

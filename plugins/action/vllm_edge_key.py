@@ -17,6 +17,7 @@ class ActionModule(SparkAction):
         if not listed and (refusal := persons.name_refusal(self.args["name"])):
             raise RefusedError([refusal])
         done = self.execute("vllm_edge_key", self.args, "names")
-        names = ", ".join(done["names"]) or "nobody"
+        may = set(done.get("may_switch", ()))
+        names = ", ".join(f"{name} (may switch)" if name in may else name for name in done["names"]) or "nobody"
         self.say(f"keys: {names}" if done["edge"] else "has no edge")
         return done

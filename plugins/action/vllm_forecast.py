@@ -12,6 +12,7 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
@@ -24,7 +25,8 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         hosts = self.args["hosts"]
         if not hosts:
-            lines = plan.idle_plan(self.hostvars[self.host]["vllm_plan_box"]["facts"])[1]
+            facts = self.hostvars[self.host]["vllm_plan_box"]["facts"]
+            lines = plan.idle_plan(facts, front_of(self.hostvars[self.host]))[1]
             self.say(*lines)
             return {"lines": lines}
         resolved = self.registered("spark_precheck_resolved", "spec", hosts)

@@ -13,6 +13,7 @@ from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import host_warnings
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
@@ -23,7 +24,8 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         hosts = self.args["hosts"]
         if not hosts:
-            idle, lines = plan.idle_plan(self.hostvars[self.host]["spark_precheck_box"]["facts"], acts=self.acts)
+            facts = self.hostvars[self.host]["spark_precheck_box"]["facts"]
+            idle, lines = plan.idle_plan(facts, front_of(self.hostvars[self.host]), acts=self.acts)
             self.say(*lines)
             return {"plan": idle.to_json()}
         resolved = self.registered("spark_precheck_resolved", "spec", hosts)

@@ -11,8 +11,8 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of spec.Inventory, and host. Returns the spec, None for an idle host, and the questions to
-    spark_facts."""
+    """Arguments: those of spec.Inventory, and host. Returns the spec, None for an idle host, `edge` of an idle
+    host that has one, and the questions to spark_facts."""
 
     def act(self) -> dict[str, Any]:
         self.say(*variables.warnings(self.own_variables(), variables.known()))
@@ -20,7 +20,9 @@ class ActionModule(SparkAction):
         resolved = spec.resolve(inventory, self.args["host"])
         inactive = spec.inactive_units(inventory, self.args["host"])
         if resolved is None:
-            return {"spec": None, "questions": plan.idle_questions(inactive)}
+            alone = spec.front(inventory, self.args["host"])
+            questions = plan.idle_questions(inactive, alone)
+            return {"spec": None, "questions": questions, **({"edge": alone.to_json()} if alone else {})}
         self.quiet = True
         return {"spec": resolved.to_json(), "questions": plan.questions(resolved)}
 

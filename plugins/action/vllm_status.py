@@ -20,6 +20,7 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
@@ -47,6 +48,7 @@ def _result(variables: Mapping[str, Any]) -> HostResult:
     problem = " ".join(str(read.get("msg") or "it was not asked").removeprefix("Task failed: ").split())
     return HostResult(
         spec=Spec.from_json(spec) if spec else None,
+        front=front_of(variables),
         refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
         facts=facts,
         problem="" if "facts" in read else problem,

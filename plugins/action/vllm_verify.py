@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target, outside
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
-from vllm_spark.edge import store
-from vllm_spark.inventory import edge as settings
 from vllm_spark.lifecycle import history
 from vllm_spark.verify import report, startup
 from vllm_spark.verify.gate_request import GateRequest
@@ -25,7 +22,7 @@ from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
-from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.edge_probe import EdgeProbeAction
 
 # The inventory that ansible.cfg names.
 DEFAULT_INVENTORY = "inventories/site"
@@ -34,7 +31,7 @@ DEFAULT_INVENTORY = "inventories/site"
 PROBED = ("unit", "container", "address", "port", "state_path")
 
 
-class ActionModule(SparkAction):
+class ActionModule(EdgeProbeAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
     a failed gate does not fail the task); brief (true: the gates that pass share one line); closing (false: no lines
     about how to use the server); authority, the folder of the site's authority. The controller itself sends the
@@ -59,7 +56,12 @@ class ActionModule(SparkAction):
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
         if round_.name == edge.NAME:
-            return {**self._last_probe, "responses": {edge.NAME: cast("HttpResponse", self._edge())}}
+            return {
+                **self._last_probe,
+                "responses": {
+                    edge.NAME: cast("HttpResponse", self.edge_responses(GateRequest.from_json(self.args["gates"])))
+                },
+            }
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
         self._last_probe = self._probe_host(round_.requests, cursor)
@@ -82,29 +84,11 @@ class ActionModule(SparkAction):
             sent: HttpRequest = {**reach.http_request(), "base": url}
             response = self._probe_host([sent], self._last_probe["cursor"])["responses"][reach.NAME]
             return {**response, "url": url, "source": f"from {self.host}"}
-        if why := reach.obstacle(*self._ssh()):
+        if why := reach.obstacle(*self.ssh()):
             return {"unasked": why, "url": url}
         server = urllib.parse.urlsplit(url)
         answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")
         return cast("HttpResponse", {**answer, "url": url, "source": "from this machine"})
-
-    def _edge(self) -> dict[str, Any]:
-        """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
-        request = GateRequest.from_json(self.args["gates"])
-        asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
-        asked |= {"site_port": int(port)} if (port := request.edge.get("site_port")) else {}
-        inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
-        url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))
-        if why := reach.obstacle(*self._ssh()):
-            return {"inside": inside, "outside": {"unasked": why, "url": url}}
-        name = str(urllib.parse.urlsplit(url).hostname)
-        target = Target(name, request.port, inside["tls"], name, self._authority(request))
-        return {"inside": inside, "outside": {**outside(target, edge.UNLISTED), "url": url}}
-
-    def _authority(self, request: GateRequest) -> str:
-        """Return the file with the site's authority; empty if the edge has no certificate of it."""
-        file = Path(self.args.get("authority", "")) / store.CERTIFICATE
-        return os.path.relpath(file) if request.edge.get("tls") == settings.OWN_CA and file.is_file() else ""
 
     def _head(self, unit: str) -> str:
         """Return the head of the deployment with this unit; empty if this run has resolved another deployment, as where
@@ -113,16 +97,10 @@ class ActionModule(SparkAction):
         deployment = (resolved.get("spec") or {}).get("deployment") or {}
         return str(deployment["hosts"][0]) if f"vllm@{deployment.get('name')}.service" == unit else ""
 
-    def _ssh(self) -> tuple[str, str]:
-        """Return Ansible's connection to this host and its arguments of ssh."""
-        names = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
-        arguments = " ".join(str(self.task_vars.get(name) or "") for name in names)
-        return str(self.task_vars.get("ansible_connection") or ""), arguments
-
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
         address = self.task_vars.get("ansible_host", self.host)
-        closing = report.closing(request, verdicts, address, self._inventory(), self._authority(request))
+        closing = report.closing(request, verdicts, address, self._inventory(), self.authority(request))
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)

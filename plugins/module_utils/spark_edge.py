@@ -26,8 +26,14 @@ UNIT = "vllm-edge.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 ADMIN_SOCKET = "/run/vllm-edge/admin.sock"
 PROGRAM = "/usr/sbin/haproxy"
+# Only there if requests may start models: the program, its list of models, its unit.
+SWITCH, SWITCH_LIST = "/usr/local/lib/vllm-spark/edge-switch", f"{FOLDER}/switch.json"
+SWITCH_UNIT = "vllm-edge-switch.service"
+SWITCH_UNIT_FILE = f"/etc/systemd/system/{SWITCH_UNIT}"
+# What follows a person in the map if that key may start a model (vllm_spark.edge.persons).
+MAY_SWITCH = "/switch"
 # Root writes, and the group of the edge reads. New files get the group of the folder.
-FOLDER_MODE, FILE_MODE, UNIT_MODE = "2750", "0640", "0644"
+FOLDER_MODE, FILE_MODE, UNIT_MODE, PROGRAM_MODE = "2750", "0640", "0644", "0755"
 PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload", "Result")
 ADMIN_TIMEOUT_S = 5.0
@@ -40,16 +46,32 @@ class EdgeError(Exception):
 
 def facts() -> dict[str, Any]:
     """Return what is here of an edge. Of the certificate's file only the public part."""
+    files, keys = (CONFIG, AUTHORITY, UNIT_FILE, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "account": has_account(),
-        "files": {
-            path: [sha256(path) or "", mode_of(path)] for path in (CONFIG, AUTHORITY, UNIT_FILE) if os.path.isfile(path)
-        },
+        "files": {path: [sha256(path) or "", mode_of(path)] for path in files if os.path.isfile(path)},
         "certificate": "".join(PUBLIC.findall(read_text(CERTIFICATE) or "")),
-        "keys": sorted(set(read_keys().values())),
+        "keys": persons(keys),
+        "may_switch": may_switch(keys),
         "unit": unit_state(),
+        "switch": unit_state(SWITCH_UNIT),
     }
+
+
+def switch_files() -> tuple[str, ...]:
+    """Return the files of the program that starts models. The unit comes after what it starts."""
+    return SWITCH, SWITCH_LIST, SWITCH_UNIT_FILE
+
+
+def persons(keys: dict[str, str]) -> list[str]:
+    """Return the persons that have a key."""
+    return sorted({value.removesuffix(MAY_SWITCH) for value in keys.values()})
+
+
+def may_switch(keys: dict[str, str]) -> list[str]:
+    """Return the persons whose requests may start a model."""
+    return sorted({value.removesuffix(MAY_SWITCH) for value in keys.values() if value.endswith(MAY_SWITCH)})
 
 
 def has_account() -> bool:
@@ -80,9 +102,9 @@ def ensure_folder() -> None:
     os.chmod(FOLDER, int(FOLDER_MODE, 8))
 
 
-def unit_state() -> dict[str, str]:
-    """Return properties of the unit by name."""
-    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), UNIT)
+def unit_state(unit: str = UNIT) -> dict[str, str]:
+    """Return properties of a unit by name."""
+    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), unit)
     return dict(line.split("=", 1) for line in result.output.splitlines() if "=" in line)
 
 
@@ -102,7 +124,7 @@ def must(*argv: str) -> str:
 
 
 def read_keys(path: str = KEYS) -> dict[str, str]:
-    """Return the keys of the map: hash -> name."""
+    """Return the keys of the map: hash -> name, which MAY_SWITCH may follow."""
     lines = [line.split() for line in (read_text(path) or "").splitlines()]
     return {words[0]: words[1] for words in lines if len(words) > 1 and not words[0].startswith("#")}
 
@@ -122,8 +144,8 @@ def apply_keys(keys: dict[str, str], path: str = KEYS, admin_socket: str = ADMIN
     for key in before.keys() - keys.keys():
         ask_admin(f"del map {path} {key}", admin_socket)
     for key, name in keys.items():
-        if key not in before:
-            ask_admin(f"add map {path} {key} {name}", admin_socket)
+        if before.get(key) != name:
+            ask_admin(f"{'set' if key in before else 'add'} map {path} {key} {name}", admin_socket)
     if (after := shown_keys(path, admin_socket)) != keys:
         raise EdgeError(f"HAProxy has the keys of {sorted((after or {}).values())}, the file {sorted(keys.values())}")
     return True

@@ -31,6 +31,7 @@ UNIT_PATTERNS = (
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
     "vllm-edge.service",
+    "vllm-edge-switch.service",
 )
 # The folder of the edge below CONFIG, and its account.
 EDGE, ACCOUNT = "edge", "vllm-spark-edge"
@@ -123,10 +124,12 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
 
 
 def units() -> dict[str, str]:
-    """Return the toolkit's units that systemd has loaded: name -> ActiveState."""
+    """Return the toolkit's units that systemd has loaded: name -> ActiveState. A unit that is only wanted is none:
+    vllm-edge.service wants vllm-edge-switch.service, which few Sparks have."""
     result = run("systemctl", "list-units", "--all", "--plain", "--no-legend", *UNIT_PATTERNS)
     rows = [line.split() for line in result.output.splitlines()] if result.status == 0 else []
-    return {row[0]: row[2] for row in rows if len(row) > 3}  # noqa: PLR2004  name, loaded, active, sub
+    rows = [row for row in rows if len(row) > 3]  # noqa: PLR2004  name, loaded, active, sub
+    return {row[0]: row[2] for row in rows if row[1:3] != ["not-found", "inactive"]}
 
 
 def accounts(root: str) -> list[str]:

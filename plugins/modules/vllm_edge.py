@@ -44,6 +44,18 @@ options:
     description: The person of O(first_key).
     type: str
     default: ""
+  switch_program:
+    description: The program that starts a model for which a person asks. Empty removes it, its list and its unit.
+    type: str
+    default: ""
+  switch_list:
+    description: The list of models for O(switch_program).
+    type: str
+    default: ""
+  switch_unit:
+    description: The unit of O(switch_program).
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -91,8 +103,16 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
         spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
+        spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
+        spark_edge.SWITCH_LIST: (params["switch_list"], spark_edge.FILE_MODE),
+        spark_edge.SWITCH_UNIT_FILE: (params["switch_unit"], spark_edge.UNIT_MODE),
     }
     return {path: file for path, file in files.items() if stale(path, *file)}
+
+
+def unwanted(params: dict[str, Any]) -> list[str]:
+    """Return the files of the program that starts models, if it is there and requests may not start any."""
+    return [] if params["switch_unit"] else [path for path in spark_edge.switch_files() if os.path.isfile(path)]
 
 
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
@@ -125,6 +145,7 @@ def install(files: dict[str, tuple[str, str]], first: tuple[str, str], params: d
     for path, (content, mode) in files.items():
         if path == spark_edge.CONFIG:
             judge(params["config"])
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         write_file(path, content, mode)
 
 
@@ -134,7 +155,28 @@ def unit_step(files: dict[str, tuple[str, str]], state: dict[str, str]) -> str:
         return "start"
     if spark_edge.UNIT_FILE in files:
         return "restart"
-    return "reload" if files else ""
+    return "reload" if files.keys() - set(spark_edge.switch_files()) else ""
+
+
+def switch_step(files: dict[str, tuple[str, str]], removes: list[str], params: dict[str, Any]) -> str:
+    """Return the command of systemctl that the unit of the program which starts models needs, or nothing."""
+    if removes:
+        return "stop"
+    runs = params["switch_unit"] and spark_edge.unit_state(spark_edge.SWITCH_UNIT).get("ActiveState") == "active"
+    differs = files.keys() & set(spark_edge.switch_files()) or not runs
+    return "restart" if params["switch_unit"] and differs else ""
+
+
+def settle_switch(step: str, removes: list[str]) -> None:
+    """Bring the program that starts models to its state. A switch that it has started goes on in a unit of its own."""
+    if step == "stop":
+        spark_edge.must("systemctl", "stop", spark_edge.SWITCH_UNIT)
+    for path in removes:
+        os.unlink(path)
+    if step:
+        spark_edge.must("systemctl", "daemon-reload")
+    if step == "restart":
+        spark_edge.must("systemctl", "restart", spark_edge.SWITCH_UNIT)
 
 
 def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
@@ -171,6 +213,9 @@ def main() -> None:
             "private_key": {**text, "no_log": True},
             "first_key": {**text, "no_log": False},
             "first_name": text,
+            "switch_program": text,
+            "switch_list": text,
+            "switch_unit": text,
         },
         supports_check_mode=True,
     )
@@ -178,13 +223,16 @@ def main() -> None:
     try:
         if params["state"] == "stopped":
             stop(module)
-        files, state = planned(params), spark_edge.unit_state()
-        step = unit_step(files, state)
+        files, state, removes = planned(params), spark_edge.unit_state(), unwanted(params)
+        step, switch = unit_step(files, state), switch_step(files, removes, params)
         steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
         steps += [f"a key of {params['first_name']}"] if params["first_key"] else []
+        steps += [f"{path} is removed" for path in removes]
+        steps += [f"systemctl {switch} {spark_edge.SWITCH_UNIT}"] if switch else []
         steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []
         if not module.check_mode:
             install(files, (params["first_key"], params["first_name"]), params)
+            settle_switch(switch, removes)
             settle(step, files, state)
     except (OSError, spark_edge.EdgeError) as error:
         module.fail_json(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_ed
 from fakes import edge_cases
 from fakes.running_edge import HASH, haproxy
 from project_files import load_module
-from vllm_spark.edge import authority, config, steps
+from vllm_spark.edge import authority, config, steps, switch_request
 from vllm_spark.edge.config import EdgeFiles
 
 NOW = datetime.now(UTC)
@@ -30,8 +31,10 @@ class Host:
         self.folder = folder
         self.systemctl: list[str] = []
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
+        self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        for name in ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "UNIT_FILE", "ADMIN_SOCKET"):
+        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "UNIT_FILE", "ADMIN_SOCKET")
+        for name in (*files, "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
         monkeypatch.setattr(spark_edge, "FOLDER", str(folder))
@@ -39,7 +42,9 @@ class Host:
         monkeypatch.setattr(spark_edge, "has_account", lambda: True)
         monkeypatch.setattr(spark_edge, "ensure_account", lambda: None)
         monkeypatch.setattr(spark_edge, "ensure_folder", lambda: None)
-        monkeypatch.setattr(spark_edge, "unit_state", lambda: self.unit)
+        monkeypatch.setattr(
+            spark_edge, "unit_state", lambda unit="": self.switch if unit == spark_edge.SWITCH_UNIT else self.unit
+        )
         monkeypatch.setattr(spark_edge, "must", self.run)
         monkeypatch.setattr(spark_edge, "read_keys", self.bound(spark_edge.read_keys))
         monkeypatch.setattr(spark_edge, "write_keys", self.bound(spark_edge.write_keys))
@@ -53,7 +58,9 @@ class Host:
         if argv[0] != "systemctl":
             return self.must(*argv)
         self.systemctl.append(" ".join(argv[1:]))
-        if argv[1] in ("start", "restart", "reload"):
+        if argv[-1] == spark_edge.SWITCH_UNIT:
+            self.switch = {"ActiveState": "active" if argv[1] == "restart" else "inactive"}
+        elif argv[1] in ("start", "restart", "reload"):
             self.unit = {"ActiveState": "active", "UnitFileState": "enabled"}
         return ""
 
@@ -185,3 +192,30 @@ def test_an_opened_site_stops_the_edge_and_keeps_its_files(
     host.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
     assert not install(state="stopped")["changed"]
     assert spark_edge.read_keys() == {HASH: "owner"}
+
+
+def test_the_program_that_starts_models_comes_and_goes_with_its_setting(
+    host: Host, install: Install, wanted: dict[str, Any]
+) -> None:
+    spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.OTHER], {"open": False, "switch_by_request": True})
+    arguments = {steps.SWITCH_ARGUMENTS[path]: text for path, (text, _) in switch_request.files(spec).items()}
+    install(**wanted)
+    host.systemctl.clear()
+    kept = {key: wanted[key] for key in ("config", "unit")}
+    placed = install(**kept, **arguments)
+    assert placed["steps"][-1] == "systemctl restart vllm-edge-switch.service"
+    assert host.systemctl == ["daemon-reload", "restart vllm-edge-switch.service"]
+    assert os.access(spark_edge.SWITCH, os.X_OK)
+    assert json.loads(Path(spark_edge.SWITCH_LIST).read_text())["deployments"]["other"] == ["other-model", "o/1"]
+    again = install(**kept, **arguments)
+    assert (again["changed"], again["steps"]) == (False, [])
+    # It has ended, and nothing has changed.
+    host.switch = {"ActiveState": "failed"}
+    assert install(**kept, **arguments)["steps"] == ["systemctl restart vllm-edge-switch.service"]
+    host.systemctl.clear()
+    predicted = install(True, **kept)
+    assert (predicted["changed"], host.systemctl) == (True, [])
+    assert install(**kept)["changed"]
+    assert host.systemctl == ["stop vllm-edge-switch.service", "daemon-reload"]
+    assert [file for file in spark_edge.switch_files() if os.path.exists(file)] == []
+    assert not install(**kept)["changed"]

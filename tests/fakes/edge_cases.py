@@ -8,6 +8,7 @@ from typing import Any
 from project_files import RECIPE_FOLDERS
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.edge_backends import OtherEdge
+from vllm_spark.inventory.front import Front
 from vllm_spark.inventory.spec import Spec
 
 SPARKS = ("spark1", "spark2", "spark3")
@@ -33,6 +34,9 @@ THIRD = {
 }
 SITE = {"spark1": "192.168.1.20", "spark2": "192.168.1.21", "spark3": "192.168.1.22"}
 
+# A pair whose worker is the first Spark, on another port.
+FAR_PAIR = {**PAIR, "name": "far-pair", "hosts": ["spark2", "spark1"], "bind": "0.0.0.0"}  # noqa: S104
+
 # Name of a golden file -> (vllm_deployments, vllm_edge, the address of spark1).
 GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]] = {
     "one-spark": ([DEMO, OTHER, LONE_WORKER], {"open": False}, "192.168.1.20"),
@@ -43,6 +47,13 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
         {"open": False, "origins": ["https://chat.home:3000", "http://[fd00::5]"]},
         "192.168.1.20",
     ),
+    "switch-by-request": (
+        [DEMO, OTHER, REPLICA, {**SPARE, "active": False}],
+        {"open": False, "site": SITE, "switch_by_request": True},
+        "192.168.1.20",
+    ),
+    "front": ([OTHER, REPLICA, THIRD], {"open": False, "site": SITE, "switch_by_request": True}, "192.168.1.20"),
+    "front-of-a-worker": ([FAR_PAIR, THIRD], {"open": False, "site": SITE}, "192.168.1.20"),
     "own-files": (
         [DEMO],
         {
@@ -68,14 +79,11 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
 }
 
 
-def resolved(
-    deployments: Sequence[Mapping[str, Any]],
-    edge: Mapping[str, Any],
-    host: str = "spark1",
-    others: Mapping[str, OtherEdge] = {},
-) -> Spec:
-    """Return the spec of a Spark. `others`: edges of which the inventory says something else."""
-    inventory = spec.Inventory(
+def inventory(
+    deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any], others: Mapping[str, OtherEdge] = {}
+) -> spec.Inventory:
+    """Return an inventory. `others`: edges of which it says something else."""
+    return spec.Inventory(
         deployments=list(deployments),
         sparks=SPARKS,
         limit=SPARKS,
@@ -84,6 +92,30 @@ def resolved(
         edge=edge,
         edges={**dict.fromkeys(SPARKS, OtherEdge(edge, "/site/edge")), **others},
     )
-    found = spec.resolve(inventory, host)
+
+
+def resolved(
+    deployments: Sequence[Mapping[str, Any]],
+    edge: Mapping[str, Any],
+    host: str = "spark1",
+    others: Mapping[str, OtherEdge] = {},
+) -> Spec:
+    """Return the spec of a Spark. `others`: edges of which the inventory says something else."""
+    found = spec.resolve(inventory(deployments, edge, others), host)
     assert found is not None
     return found
+
+
+def front(deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any], host: str = "spark1") -> Front:
+    """Return the edge of a Spark without an active deployment."""
+    found = inventory(deployments, edge)
+    assert spec.resolve(found, host) is None
+    alone = spec.front(found, host)
+    assert alone is not None
+    return alone
+
+
+def owner(deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any], host: str = "spark1") -> Spec | Front:
+    """Return the spec of a Spark, or its edge if it has no active deployment."""
+    found = inventory(deployments, edge)
+    return spec.resolve(found, host) or front(deployments, edge, host)

@@ -25,6 +25,7 @@ from vllm_spark.edge import authority, config
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
+from vllm_spark.inventory.front import Front
 from vllm_spark.inventory.spec import Spec
 from waiting import LIMIT_S, until
 
@@ -101,7 +102,7 @@ class Answer:
 class RunningEdge:
     """HAProxy with the configuration of a spec, with its files in a folder."""
 
-    spec: Spec
+    spec: Spec | Front
     folder: Path
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
     address: str = ADDRESS
@@ -115,6 +116,7 @@ class RunningEdge:
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
             admin_socket=str(self.folder / "admin.sock"),
+            switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
             log=str(self.folder / "log"),
         )
@@ -125,9 +127,15 @@ class RunningEdge:
         Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
         self.spec = self.placed(self.spec)
 
-    def placed(self, spec: Spec) -> Spec:
-        """Return a spec whose deployments have the address and the port of this edge."""
-        return replace(spec, backends=tuple(replace(one, bind=self.address, port=self.port) for one in spec.backends))
+    def placed(self, spec: Spec | Front) -> Spec | Front:
+        """Return a spec whose deployments have the address and the port of this edge. An edge that only forwards takes
+        the port of the deployments of the other Sparks."""
+        own = tuple(replace(one, bind=self.address, port=self.port) for one in spec.backends)
+        near = tuple(
+            replace(one, backends=tuple(replace(each, port=self.port) for each in one.backends))
+            for one in spec.neighbours
+        )
+        return replace(spec, backends=own, neighbours=near)
 
     def start(self) -> None:
         if self.spec.edge.tls != edge.OFF:
@@ -157,7 +165,7 @@ class RunningEdge:
         now = datetime.now(UTC)
         site = self.site or authority.new_authority(now)
         names = list(config.names(self.spec, self.address))
-        pair = authority.new_certificate(site, names, now, asks=bool(self.spec.neighbours))
+        pair = authority.new_certificate(site, names, now, asks=self.spec.edge.joins(self.spec.host))
         (self.folder / "ca.crt").write_text(site.certificate)
         Path(self.files.certificate).write_text(pair.certificate + pair.private_key)
 

@@ -15,6 +15,7 @@ from fakes.running_edge import Engines, RunningEdge
 from fakes.scripted_engine import Event, ScriptedEngine, Stream
 from loopback import held_port
 from vllm_spark.edge import authority
+from vllm_spark.inventory.front import Front
 from vllm_spark.inventory.spec import Spec
 
 ADDRESSES = {"spark1": "127.0.0.2", "spark2": "127.0.0.3", "spark3": "127.0.0.4"}
@@ -55,10 +56,10 @@ class RunningSite:
         folder = self.folder / f"{host}{certified_as}"
         return RunningEdge(spec, folder, address=ADDRESSES[host], site=self.authority)
 
-    def spec(self, host: str, deployments: Sequence[Mapping[str, Any]]) -> Spec:
+    def spec(self, host: str, deployments: Sequence[Mapping[str, Any]]) -> Spec | Front:
         """Return the spec of a Spark with the addresses of the loopback device."""
         document = {"open": False, "site": edge_cases.SITE, "site_port": self.port, **self.settings}
-        found = edge_cases.resolved(deployments, document, host)
+        found = edge_cases.owner(deployments, document, host)
         near = tuple(replace(one, address=ADDRESSES[one.host]) for one in found.neighbours)
         return replace(found, neighbours=near)
 

@@ -14,6 +14,7 @@ from fakes.gate_requests import gate_request
 from vllm_spark.core import paths
 from vllm_spark.verify import registry, report, runner
 from vllm_spark.verify.gates import edge as gate
+from vllm_spark_ansible import edge_probe
 
 REQUEST = gate_request(edge={"tls": "own-ca"}, socket="/run/vllm-spark/demo/api/api.sock", bind="0.0.0.0")  # noqa: S104
 OUTSIDE = {
@@ -130,14 +131,14 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
         asked.append((target, unlisted))
         return {"no_key": 401}
 
-    monkeypatch.setitem(plugin.act.__globals__, "outside", outside)
-    monkeypatch.setattr(plugin, "_ssh", lambda _self: ("ssh", ""))
+    monkeypatch.setattr(edge_probe, "outside", outside)
+    monkeypatch.setattr(plugin, "ssh", lambda _self: ("ssh", ""))
     (tmp_path / "ca.crt").touch()
     run = FakeRun(
         hostvars={"spark1": {"ansible_host": "10.0.0.1"}},
         modules={"vllm_edge_probe": {"edge": {"no_key": 401, "tls": True}}},
     )
-    monkeypatch.setattr(plugin, "act", lambda self: {"seen": self._edge()})  # type: ignore[attr-defined]
+    monkeypatch.setattr(plugin, "act", lambda self: {"seen": self.edge_responses(REQUEST)})  # type: ignore[attr-defined]
     seen = run.act(plugin, gates=REQUEST.to_json(), authority=str(tmp_path))["seen"]
     assert seen["outside"] == {"no_key": 401, "url": "https://10.0.0.1:8000"}
     ((target, _),) = asked

@@ -78,6 +78,19 @@ def test_revoke_and_list_print_no_key(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().out == ""
 
 
+def test_a_right_is_one_of_a_new_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(0)
+    monkeypatch.setattr(subprocess, "run", ran)
+    assert main.main(["key", "add", "ada"]) == 0
+    assert "key_may_switch=true" not in ran.argv
+    assert main.main(["key", "add", "ada", "--may-switch"]) == 0
+    assert ran.argv[ran.argv.index("key_may_switch=true") - 1] == "-e"
+    capsys.readouterr()
+    for action in (["revoke", "ada"], ["list"]):
+        assert main.main(["key", *action, "--may-switch"]) == 1
+        assert f"key {action[0]} has --may-switch" in capsys.readouterr().err
+
+
 def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     assert playbook.environment()["ANSIBLE_CONFIG"].endswith("/ansible.cfg")
@@ -104,6 +117,9 @@ def test_the_action_names_the_persons() -> None:
     run = FakeRun(modules={"vllm_edge_key": {"names": ["ada", "bob"], "edge": True, "changed": True}})
     run.act("vllm_edge_key", state="absent", name="eve", hash="")
     assert run.lines == ["spark1  keys: ada, bob"]
+    run = FakeRun(modules={"vllm_edge_key": {"names": ["ada", "bob"], "may_switch": ["bob"], "edge": True}})
+    run.act("vllm_edge_key", state="listed", name="", hash="")
+    assert run.lines == ["spark1  keys: ada, bob (may switch)"]
     run = FakeRun(modules={"vllm_edge_key": {"names": [], "edge": False}})
     run.act("vllm_edge_key", state="listed", name="", hash="")
     assert run.lines == ["spark1  has no edge"]
@@ -113,6 +129,6 @@ def test_the_action_names_the_persons() -> None:
 
 def test_the_playbook_needs_the_virtual_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    args = argparse.Namespace(action="list", name="", inventory="", limit="", ask_become_pass=False)
+    args = argparse.Namespace(action="list", name="", inventory="", limit="", ask_become_pass=False, may_switch=False)
     with pytest.raises(RefusedError, match="make setup"):
         key.command(args, "")

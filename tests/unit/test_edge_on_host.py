@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_holdings
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult
 
 from fakes.installed_states import holdings
 from vllm_spark.lifecycle import remove
@@ -60,3 +61,13 @@ def test_the_edge_follows_a_restored_launch(
     (tmp_path / "vllm-edge.service").touch()
     spark_edge.follow(closed)
     assert ran == [argv]
+
+
+def test_a_unit_that_is_only_wanted_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "vllm-edge.service loaded active running vLLM edge",
+        "vllm-edge-switch.service not-found inactive dead vllm-edge-switch.service",
+        "vllm@gone.service not-found active running vllm@gone.service",
+    ]
+    monkeypatch.setattr(spark_holdings, "run", lambda *_: CommandResult(0, "\n".join(lines)))
+    assert spark_holdings.units() == {"vllm-edge.service": "active", "vllm@gone.service": "active"}

@@ -93,6 +93,12 @@ REFUSED: list[tuple[object, list[str]]] = [
     ),
     ({"open": False, "certificate": "a.pem"}, ["vllm_edge.certificate: a.pem, and tls is not files"]),
     ({"open": False, "limits": {"streams": 0}}, ["vllm_edge.limits.streams: 0 — expected: at least 1"]),
+    ({"open": False, "switch_by_request": 1}, ["vllm_edge.switch_by_request: 1 — expected: true or false"]),
+    (
+        {"open": False, "limits": {"switches_waiting": 33}},
+        ["vllm_edge.limits.switches_waiting: 33 — expected: at most"],
+    ),
+    ({"open": True, "switch_by_request": True}, ["vllm_edge.switch_by_request: true, and open is true"]),
     ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
     ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
     ({1: 2}, ["vllm_edge: key 1 is a number"]),

@@ -158,13 +158,21 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         [DEMO, REPLICA],
         {},
         {"spark2": OtherEdge({}, "/site/edge")},
-        ("site-member", "vllm_edge.site or site_port of spark2 is not that of spark1", "once for the group sparks"),
+        (
+            "site-member",
+            "vllm_edge.site, site_port or switch_by_request of spark2 is not that of spark1",
+            "once for the group sparks",
+        ),
     ),
     "a Spark of another site": (
         [DEMO, REPLICA],
         {},
         {"spark2": OtherEdge({"open": False}, "/site/edge")},
-        ("site-member", "vllm_edge.site or site_port of spark2 is not that of spark1", "once for the group sparks"),
+        (
+            "site-member",
+            "vllm_edge.site, site_port or switch_by_request of spark2 is not that of spark1",
+            "once for the group sparks",
+        ),
     ),
     "two authorities": (
         [DEMO, REPLICA],
@@ -254,6 +262,6 @@ def test_the_action_reads_the_edges_of_the_other_sparks_from_their_variables() -
     with pytest.raises(Exception, match="vllm_edge_authority is not set for spark1 and /elsewhere for spark2"):
         run.act("vllm_spec", **arguments("spark1", settings))
     del run.hostvars["spark2"]["vllm_edge"]
-    with pytest.raises(Exception, match="site_port of spark2 is not that of spark1"):
+    with pytest.raises(Exception, match="switch_by_request of spark2 is not that of spark1"):
         run.act("vllm_spec", **arguments("spark1", settings))
     assert run.act("vllm_spec", **arguments("spark1", {"open": False}))["spec"]["neighbours"] == ()

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import edge_cases
 from vllm_spark.core import host_layout
-from vllm_spark.edge import authority, config, steps
+from vllm_spark.edge import authority, config, steps, switch_request
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import switch
 
@@ -39,7 +39,9 @@ def as_planned(spec: Spec) -> dict[str, Any]:
         },
         "certificate": authority.new_certificate(SITE, names, NOW).certificate,
         "keys": ["ada"],
+        "may_switch": [],
         "unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"},
+        "switch": {"ActiveState": "inactive"},
     }
 
 
@@ -117,6 +119,21 @@ def test_an_edge_of_a_site_has_the_authority_and_a_certificate_to_ask_with() -> 
     # A Spark that leaves the site keeps its certificate.
     alone = closed()
     assert planned(alone, {**as_planned(alone), "certificate": facts["certificate"]}).settled
+
+
+def test_the_program_that_starts_models_is_placed_runs_and_goes() -> None:
+    spec, without = closed(switch_by_request=True), closed()
+    facts = as_planned(spec)
+    assert planned(spec, facts).differs
+    files = {path: placed(text, mode) for path, (text, mode) in switch_request.files(spec).items()}
+    facts["files"] |= files
+    assert planned(spec, facts).differs
+    facts["switch"] = {"ActiveState": "active"}
+    found = planned(spec, facts)
+    assert found.settled
+    assert set(found.switch) == {"switch_program", "switch_list", "switch_unit"}
+    found = planned(without, {**as_planned(without), "files": {**as_planned(without)["files"], **files}})
+    assert (found.differs, found.switch) == (True, {})
 
 
 def test_own_files_are_placed_when_they_change() -> None:

@@ -111,7 +111,7 @@ def run_of(request: Any, host: str, sent: list[Any], monkeypatch: pytest.MonkeyP
     hostvars[host]["spark_precheck_resolved"] = {"spec": {"deployment": deployment}}
     run = FakeRun(host=host, hostvars=hostvars, modules={"vllm_probe": probe})
     run.plugin = plugin  # type: ignore[attr-defined]
-    monkeypatch.setattr(plugin, "_ssh", lambda _self: ("ssh", ""))
+    monkeypatch.setattr(plugin, "ssh", lambda _self: ("ssh", ""))
     return run
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_status
 
+from fakes import edge_cases
 from fakes.cases import hosts_of, merge, resolved
 from fakes.deployed_spark import deployed_facts
 from fakes.recorded_hosts import HOSTS
 from vllm_spark.core import paths
 from vllm_spark.deploy import ranks
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.lifecycle import status, status_table
+from vllm_spark.lifecycle import reach, status, status_table
 from vllm_spark.lifecycle.status import HostResult
 
 SECRET = "hidden-value-of-a-test"
@@ -330,3 +331,17 @@ def test_files_of_a_host_are_read_without_secrets(tmp_path: Path) -> None:
     assert same == {"added": [], "removed": [], "changed": [], "same": True}
     (folder / "env").chmod(0o644)
     assert spark_status.env_changes(str(folder / "env"), (folder / "env").read_text())["same"] is False
+
+
+def test_status_shows_who_reaches_a_spark_that_forwards(host_facts: dict[str, Any]) -> None:
+    edge = {"program": True, "unit": {"ActiveState": "active"}, "switch": {}, "keys": ["ada"], "may_switch": []}
+    front = edge_cases.front([edge_cases.REPLICA, edge_cases.THIRD], {"open": False, "site": edge_cases.SITE})
+    facts = {**host_facts, "edge": edge, "running_units": [], "ports": {}}
+    facts["status"] = {**facts["status"], "deployments": {}}
+    document = status.document({"spark1": HostResult(front=front, facts=facts)}, "now", "x")
+    (host,) = document["hosts"]
+    assert host["edge"]["forwards_to"] == ["spark2", "spark3"]
+    assert reach.cell(host["edge"]) == "edge:\nada"
+    cells = [cell.strip() for cell in status_table.table(document).splitlines()[3].strip("│").split("│")]
+    assert cells[:6] == ["spark1", "—", "forwards", "—", "—", "edge:"]
+    assert status.document({"spark1": HostResult(facts=facts)}, "now", "x")["hosts"][0]["edge"] is None

@@ -16,7 +16,9 @@ EDGE: dict[str, Any] = {
     "files": {},
     "certificate": "",
     "keys": ["ada", "owner"],
+    "may_switch": ["ada"],
     "unit": {"ActiveState": "active"},
+    "switch": {"ActiveState": "active"},
 }
 CLOSED = {"open": False, "allow_from": ["10.0.0.0/8"]}
 
@@ -44,6 +46,9 @@ def test_an_engine_on_the_network_is_open(bind: str, is_open: bool, text: str) -
         ({"keys": ["a", "b", "c"]}, {}, "edge: 3 keys"),
         ({}, {"tls": "off"}, "edge, http: ada, owner"),
         ({"unit": {"ActiveState": "failed"}}, {}, "nobody: edge failed"),
+        ({}, {"switch_by_request": True}, "edge: ada, owner switch: ada"),
+        ({"may_switch": []}, {"switch_by_request": True}, "edge: ada, owner switch: nobody"),
+        ({"switch": {"ActiveState": "failed"}}, {"switch_by_request": True}, "edge: ada, owner switch: failed"),
     ],
 )
 def test_an_engine_behind_an_edge(change: dict[str, Any], settings: dict[str, Any], text: str) -> None:

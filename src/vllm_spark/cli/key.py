@@ -7,10 +7,12 @@ import subprocess
 from collections.abc import Sequence
 
 from vllm_spark.cli import playbook
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.edge import persons
 
 ACTIONS = ("add", "revoke", "list")
+
+NO_RIGHT = register("key-right", runbook="edge-key")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,6 +24,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="add: make a key, replacing an earlier one of the person, and print it once; revoke: end it at once",
     )
     parser.add_argument("name", nargs="?", default="", help="the person: letters, digits and . _ -; not for list")
+    parser.add_argument(
+        "--may-switch",
+        action="store_true",
+        help="of add: a request of this key may start a model, if vllm_edge.switch_by_request is true",
+    )
     playbook.add_arguments(parser)
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
     parser.set_defaults(run=run)
@@ -31,6 +38,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the playbook of the verb. Prints a new key if every Spark has taken it. Returns the playbook's status."""
     if args.action != "list" and (refusal := persons.name_refusal(args.name)):
         raise RefusedError([refusal])
+    if args.may_switch and args.action != "add":
+        raise NO_RIGHT.error(
+            what=f"key {args.action} has --may-switch",
+            expected="--may-switch with add, because the right is one of a new key",
+            fix="vllm-spark key add NAME --may-switch; it replaces the person's earlier key.",
+        )
     key = persons.new_key() if args.action == "add" else ""
     status = subprocess.run(command(args, key), env=playbook.environment(), check=False).returncode  # noqa: S603  no shell
     if key and status == 0:
@@ -47,7 +60,9 @@ def command(args: argparse.Namespace, key: str) -> list[str]:
 def _variables(args: argparse.Namespace, key: str) -> Sequence[str]:
     match args.action:
         case "add":
-            return ["-e", "key_state=present", "-e", f"key_name={args.name}", "-e", f"key_hash={persons.key_hash(key)}"]
+            words = ["key_state=present", f"key_name={args.name}", f"key_hash={persons.key_hash(key)}"]
+            words += ["key_may_switch=true"] if args.may_switch else []
+            return [word for each in words for word in ("-e", each)]
         case "revoke":
             return ["-e", "key_state=absent", "-e", f"key_name={args.name}"]
         case _:

@@ -23,6 +23,12 @@ EDGE_UNIT = "vllm-edge.service"
 EDGE_UNIT_FILE = f"{UNIT_DIR}/{EDGE_UNIT}"
 EDGE_RUN_DIR = "/run/vllm-edge"
 EDGE_ADMIN_SOCKET = f"{EDGE_RUN_DIR}/admin.sock"
+# The program that starts a model for which a person asks, its list of models, and the socket on which the edge asks it.
+EDGE_SWITCH = f"{PROGRAM_DIR}/edge-switch"
+EDGE_SWITCH_LIST = f"{EDGE_DIR}/switch.json"
+EDGE_SWITCH_UNIT = "vllm-edge-switch.service"
+EDGE_SWITCH_UNIT_FILE = f"{UNIT_DIR}/{EDGE_SWITCH_UNIT}"
+EDGE_SWITCH_SOCKET = "/run/vllm-edge-switch/switch.sock"
 
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"

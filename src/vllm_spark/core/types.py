@@ -290,14 +290,17 @@ class StatusFacts(TypedDict):
 
 class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
-    the chain. `keys`: the persons that have one. `unit`: properties of systemd."""
+    the chain. `keys`: the persons that have one; `may_switch`: those whose requests may start a model. `unit`:
+    properties of systemd; `switch`: those of the unit that starts models."""
 
     program: bool
     account: bool
     files: Mapping[str, list[str]]
     certificate: str
     keys: list[str]
+    may_switch: list[str]
     unit: Mapping[str, str]
+    switch: Mapping[str, str]
 
 
 class Facts(TypedDict, total=False):

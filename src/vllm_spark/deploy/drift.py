@@ -18,6 +18,7 @@ from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.edge import steps as edge_steps
+from vllm_spark.inventory.front import Front
 from vllm_spark.inventory.spec import Spec
 
 # A launch has some forty lines; one of another recipe differs in most of them.
@@ -56,15 +57,28 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
     try:
         planned, _ = plan.of_host(specs, facts, host, toolkit)
     except RefusedError as error:
-        return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
+        return _refused(error)
     reasons = tuple(_reasons(planned, facts[host]))
     return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
 
 
-def of_idle(facts: Facts) -> Drift:
-    """Return the drift of a host without an active deployment."""
-    stops = plan.idle_plan(facts)[0].stop_units
-    return Drift(bool(stops), tuple(f"{unit} would be stopped" for unit in stops))
+def of_idle(facts: Facts, front: Front | None = None) -> Drift:
+    """Return the drift of a host without an active deployment. `front` is its edge."""
+    try:
+        planned = plan.idle_plan(facts, front)[0]
+    except RefusedError as error:
+        return _refused(error)
+    reasons = (*_edge(planned), *(f"{unit} would be stopped" for unit in planned.stop_units))
+    return Drift(bool(reasons), reasons)
+
+
+def _refused(error: RefusedError) -> Drift:
+    return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
+
+
+def _edge(planned: Plan) -> Iterator[str]:
+    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
+        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
 
 
 def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
@@ -85,8 +99,7 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     if not planned.settled:
         # The state is "restarted" or "started".
         yield f"{planned.unit} would be {planned.state}: {planned.reason}"
-    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
-        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
+    yield from _edge(planned)
     for unit in planned.stop_units:
         yield f"{unit} would be stopped"
 

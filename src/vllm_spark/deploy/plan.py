@@ -6,7 +6,7 @@ Facts are what plugins/modules/spark_facts.py returns for the arguments from `qu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from vllm_spark.core.host_layout import EDGE_GROUP
@@ -16,7 +16,9 @@ from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.images import ImageSteps
+from vllm_spark.edge import front as front_edge
 from vllm_spark.edge import steps as edge_steps
+from vllm_spark.inventory.front import Front, only_forwards
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
@@ -55,7 +57,8 @@ class Plan:
     edge: str = ""  # edge.steps.state
     edge_runs: bool = False
     edge_program: bool = False  # the edge needs HAProxy, which the host lacks
-    idle: bool = False  # no deployment is active on the host: it only stops units, and all fields above are empty
+    front: bool = False  # the edge has no engine of this host behind it, so no gates of a deployment judge it
+    idle: bool = False  # no deployment is active on the host: it only stops units, and may have an edge
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,13 +74,16 @@ def questions(spec: Spec) -> dict[str, Any]:
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
-        **({"edge": True} if spec.backends else {}),
+        **({"edge": True} if edge_steps.wanted(spec) else {}),
         "folders": _folders(spec),
     }
 
 
-def idle_questions(inactive: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments of the facts module for an idle host, or None if it never had a deployment."""
+def idle_questions(inactive: Sequence[str], front: Front | None = None) -> dict[str, Any] | None:
+    """Return the arguments of the facts module for an idle host, or None if it never had a deployment. `front` is the
+    edge of the host."""
+    if front:
+        return {"units": list(inactive), "edge": True, "ports": list(front_edge.ports(front))}
     return {"units": list(inactive)} if inactive else None
 
 
@@ -90,10 +96,10 @@ class Purpose:
     acts: bool = False
 
 
-def idle_plan(facts: Facts, *, acts: bool = False) -> tuple[Plan, list[str]]:
-    """Return the plan of a host without an active deployment, and a line per unit for the operator. Deployments that
+def idle_plan(facts: Facts, front: Front | None = None, *, acts: bool = False) -> tuple[Plan, list[str]]:
+    """Return the plan of a host without an active deployment, and the lines for the operator. Deployments that
     the inventory has made inactive stop. Units that the inventory does not know are left alone. `acts`: the
-    verb stops them.
+    verb stops them. `front` is the edge of the host. Raises RefusedError if that cannot have its ports.
 
     Its files are vllm-switch with its modules, which the verb switch runs on a host that only stops. deploy places no
     file there.
@@ -101,7 +107,19 @@ def idle_plan(facts: Facts, *, acts: bool = False) -> tuple[Plan, list[str]]:
     stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
     lines = [f"{unit} {_future(acts)} stopped: no deployment is active here" for unit in stop]
     programs = list(files.switch_program())
-    return Plan(idle=True, folders=files.module_folders(), files=programs, stop_units=stop), lines
+    plan = Plan(idle=True, folders=files.module_folders(), files=programs, stop_units=stop)
+    if not front:
+        return plan, lines
+    if refused := list(front_edge.refusals(front, facts)):
+        raise RefusedError(refused)
+    plan = replace(
+        plan,
+        edge=edge_steps.state(front, facts),
+        edge_runs=edge_steps.runs(facts),
+        edge_program=edge_steps.lacks_program(front, facts),
+        front=True,
+    )
+    return plan, [*lines, *front_edge.lines(front)]
 
 
 def of_host(
@@ -182,6 +200,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         edge=edge_steps.state(spec, facts),
         edge_runs=edge_steps.runs(facts),
         edge_program=edge_steps.lacks_program(spec, facts),
+        front=only_forwards(spec),
     )
 
 
@@ -225,6 +244,8 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += engine_arguments.notes(spec.recipe, spec.accepted)
         lines += closed_engine.unknown(spec)
         lines += _who_may_use_it(spec)
+    if only_forwards(spec):
+        lines.append(front_edge.headline(spec))
     return [*lines, *edge_steps.site_lines(spec)]
 
 

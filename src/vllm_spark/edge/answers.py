@@ -29,6 +29,17 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. Its owner changes that with: "
         "ansible-playbook switch.yml -e to=%[var(txn.of)]",
     ),
+    "no_right": (
+        "service_unavailable_error",
+        "model_not_active",
+        "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. This key may not start it. Its owner "
+        "changes that with: ansible-playbook switch.yml -e to=%[var(txn.of)]",
+    ),
+    "no_switch": (
+        "service_unavailable_error",
+        "no_switch",
+        "The Spark that has the model does not start it now: journalctl -u vllm-edge-switch there has the reason.",
+    ),
     "unknown": (
         "invalid_request_error",
         "model_not_found",

@@ -10,10 +10,10 @@ from functools import partial
 from vllm_spark.core import host_layout, templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, paths, site
+from vllm_spark.edge import answers, paths, persons, site, switch_request
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.edge import EdgeBackend
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.front import EdgeOwner, only_forwards
 
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
 DEFAULT_SEQUENCES = 256
@@ -37,6 +37,7 @@ class EdgeFiles:
     certificate: str = host_layout.EDGE_CERTIFICATE
     authority: str = host_layout.EDGE_AUTHORITY
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
+    switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
     log: str = "/dev/log"
 
@@ -50,10 +51,10 @@ class _Backend:
     connections: int
 
 
-def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
+def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str:
     """Return haproxy.cfg. `address` is the host's address in the inventory."""
     settings = spec.edge
-    routes = site.routes(spec)
+    routes, switches = site.routes(spec), switch_request.routes(spec)
     body = settings.limits.body_mib * MIB
     text: str = (
         templates.templates()
@@ -71,6 +72,10 @@ def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
             site=routes,
+            only_forwards=only_forwards(spec),
+            switches=switches,
+            own_switch=next((switch for switch in switches if not switch.host), None),
+            may_switch=persons.MAY_SWITCH,
             connections=_connections,
             socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),
@@ -85,7 +90,7 @@ def config(spec: Spec, address: str, files: EdgeFiles = EdgeFiles()) -> str:
     return text
 
 
-def names(spec: Spec, address: str) -> Iterator[str]:
+def names(spec: EdgeOwner, address: str) -> Iterator[str]:
     """Yield the names and addresses under which clients may ask: the inventory's, those of vllm_edge, and the host's
     own. The certificate has the same."""
     for name in (spec.host, address):
@@ -97,14 +102,18 @@ def names(spec: Spec, address: str) -> Iterator[str]:
     yield from ("localhost", "127.0.0.1")
 
 
-def listeners(spec: Spec) -> list[str]:
-    """Return ADDRESS:PORT of every deployment, each once. All of them lead to all models of the host."""
+def listeners(spec: EdgeOwner) -> list[str]:
+    """Return ADDRESS:PORT of every deployment, each once. All of them lead to all models of the host. An edge that only
+    forwards has the ports of the deployments to which it forwards, on all addresses."""
+    if only_forwards(spec):
+        ports = {backend.port for one in spec.neighbours for backend in one.backends}
+        return [f"{ALL_INTERFACES}:{port}" for port in sorted(ports)]
     found = {(backend.bind, backend.port) for backend in spec.backends}
     covered = {port for bind, port in found if bind == ALL_INTERFACES}
     return [f"{bind}:{port}" for bind, port in sorted(found) if bind == ALL_INTERFACES or port not in covered]
 
 
-def _widest(spec: Spec) -> str:
+def _widest(spec: EdgeOwner) -> str:
     binds = {backend.bind for backend in spec.backends}
     return binds.pop() if len(binds) == 1 else ALL_INTERFACES
 

@@ -14,6 +14,8 @@ BAD_NAME = register("edge-key-name", runbook="edge-key")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PREFIX = "sk-spark-"
 KEY_BYTES = 32
+# What follows a person in the map, after a slash, if a request of this key may start a model. No name has a slash.
+MAY_SWITCH = "switch"
 # The person of the key that a first deploy makes.
 OWNER = "owner"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.edge_backends import Neighbour
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.front import EdgeOwner
 
 # The longest name in the subject of a certificate (RFC 5280).
 MAX_COMMON_NAME = 64
@@ -84,16 +84,18 @@ class SiteRoutes:
         return [group for group in self.groups if group.backend]
 
 
-def routes(spec: Spec) -> SiteRoutes | None:
+def routes(spec: EdgeOwner) -> SiteRoutes | None:
     """Return the routes of an edge of a site, None for an edge that serves only its own Spark."""
-    if not spec.neighbours:
+    if not spec.edge.joins(spec.host):
         return None
+    # A Spark that serves no model may forward too.
+    others = {host: address for host, address in sorted(spec.edge.site.items()) if host != spec.host}
     return SiteRoutes(
         port=spec.edge.site_port,
         groups=tuple(_groups(spec.backends, spec.neighbours)),
         own={name: _any_up(holders) for name, holders in sorted(_by_name(spec.backends).items())},
-        members=tuple(one.host.lower()[:MAX_COMMON_NAME] for one in spec.neighbours),
-        addresses=tuple(one.address for one in spec.neighbours),
+        members=tuple(host.lower()[:MAX_COMMON_NAME] for host in others),
+        addresses=tuple(others.values()),
     )
 
 

@@ -42,6 +42,8 @@ class EdgeLimits:
     - `connections`: of all clients together
     - `body_mib`, `header_kib`: sizes of one request
     - `header_timeout_s`: seconds until the last byte of a request's header
+    - `switches_waiting`: models that wait for their start, if requests may start models
+    - `switch_stay_s`: seconds that a model which a request has started stays before the next one takes its place
     """
 
     requests_per_minute: int = 300
@@ -50,6 +52,8 @@ class EdgeLimits:
     body_mib: int = 16
     header_kib: int = 16
     header_timeout_s: int = 10
+    switches_waiting: int = 4
+    switch_stay_s: int = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class EdgeSettings:
     - `metrics_from`: networks that may read metrics, on `metrics_port`; none means that nothing listens there
     - `site`: the Sparks whose edges serve the models of all of them, host -> its address for the other edges, which ask
       it on `site_port`; none means that an edge serves the models of its own Spark
+    - `switch_by_request`: True lets a person with that right start an inactive model by asking for it
     """
 
     open: bool = False
@@ -80,10 +85,15 @@ class EdgeSettings:
     metrics_port: int = 9464
     site: Mapping[str, str] = field(default_factory=dict)
     site_port: int = 9465
+    switch_by_request: bool = False
 
     @property
     def scheme(self) -> str:
         return "http" if self.tls == OFF else "https"
+
+    def joins(self, host: str) -> bool:
+        """Return True if the edge of a host is one of a site."""
+        return not self.open and host in self.site
 
     @classmethod
     def from_json(cls, document: Document) -> EdgeSettings:
@@ -100,13 +110,14 @@ class EdgeSettings:
 @dataclass(frozen=True, slots=True)
 class EdgeBackend:
     """A deployment as the edge of its head sees it. `models` are the names that clients ask for. `sequences` is the
-    engine's max-num-seqs, None if the recipe leaves it to the engine."""
+    engine's max-num-seqs, None if the recipe leaves it to the engine. `ranks` is the number of its Sparks."""
 
     deployment: str
     models: tuple[str, ...]
     bind: str
     port: int
     sequences: int | None = None
+    ranks: int = 1
 
     @classmethod
     def from_json(cls, document: Document) -> EdgeBackend:
@@ -159,6 +170,8 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             what = f"vllm_edge.origins[{index}]: {schema.format_value(origin)}: {reason}"
             yield Fault(what, origins.expected(origin))
     yield from _site_faults(document)
+    if document.get("open") and document.get("switch_by_request"):
+        yield Fault("vllm_edge.switch_by_request: true, and open is true", "open: false, or no switch_by_request")
     files = {name: document.get(name, "") for name in ("certificate", "private_key")}
     if document.get("tls", OWN_CA) == FILES:
         for name in (name for name, file in files.items() if not file):

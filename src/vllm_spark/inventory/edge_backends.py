@@ -21,6 +21,7 @@ NAME_CLASH = register("site-name-clash", runbook="edge-site")
 NOT_A_MEMBER = register("site-member", runbook="edge-site")
 TWO_AUTHORITIES = register("site-two-authorities", runbook="edge-site")
 PORT_CLASH = register("site-port", runbook="edge-site")
+SWITCH_OF_PAIR = register("switch-by-request", runbook="edge-switch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,22 @@ def left_out(deployments: Sequence[Deployment], settings: EdgeSettings) -> tuple
     )
 
 
+def switch_refusals(deployments: Sequence[Deployment], host: str, settings: EdgeSettings) -> Iterator[Refusal]:
+    """Yield a refusal per pair that shares the host with other deployments, if requests may switch: vllm-switch changes
+    the rank of its own Spark alone."""
+    here = [each for each in deployments if host in each.hosts]
+    if not settings.switch_by_request or len(here) == 1:
+        return
+    for pair in (each for each in here if len(each.hosts) > 1):
+        others = ", ".join(each.name for each in here if each is not pair)
+        yield SWITCH_OF_PAIR(
+            what=f"vllm_edge.switch_by_request is true, and {pair.name} on {'+'.join(pair.hosts)} shares {host} with "
+            f"{others}",
+            expected="deployments of one Spark each, because one Spark cannot switch the other rank of a pair",
+            fix=f"set vllm_edge.switch_by_request to false, and use ansible-playbook switch.yml -e to={pair.name}.",
+        )
+
+
 def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
     model = _model(headed, recipe)
     args = loader.with_flag_names(headed.overrides, recipe["engine"]["version"]).get("args", {})
@@ -115,6 +132,7 @@ def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
         bind=headed.bind,
         port=headed.port,
         sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
+        ranks=len(headed.hosts),
     )
 
 
@@ -154,9 +172,9 @@ def _member_refusals(member: Membership) -> Iterator[Refusal]:
                 expected="Sparks behind an edge",
                 fix=f"set vllm_edge: {{open: false}} for {other} as well, or remove {other} from vllm_edge.site.",
             )
-        elif (theirs.site, theirs.site_port) != (settings.site, settings.site_port):
+        elif _shared(theirs) != _shared(settings):
             yield NOT_A_MEMBER(
-                what=f"vllm_edge.site or site_port of {other} is not that of {host}",
+                what=f"vllm_edge.site, site_port or switch_by_request of {other} is not that of {host}",
                 expected="one site, which all of its Sparks know",
                 fix="set vllm_edge once for the group sparks, not by host.",
             )
@@ -167,6 +185,11 @@ def _member_refusals(member: Membership) -> Iterator[Refusal]:
                 expected="one authority, by whose certificates the edges of a site know each other",
                 fix=f"remove vllm_edge_authority of {other}, or remove {other} from vllm_edge.site.",
             )
+
+
+def _shared(settings: EdgeSettings) -> tuple[object, ...]:
+    """Return the settings that every Spark of a site must have alike."""
+    return settings.site, settings.site_port, settings.switch_by_request
 
 
 def _listener_refusals(offers: Sequence[_Offer], settings: EdgeSettings) -> Iterator[Refusal]:

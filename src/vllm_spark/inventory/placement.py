@@ -29,10 +29,10 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
 
 def host_refusals(
-    deployments: Sequence[Deployment], sparks: Collection[str], limit: Sequence[str]
+    deployments: Sequence[Deployment], sparks: Collection[str], limit: Sequence[str], fronts: Collection[str] = ()
 ) -> Iterator[Refusal]:
-    """Yield a refusal per host whose name is not plain or that is not in the group `sparks`, and one if no deployment
-    is within the limit."""
+    """Yield a refusal per host whose name is not plain or that is not in the group `sparks`, and one if neither a
+    deployment nor one of `fronts`, which may forward to deployments, is within the limit."""
     for deployment in deployments:
         for host in deployment.hosts:
             if not PLAIN_NAME.fullmatch(host):
@@ -47,7 +47,8 @@ def host_refusals(
                     expected=f"hosts of the group sparks: {', '.join(sparks)}",
                     fix=f"add {host} to the inventory, or correct hosts of {deployment.name}.",
                 )
-    if not any(set(deployment.hosts) & set(limit) for deployment in deployments):
+    busy = {host for deployment in deployments for host in deployment.hosts}
+    if not (busy and {*busy, *fronts} & set(limit)):
         placed = ", ".join(f"{deployment.name} on {'+'.join(deployment.hosts)}" for deployment in deployments)
         yield NOTHING_HERE(
             what=f"no deployment names {', '.join(limit)}",

@@ -20,6 +20,7 @@ from vllm_spark.inventory import deployment, edge, edge_backends, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
 from vllm_spark.inventory.edge_backends import Membership, Neighbour, OtherEdge
+from vllm_spark.inventory.front import Front, surroundings
 from vllm_spark.network.pair import Pair
 from vllm_spark.recipe import (
     derived_image,
@@ -163,6 +164,7 @@ class Inventory:
     - `limit`: the hosts of the run
     - `secrets`: name -> True if it has a value
     - `accepted`: ids of known issues that the operator accepts for this run
+    - `everywhere`: `vllm_deployments` if `deployments` are only a part of it, as in a switch; None if they are all
     - `edge`: `vllm_edge` as it is, not yet checked
     - `edges`: of every Spark, by its name, for a site with one address
     """
@@ -175,6 +177,7 @@ class Inventory:
     secrets: Mapping[str, bool] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
+    everywhere: object = None
     edge: object = field(default_factory=dict)
     edges: Mapping[str, OtherEdge] = field(default_factory=dict)
 
@@ -190,6 +193,7 @@ class Inventory:
             secrets={name: bool(value) for name, value in args["secrets"].items()},
             accepted=tuple(args["accepted"]),
             site=SiteSettings(**args["site"]),
+            everywhere=args.get("everywhere"),
             edge=args.get("edge", {}),
             edges={host: OtherEdge(**other) for host, other in args.get("edges", {}).items()},
         )
@@ -200,8 +204,9 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     deployments = deployment.parse(inventory.deployments)
     settings = edge.parse(inventory.edge)
     refusals = [
-        *placement.host_refusals(deployments, inventory.sparks, inventory.limit),
+        *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+        *edge_backends.switch_refusals(deployments, host, settings),
     ]
     if refusals:
         raise RefusedError(refusals)
@@ -228,9 +233,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     ]
     if refusals:
         raise RefusedError(refusals)
-    folders = inventory.recipe_folders
-    backends = () if settings.open else edge_backends.of_host(deployments, host, folders)
-    joins, member = bool(backends) and host in settings.site, Membership(host, settings, inventory.edges)
+    around = _around(inventory, deployments, settings, host)
     return Spec(
         host=host,
         rank=active.hosts.index(host),
@@ -250,10 +253,26 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         accepted=tuple(accepted),
         site=inventory.site,
         edge=settings,
-        backends=backends,
-        neighbours=edge_backends.neighbours(deployments, member, folders, lock) if joins else (),
-        left_out=edge_backends.left_out(deployments, settings) if joins else (),
+        backends=around.backends,
+        neighbours=around.neighbours,
+        left_out=around.left_out,
     )
+
+
+def front(inventory: Inventory, host: str) -> Front | None:
+    """Return the edge of a host for which `resolve` returns None; None if it has none. Raises RefusedError."""
+    settings = edge.parse(inventory.edge)
+    if not settings.joins(host):
+        return None
+    everywhere = inventory.deployments if inventory.everywhere is None else inventory.everywhere
+    found = _around(inventory, deployment.parse(everywhere), settings, host)
+    return found if found.neighbours else None
+
+
+def _around(inventory: Inventory, deployments: Sequence[Deployment], settings: EdgeSettings, host: str) -> Front:
+    everywhere = deployments if inventory.everywhere is None else deployment.parse(inventory.everywhere)
+    member, lock = Membership(host, settings, inventory.edges), lockfile.read(inventory.lock_file)
+    return surroundings(member, deployments, everywhere, inventory.recipe_folders, lock)
 
 
 def _issue_subject(recipe: Document, secrets: Collection[str], placed: Deployment, settings: EdgeSettings) -> Subject:

@@ -9,12 +9,14 @@ from typing import Any
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.types import EdgeFacts
 from vllm_spark.inventory import edge
+from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.spec import Spec
 
 # Flags of the engine in a launch, which has one option per line.
 SOCKET = re.compile(r"(?m)^\s*--uds\b")
 BIND = re.compile(r"(?m)^\s*--host (\S+)")
 PORT = re.compile(r"(?m)^\s*--port (\d+)")
+UNKNOWN: Mapping[str, Any] = dict.fromkeys(("bind", "port", "edge", "tls", "from", "persons", "switch", "may_switch"))
 
 
 def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[str, Any] | None:
@@ -23,24 +25,33 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
 
     - `open`: whether the engine itself is on the network
     - `bind`, `port`: of an open engine
-    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key.
+    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key
+    - `switch`: the state of the unit that starts models, None if requests may start nothing; `may_switch`: who may
       None: unknown, because the inventory does not have it active or the host was not asked
     """
-    unknown = {"bind": None, "port": None, "edge": None, "tls": None, "from": None, "persons": None}
     if SOCKET.search(launch):
-        settings = spec.edge if spec and not spec.edge.open else None
-        return {
-            **unknown,
-            "open": False,
-            "edge": found["unit"].get("ActiveState") if found else None,
-            "tls": settings.tls != edge.OFF if settings else None,
-            "from": list(settings.allow_from) if settings else None,
-            "persons": list(found["keys"]) if found else None,
-        }
+        return of_edge(spec.edge if spec and not spec.edge.open else None, found)
     bind, port = BIND.search(launch), PORT.search(launch)
     if not (bind and port):
         return None
-    return {**unknown, "open": bind[1] != LOOPBACK, "bind": bind[1], "port": int(port[1])}
+    return {**UNKNOWN, "open": bind[1] != LOOPBACK, "bind": bind[1], "port": int(port[1])}
+
+
+def of_edge(settings: EdgeSettings | None, found: EdgeFacts | None) -> dict[str, Any]:
+    """Return who can reach what is behind an edge, with the keys of `document`."""
+    return {
+        **UNKNOWN,
+        "open": False,
+        "edge": found["unit"].get("ActiveState") if found else None,
+        "tls": settings.tls != edge.OFF if settings else None,
+        "from": list(settings.allow_from) if settings else None,
+        "persons": list(found["keys"]) if found else None,
+        **(_switch(found) if found and settings and settings.switch_by_request else {}),
+    }
+
+
+def _switch(found: EdgeFacts) -> dict[str, Any]:
+    return {"switch": found["switch"].get("ActiveState"), "may_switch": list(found["may_switch"])}
 
 
 def cell(reach: Mapping[str, Any] | None) -> str:
@@ -55,4 +66,8 @@ def cell(reach: Mapping[str, Any] | None) -> str:
         return f"nobody: edge\n{reach['edge']}"
     scheme = "edge" if reach["tls"] else "edge, http"
     persons = reach["persons"]
-    return f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
+    who = f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
+    if reach["switch"] is None:
+        return who
+    may = reach["may_switch"]
+    return f"{who}\nswitch: {', '.join(may) or 'nobody' if reach['switch'] == 'active' else reach['switch']}"

@@ -13,6 +13,7 @@ from typing import Any
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
+from vllm_spark.inventory.front import Front, only_forwards
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import engine_state, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
@@ -28,15 +29,16 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The facts and the spec of one host. `spec` is None for an idle host, and if the inventory is refused (`refused`
-    has the reason). `facts` is None if the host did not answer (`problem` has the reason). `holder_lives` is the result
-    of spark_lock.lives for the run that has locked the host."""
+    """The facts and the spec of one host. `spec` is None for an idle host, which may have an edge (`front`), and if the
+    inventory is refused (`refused` has the reason). `facts` is None if the host did not answer (`problem` has the
+    reason). `holder_lives` is the result of spark_lock.lives for the run that has locked the host."""
 
     spec: Spec | None = None
     refused: str = ""
     facts: Facts | None = None
     problem: str = ""
     holder_lives: bool | None = None
+    front: Front | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,23 @@ def _host_document(name: str, problem: str, result: HostResult, deployments: Seq
         "problem": problem,
         "memory": {key: facts["memory"][key] for key in ("total", "available")} if facts else None,
         "lock": _lock(lock, result.holder_lives) if lock else None,
+        "edge": _edge(result),
         "deployments": list(deployments),
+    }
+
+
+def _edge(result: HostResult) -> Document | None:
+    """Return the edge of a host that forwards, None for one that heads a deployment or has no edge."""
+    owner = result.front or result.spec
+    if owner is None or not (result.front or only_forwards(owner)):
+        return None
+    found = result.facts.get("edge") if result.facts else None
+    forwards = [one.host for one in owner.neighbours]
+    drifts = drift.of_idle(result.facts, result.front) if result.front and result.facts else None
+    return {
+        **reach.of_edge(owner.edge, found),
+        "forwards_to": forwards,
+        "drift": _drift_document(drifts) if drifts else None,
     }
 
 
@@ -92,7 +110,7 @@ def _drift(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Drift:
     if result.refused:
         return drift.unknown("the inventory is refused")
     if result.spec is None:
-        return drift.of_idle(result.facts)
+        return drift.of_idle(result.facts, result.front)
     of_pair = [host for host in result.spec.deployment.hosts if host in hosts]
     specs = {host: spec for host in of_pair if (spec := hosts[host].spec)}
     facts = {host: reported for host in of_pair if (reported := hosts[host].facts) is not None}

@@ -37,7 +37,11 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     lines = [host["host"], *(["held"] if host["lock"] else [])]
     free = _free(host["memory"])
     if not host["deployments"]:
-        yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, NOTHING, free, NOTHING)
+        front = host["edge"] or {}
+        drifts = front.get("drift")
+        differs = Drift(drifts["differs"], tuple(drifts["reasons"])).summary() if drifts else NOTHING
+        shown = reach.cell(front) if front else NOTHING
+        yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, shown, free, differs)
     for entry in host["deployments"]:
         yield (
             "\n".join(lines),
@@ -45,7 +49,7 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             "\n".join(filter(None, [_state(entry, host), _up(entry["unit"]), _alive(entry)])),
             f"{_digest(entry['image'])}\n{_commit(entry['model'])}",
             _judged(entry),
-            reach.cell(entry["reach"]),
+            reach.cell(entry["reach"] or host["edge"]),
             f"{free}\n{_speed(entry['tokens'])}",
             Drift(entry["drift"]["differs"], tuple(entry["drift"]["reasons"])).summary(),
         )
@@ -62,7 +66,7 @@ def _state(entry: Mapping[str, Any] | None, host: Mapping[str, Any]) -> str:
     if host["problem"]:
         no_facts = "no access" if _is_explained(host) and NO_CONNECTION not in host["problem"] else "no answer"
         return "no Docker" if host["answers"] else no_facts
-    return str(entry["state"]) if entry else "idle"
+    return str(entry["state"]) if entry else "forwards" if host["edge"] else "idle"
 
 
 def _is_explained(host: Mapping[str, Any]) -> bool:

@@ -46,7 +46,8 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
         absent = [host for host in placed.hosts if host not in limit]
         if absent:
             yield _outside(placed, "stops", absent)
-    for host in (host for host, plan in plans.items() if plan.get("edge") and not plan.get("edge_runs")):
+    edges = {host: plan for host, plan in plans.items() if plan.get("edge") and not plan.get("idle")}
+    for host in (host for host, plan in edges.items() if not plan.get("edge_runs")):
         yield SWITCH_EDGE(
             what=f"vllm_edge has changed, and the edge of {host} does not run as it says",
             expected="a switch between deployments behind one edge",

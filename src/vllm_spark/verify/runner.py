@@ -70,7 +70,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
 
 
 def _edge(spec: Spec) -> dict[str, str]:
-    site = {"site_port": str(spec.edge.site_port)} if spec.neighbours else {}
+    site = {"site_port": str(spec.edge.site_port)} if spec.backends and spec.edge.joins(spec.host) else {}
     return {} if spec.edge.open else {"tls": spec.edge.tls, **site}
 
 

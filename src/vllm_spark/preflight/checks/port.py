@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core import ports
 from vllm_spark.core.host_layout import EDGE_UNIT
-from vllm_spark.core.types import PortHolder
+from vllm_spark.edge import front
+from vllm_spark.inventory.front import only_forwards
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
@@ -16,8 +17,10 @@ def required_ports(spec: Spec) -> Iterator[int]:
     """Yield the ports that must be free, or held by the toolkit's own deployments or its edge."""
     if spec.rank == 0:
         yield spec.deployment.port
-    if spec.neighbours:
+    if spec.backends and spec.edge.joins(spec.host):
         yield spec.edge.site_port
+    if only_forwards(spec):
+        yield from front.ports(spec)
     if len(spec.deployment.hosts) > 1:
         yield from (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT)
 
@@ -44,7 +47,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
             yield Observation(
                 {
                     "port": str(port),
-                    "holder": _format_holder(holder),
+                    "holder": front.format_holder(holder),
                     "deployment": deployment.name,
                     "alternative": alternative,
                 }
@@ -52,14 +55,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
 
 
 def _setting(spec: Spec, port: int) -> str:
-    is_own = port == spec.deployment.port
-    return f"`port` for {spec.deployment.name}" if is_own else "vllm_edge.site_port"
-
-
-def _format_holder(holder: PortHolder) -> str:
-    owner = ""
-    if holder.get("container"):
-        owner = f", container {holder['container']}"
-    elif holder.get("unit"):
-        owner = f", unit {holder['unit']}"
-    return f"{holder['process']} (pid {holder['pid']}{owner})"
+    if port == spec.edge.site_port:
+        return "vllm_edge.site_port"
+    whose = spec.deployment.name if port == spec.deployment.port else "the deployments of vllm_edge.site"
+    return f"`port` for {whose}"

@@ -1,0 +1,323 @@
+#!/usr/bin/python3
+# Placed by vllm-spark, which knows it by this line.
+"""Starts an inactive model of this Spark when the edge passes a request for it on: `vllm_edge.switch_by_request`.
+
+Only the edge reaches the socket of this program. The edge has checked the key and the person's right, and sends three
+headers: person, deployment and model. A deployment must be in the list that the plan has written. The program starts
+vllm-switch, one at a time, and answers at once: what happens, and when to ask again. It does not read the body.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import Any, cast
+
+CONFIG_DIR = Path("/etc/vllm-spark")
+LIST = CONFIG_DIR / "edge" / "switch.json"
+SOCKET = Path("/run/vllm-edge-switch/switch.sock")
+LOCK = Path("/run/vllm-spark/operator.lock")
+SWITCH = Path("/usr/local/bin/vllm-switch")
+WHO, DEPLOYMENT, MODEL = "x-vllm-edge-who", "x-vllm-edge-switch", "x-vllm-edge-model"
+# A person as the edge's log has it (vllm_spark.edge.persons).
+PERSON = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+# Every step of vllm-switch has a deadline of its own; together they are shorter than this.
+SWITCH_TIMEOUT_S = 7200.0
+# A target that has failed is not tried again for this long. Each further failure doubles the time.
+BACK_OFF_S, MOST_BACK_OFF_S = 60.0, 3600.0
+# The edge finds a started engine with its next check.
+SETTLE_S = 5.0
+RETRY_S, HELD_RETRY_S = 10, 60
+LOCK_POLL_S = 5.0
+# The part of an error that a client sees, in characters.
+SHOWN = 300
+CLIENT_TIMEOUT_S = 10.0
+CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a request. `retry_s` is its header Retry-After."""
+
+    status: int
+    code: str
+    message: str
+    retry_s: int
+
+    @property
+    def body(self) -> bytes:
+        """The error in the shape of OpenAI's API."""
+        kind = {404: "invalid_request_error", 429: "rate_limit_error"}.get(self.status, "service_unavailable_error")
+        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        return json.dumps({"error": error}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failure of a target. `until` is the time of the next attempt, `count` the failures without a success."""
+
+    error: str
+    until: float
+    count: int
+
+
+@dataclass(slots=True)
+class Desk:
+    """What is being started, what waits, and what has failed. Times are those of one monotonic clock, in seconds.
+
+    - `places`: how many targets may wait; `stay_s`: how long a started target stays before the next one is started
+    - `current`: the target that was started last, at `started_at`
+    - `took_s`: the duration of the last good start, by target
+
+    Targets come from the list of the plan, so each collection is as long as that list at most.
+    """
+
+    places: int
+    stay_s: float
+    running: str = ""
+    since: float = 0.0
+    current: str = ""
+    started_at: float = -1e9
+    waiting: list[str] = field(default_factory=list)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    took_s: dict[str, float] = field(default_factory=dict)
+
+    def ask(self, target: str, model: str, now: float) -> Answer:
+        """Return the answer to a request for a target, which may then wait or be started by `begin`."""
+        if target == self.running:
+            return self._starting(target, model, now)
+        failure = self.failures.get(target)
+        if failure and now < failure.until:
+            left = _seconds(failure.until - now)
+            return Answer(503, "switch_failed", f"{model} could not be started: {failure.error} "
+                          f"The next attempt is possible in {left} s.", left)  # fmt: skip
+        if target == self.current and now < self.started_at + SETTLE_S:
+            return Answer(503, "model_starting", f"{model} has just been started: ask again.", 1)
+        if target not in self.waiting:
+            # A target that can start at once needs no place.
+            if len(self.waiting) >= self.places + (self._pause(now) == 0):
+                names = ", ".join(filter(None, [self.running, *self.waiting])) or self.current
+                return Answer(429, "switch_queue_full", f"{model} cannot wait: {names} came first, and "
+                              f"{self.places} may wait.", self._retry(now))  # fmt: skip
+            self.waiting.append(target)
+        if self.waiting[0] == target and self._pause(now) == 0:
+            return self._starting(target, model, now)
+        first = self.running or (self.waiting[0] if self.waiting[0] != target else self.current)
+        return Answer(503, "model_waiting", f"{model} waits: {first} was asked for first.", self._retry(now))
+
+    def begin(self, now: float) -> str:
+        """Return the target that is to be started now, empty for none. It is `running` until `end`."""
+        if not self.waiting or self._pause(now) > 0:
+            return ""
+        self.running, self.since = self.waiting.pop(0), now
+        return self.running
+
+    def end(self, error: str, now: float) -> None:
+        """Note how the start of the running target has ended."""
+        target, self.running = self.running, ""
+        if error:
+            count = self.failures[target].count + 1 if target in self.failures else 1
+            pause = min(BACK_OFF_S * 2 ** (count - 1), MOST_BACK_OFF_S)
+            self.failures[target] = Failure(error, now + pause, count)
+            return
+        self.failures.pop(target, None)
+        self.took_s[target] = now - self.since
+        self.current, self.started_at = target, now
+
+    def pause(self, now: float) -> float | None:
+        """Return after how many seconds `begin` has something to do; None while nothing waits."""
+        return self._pause(now) if self.waiting and not self.running else None
+
+    def _pause(self, now: float) -> float:
+        """Return how long nothing else may be started: without end during a start."""
+        return float("inf") if self.running else max(0.0, self.started_at + self.stay_s - now)
+
+    def _retry(self, now: float) -> int:
+        pause = self._pause(now)
+        return RETRY_S if pause == float("inf") else max(RETRY_S, _seconds(pause))
+
+    def _starting(self, target: str, model: str, now: float) -> Answer:
+        took, text = self.took_s.get(target), f"{model} is being started"
+        if took is None:
+            return Answer(503, "model_starting", f"{text}: ask again.", RETRY_S)
+        left = _seconds(took - (now - self.since if self.running else 0))
+        return Answer(503, "model_starting", f"{text}; it serves in about {left} s.", left)
+
+
+def _seconds(time_s: float) -> int:
+    return max(1, round(time_s))
+
+
+@dataclass(slots=True)
+class Office:
+    """The desk with its surroundings: the plan's list, the operator lock, and vllm-switch.
+
+    `models`: deployment -> names that clients use. `config_dir` has a folder for each deployment that was placed."""
+
+    desk: Desk
+    models: Mapping[str, Sequence[str]]
+    switch: Path = SWITCH
+    lock: Path = LOCK
+    config_dir: Path = CONFIG_DIR
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def ask(self, who: str, target: str, model: str) -> Answer:
+        """Answer one request, and write who asked for what. A name that is not in the list is not repeated."""
+        if model not in self.models.get(target, ()):
+            return Answer(404, "model_not_found", "This Spark has no such model.", RETRY_S)
+        if self.lock.exists():
+            answer = Answer(
+                503, "spark_held", f"{model} is not started: its owner is changing this Spark.", HELD_RETRY_S
+            )
+        elif not (self.config_dir / target / "launch").exists():
+            text = f"{model} has never been deployed on this Spark. Its owner does that with: "
+            text += f"ansible-playbook switch.yml -e to={target}"
+            answer = Answer(503, "model_not_placed", text, HELD_RETRY_S)
+        else:
+            with self.changed:
+                answer = self.desk.ask(target, model, time.monotonic())
+                self.changed.notify_all()
+        say(f"{who if PERSON.fullmatch(who) else '-'} asked for {model} of {target}: {answer.status} {answer.code}")
+        return answer
+
+    def work(self) -> None:
+        """Start one target after the other, without end."""
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        """Wait for a target that is due, and start it. An operator who holds the Spark ends the queue."""
+        with self.changed:
+            if self.lock.exists() and self.desk.waiting:
+                say(f"an operator holds this Spark: {', '.join(self.desk.waiting)} will not be started")
+                self.desk.waiting.clear()
+            now = time.monotonic()
+            if not (target := self.desk.begin(now)):
+                pause = self.desk.pause(now)
+                self.changed.wait(None if pause is None else min(pause, LOCK_POLL_S))
+                return
+        say(f"starting {target}")
+        error = self.run(target)
+        with self.changed:
+            self.desk.end(error, time.monotonic())
+        say(f"{target} was not started: {error}" if error else f"{target} was started")
+
+    def run(self, target: str) -> str:
+        """Run vllm-switch. Returns its error, empty if the target serves."""
+        argv = [str(self.switch), target]
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=SWITCH_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return plain(str(error))
+        if not done.returncode:
+            return ""
+        return plain(done.stdout.decode(errors="replace")) or f"vllm-switch ended with {done.returncode}."
+
+
+def plain(text: str) -> str:
+    """Return a text as one line of printable characters, shortened from the front: the reason is at its end."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= SHOWN else f"…{line[-SHOWN:]}"
+
+
+def say(text: str) -> None:
+    """Write a line to the journal."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+class Server(ThreadingUnixStreamServer):
+    """The server on the socket. The edge bounds the number of its connections."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, path: Path, office: Office) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+        super().__init__(str(path), Handler)
+        self.office = office
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request of the edge."""
+
+    timeout = CLIENT_TIMEOUT_S
+
+    def do_POST(self) -> None:
+        headers = [self.headers.get(name, "") for name in (WHO, DEPLOYMENT, MODEL)]
+        answer = cast("Server", self.server).office.ask(*headers)
+        self.close_connection = True
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Retry-After", str(answer.retry_s))
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(answer.body)
+        self.drop_body()
+
+    def drop_body(self) -> None:
+        """Receive what the edge still sends, and keep none of it: a connection that is closed before is reset, and the
+        answer is lost."""
+        self.wfile.flush()
+        deadline = time.monotonic() + CLIENT_TIMEOUT_S
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while time.monotonic() < deadline and self.connection.recv(CHUNK):
+                pass
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing: `Office.ask` writes what happens."""
+
+
+def read_list(path: Path) -> tuple[Desk, dict[str, list[str]]]:
+    """Return an empty desk and the deployments of the plan's list. Raises OSError or ValueError."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return Desk(document["waiting"], document["stay_s"]), document["deployments"]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="edge-switch", description=__doc__)
+    # The defaults are the places on a Spark; tests have others.
+    for name, default in (
+        ("list", LIST),
+        ("socket", SOCKET),
+        ("switch", SWITCH),
+        ("lock", LOCK),
+        ("config", CONFIG_DIR),
+    ):
+        parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
+    args = parser.parse_args(argv)
+    desk, models = read_list(args.list)
+    office = Office(desk, models, args.switch, args.lock, args.config)
+    # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
+    threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
+    office.work()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

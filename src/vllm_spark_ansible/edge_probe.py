@@ -1,0 +1,43 @@
+"""What the gate `edge` needs of an action plugin: the requests of the Spark and of this machine to an edge."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target, outside
+
+from vllm_spark.edge import store
+from vllm_spark.inventory import edge as settings
+from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.verify.gates import edge, reach
+from vllm_spark_ansible.action import SparkAction
+
+
+class EdgeProbeAction(SparkAction):
+    """An action with the argument authority, the folder of the site's authority."""
+
+    def edge_responses(self, request: GateRequest) -> dict[str, Any]:
+        """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
+        asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
+        asked |= {"site_port": int(port)} if (port := request.edge.get("site_port")) else {}
+        inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
+        url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))
+        if why := reach.obstacle(*self.ssh()):
+            return {"inside": inside, "outside": {"unasked": why, "url": url}}
+        name = str(urllib.parse.urlsplit(url).hostname)
+        target = Target(name, request.port, inside["tls"], name, self.authority(request))
+        return {"inside": inside, "outside": {**outside(target, edge.UNLISTED), "url": url}}
+
+    def authority(self, request: GateRequest) -> str:
+        """Return the file with the site's authority; empty if the edge has no certificate of it."""
+        file = Path(self.args.get("authority", "")) / store.CERTIFICATE
+        return os.path.relpath(file) if request.edge.get("tls") == settings.OWN_CA and file.is_file() else ""
+
+    def ssh(self) -> tuple[str, str]:
+        """Return Ansible's connection to this host and its arguments of ssh."""
+        names = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+        arguments = " ".join(str(self.task_vars.get(name) or "") for name in names)
+        return str(self.task_vars.get("ansible_connection") or ""), arguments

@@ -1,0 +1,208 @@
+"""The edge of a Spark without an active deployment: what the inventory makes of it, and what deploy, status and a
+switch do about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_edge_site import arguments
+
+from fakes import edge_cases
+from fakes.edge_cases import DEMO, FAR_PAIR, OTHER, REPLICA, SITE, SPARE, THIRD
+from fakes.fake_ansible import FakeRun
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.deploy import drift, plan
+from vllm_spark.edge import config, site, steps
+from vllm_spark.inventory import spec
+from vllm_spark.inventory.front import Front, only_forwards
+from vllm_spark.lifecycle import switch
+from vllm_spark.verify import front as gate
+
+SETTINGS = {"open": False, "site": SITE}
+FAR = [REPLICA, SPARE | {"active": False}, THIRD]
+RUNS = {"ActiveState": "active", "UnitFileState": "enabled"}
+
+
+def found(**more: Any) -> Any:
+    """Return the facts of a Spark without a deployment whose edge runs."""
+    edge = {"program": True, "account": True, "files": {}, "certificate": "", "keys": ["ada"], "may_switch": []}
+    states = {"unit": RUNS, "switch": {"ActiveState": "inactive"}}
+    holder = {"unit": "vllm-edge.service", "process": "haproxy", "pid": 1, "container": ""}
+    return {"units": {}, "running_units": [], "ports": {"8000": holder}, "edge": {**edge, **states}, **more}
+
+
+def test_a_spark_that_the_site_names_forwards() -> None:
+    front = edge_cases.front(FAR, SETTINGS)
+    assert only_forwards(front)
+    assert [one.host for one in front.neighbours] == ["spark2", "spark3"]
+    assert config.listeners(front) == ["0.0.0.0:8000"]
+    assert steps.state(front, {}) == "present"
+    assert Front.from_json(json.loads(json.dumps(front.to_json()))) == front
+    # The other Sparks accept what it forwards, although it serves nothing.
+    other = site.routes(edge_cases.resolved(FAR, SETTINGS, "spark2"))
+    assert other is not None
+    assert other.members == ("spark1", "spark3")
+
+
+def test_a_spark_alone_with_a_front_listens_for_it() -> None:
+    members = {"open": False, "site": {"spark1": "192.168.1.20", "spark2": "192.168.1.21"}}
+    alone = edge_cases.resolved([REPLICA], members, "spark2")
+    assert alone.neighbours == ()
+    assert "bind 0.0.0.0:9465 " in config.config(alone, "192.168.1.21")
+    assert "bind 0.0.0.0:9465 " not in config.config(edge_cases.front([REPLICA], members), "192.168.1.20")
+
+
+def test_the_worker_of_a_pair_forwards() -> None:
+    worker = edge_cases.resolved([FAR_PAIR, THIRD], SETTINGS)
+    assert (worker.rank, only_forwards(worker)) == (1, True)
+    assert config.listeners(worker) == ["0.0.0.0:8000", "0.0.0.0:8443"]
+    assert plan.questions(worker)["edge"]
+    assert {8000, 8443} <= set(plan.questions(worker)["ports"])
+    assert 9465 not in plan.questions(worker)["ports"]
+
+
+def test_the_head_of_inactive_deployments_knows_them() -> None:
+    front = edge_cases.front([OTHER, *FAR], {**SETTINGS, "switch_by_request": True})
+    assert [one.deployment for one in front.backends] == ["other"]
+    assert not only_forwards(front)
+    text = config.config(front, "192.168.1.20")
+    assert "backend other\n" in text
+    assert "bind 0.0.0.0:9465 " in text
+
+
+@pytest.mark.parametrize(
+    ("deployments", "settings"),
+    [(FAR, {"open": False}), (FAR, {"open": True}), ([OTHER], SETTINGS), ([], SETTINGS)],
+)
+def test_without_a_site_or_another_spark_with_a_model_there_is_none(
+    deployments: list[dict[str, Any]], settings: dict[str, Any]
+) -> None:
+    assert spec.front(edge_cases.inventory(deployments, settings), "spark1") is None
+
+
+def test_a_run_of_the_front_alone_is_no_fault() -> None:
+    found = replace(edge_cases.inventory(FAR, SETTINGS), limit=("spark1",))
+    assert spec.resolve(found, "spark1") is None
+    assert spec.front(found, "spark1") is not None
+    with pytest.raises(RefusedError, match="no deployment names spark1"):
+        spec.resolve(replace(found, edge={"open": False}), "spark1")
+    with pytest.raises(RefusedError, match="vllm_deployments is empty"):
+        spec.resolve(replace(found, deployments=[]), "spark1")
+
+
+def test_a_part_of_the_deployments_does_not_take_the_site_away() -> None:
+    """A switch resolves the deployments that share a Spark with its target."""
+    everything = [DEMO, OTHER, *FAR]
+    whole = edge_cases.inventory(everything, SETTINGS)
+    part = edge_cases.inventory([DEMO | {"active": False}, OTHER | {"active": True}], SETTINGS)
+    part = replace(part, everywhere=everything)
+    before, after = spec.resolve(whole, "spark1"), spec.resolve(part, "spark1")
+    assert before is not None
+    assert after is not None
+    assert config.config(before, "192.168.1.20") == config.config(after, "192.168.1.20")
+    assert spec.front(part, "spark3") is not None
+
+
+def test_the_roles_give_the_whole_inventory() -> None:
+    (task,) = yaml.safe_load((paths.ROOT / "roles" / "spark_precheck" / "tasks" / "resolve.yml").read_text())
+    assert task["vllm_spark.toolkit.vllm_spec"]["everywhere"] == "{{ vllm_deployments | default([]) }}"
+
+
+def test_the_action_returns_the_edge_and_asks_for_its_facts() -> None:
+    settings = {"open": False, "site": {"spark1": "192.168.1.20", "spark2": "192.168.1.21"}}
+    run = FakeRun(hostvars={"spark1": {"vllm_edge": settings}, "spark2": {"vllm_edge": settings}})
+    result = run.act("vllm_spec", **{**arguments("spark1", settings), "deployments": [REPLICA]})
+    assert result["spec"] is None
+    assert result["questions"] == {"units": [], "edge": True, "ports": [8000]}
+    assert Front.from_json(result["edge"]).neighbours[0].host == "spark2"
+    result = run.act("vllm_spec", **{**arguments("spark1", {"open": False}), "deployments": [REPLICA]})
+    assert (result.get("edge"), result["questions"]) == (None, None)
+
+
+def test_the_plan_of_an_idle_spark_has_its_edge() -> None:
+    front = edge_cases.front(FAR, SETTINGS)
+    planned, lines = plan.idle_plan(found(), front)
+    assert (planned.idle, planned.front, planned.edge, planned.edge_runs) == (True, True, "present", True)
+    assert lines == [
+        "the edge of this Spark forwards: https on 0.0.0.0:8000, with a key",
+        "the edge asks 192.168.1.21:9465 for model, spare-model of spark2",
+        "the edge asks 192.168.1.22:9465 for third-1.5 of spark3",
+    ]
+    assert plan.idle_plan(found())[0].edge == ""
+
+
+@pytest.mark.parametrize(
+    ("holder", "refused"),
+    [
+        ({"process": "nginx", "pid": 9, "unit": "nginx.service", "container": ""}, True),
+        ({"process": "python3", "pid": 9, "unit": "", "container": "vllm-old"}, False),
+        ({"process": "haproxy", "pid": 9, "unit": "vllm-edge.service", "container": ""}, False),
+        (None, False),
+    ],
+)
+def test_a_port_of_another_program_is_refused(holder: dict[str, Any] | None, refused: bool) -> None:
+    front, facts = edge_cases.front(FAR, SETTINGS), found(ports={"8000": holder})
+    if not refused:
+        assert plan.idle_plan(facts, front)
+        assert drift.of_idle(facts, front).differs is False
+        return
+    with pytest.raises(RefusedError, match=r"port 8000 of spark1 is held by nginx .pid 9, unit nginx.service."):
+        plan.idle_plan(facts, front)
+    assert drift.of_idle(facts, front).reasons == ("deploy refuses: front-port",)
+
+
+def test_an_edge_that_does_not_run_is_drift() -> None:
+    front, facts = edge_cases.front(FAR, SETTINGS), found()
+    facts["edge"]["unit"] = {"ActiveState": "failed"}
+    assert drift.of_idle(facts, front).reasons == ("vllm-edge.service would be started",)
+
+
+def test_the_gate_asks_the_edge_where_it_listens() -> None:
+    request = gate.request(edge_cases.front(FAR, SETTINGS))
+    assert (request.address, request.port, request.edge) == ("127.0.0.1", 8000, {"tls": "own-ca"})
+    assert request.client_url("10.0.0.1") == "https://10.0.0.1:8000"
+    assert gate.request(edge_cases.front([OTHER, *FAR], SETTINGS)).edge["site_port"] == "9465"
+    missed = [verdict.id for verdict in gate.verdicts(request, {"inside": {"error": "refused"}})]
+    assert missed == ["answers"]
+
+
+def test_a_broken_edge_fails_the_task() -> None:
+    front = edge_cases.front(FAR, SETTINGS)
+    resolved = {"spec": None, "edge": front.to_json()}
+    run = FakeRun(
+        hostvars={"spark1": {"spark_precheck_resolved": resolved, "ansible_connection": "local"}},
+        modules={"vllm_edge_probe": {"edge": {"error": "refused", "tls": True}}},
+    )
+    with pytest.raises(Exception, match="the edge does not answer on its Spark: refused"):
+        run.act("vllm_edge_judge", authority="none")
+    assert run.calls[0][1]["port"] == 8000
+    idle = FakeRun(hostvars={"spark1": {"spark_precheck_resolved": {"spec": None}}})
+    assert idle.act("vllm_edge_judge", authority="none")["holds"]
+    assert idle.calls == []
+
+
+def test_the_action_installs_the_edge_of_an_idle_spark(tmp_path: Path) -> None:
+    front = edge_cases.front(FAR, SETTINGS)
+    hostvars = {
+        "spark_precheck_resolved": {"spec": None, "edge": front.to_json()},
+        "spark_precheck_box": {"facts": found()},
+        "ansible_host": "192.168.1.20",
+        "spark_lock_verb": "deploy",
+    }
+    run = FakeRun(hostvars={"spark1": hostvars}, modules={"vllm_edge": {"steps": ["x"], "changed": True}})
+    run.act("vllm_edge", authority=str(tmp_path / "edge"), new_authority=False)
+    ((_, sent),) = run.calls
+    assert sent["config"] == config.config(front, "192.168.1.20")
+    assert "BEGIN CERTIFICATE" in sent["authority"]
+
+
+def test_a_front_does_not_stop_a_switch_elsewhere() -> None:
+    idle = {"stop_units": [], "edge": "present", "edge_runs": False, "idle": True}
+    busy = {"stop_units": [], "edge": "present", "edge_runs": True, "idle": False}
+    assert not list(switch.refusals([REPLICA], {"spark1": idle, "spark2": busy}, ["spark1", "spark2"]))
