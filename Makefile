@@ -107,7 +107,7 @@ browser: setup ## Look at a bench's report in headless Chromium, at three widths
 	pytest tests/browser
 
 .PHONY: edge
-edge: setup ## Test the edge by a real HAProxy and scripted engines; two minutes
+edge: setup ## Test the edge by a real HAProxy, scripted engines and the clients of owners; three minutes
 	tests/edge/install
 	pytest tests/edge
 

@@ -93,13 +93,17 @@ class Chromium:
 
     def show(self, page: Path, width: int, *, height: int = 900, dark: bool = False, media: str = "screen") -> None:
         """Load a page at a width in CSS pixels, and forget the events of earlier pages."""
-        self.events.clear()
         self.command(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", media=media, features=[scheme])
-        loader = self.command("Page.navigate", url=page.as_uri())["loaderId"]
+        self.open(page.as_uri())
+
+    def open(self, url: str) -> None:
+        """Load a page, and forget the events of earlier pages."""
+        self.events.clear()
+        loader = self.command("Page.navigate", url=url)["loaderId"]
         # The page before may end its own loading now.
         self.wait_for("Page.lifecycleEvent", name="load", loaderId=loader)
 
@@ -128,7 +132,10 @@ class Chromium:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Chromium]:
-    """Yield a browser with one empty page. It ends with the block. `folder` gets its profile and its messages."""
+    """Yield a browser with one empty page. It ends with the block. `folder` gets its profile and its messages.
+
+    `folder` is also its home: it trusts the authorities of .pki/nssdb there beside its own.
+    """
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     # The protocol's pipes are 3 and 4 in the browser. A shell moves them there, because Popen only inherits numbers.
@@ -136,7 +143,12 @@ def chromium(folder: Path) -> Iterator[Chromium]:
     words = ["bash", "-c", move, "bash", binary(), *OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
     with (folder / "chromium.log").open("w") as log:
         browser = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(to_read, from_write)
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(to_read, from_write),
+            env={**os.environ, "HOME": str(folder)},
         )
     os.close(to_read)
     os.close(from_write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,34 @@ def test_a_key_is_added_and_revoked_at_once_and_survives_a_reload(start: Start, 
     assert [edge.ask("GET", "/v1/models", key=one).status for one in (key, "sk-of-ada")] == [200, 401]
     assert spark_edge.read_keys(keys) == {persons.key_hash(key): "bob"}
     assert key not in Path(keys).read_text()
+
+
+def test_a_revoked_key_fails_from_the_next_request_on(start: Start) -> None:
+    """A client asks all the time. Prints the seconds from the revocation to its first refusal."""
+    edge = start(limits={"requests_per_minute": 100_000})
+    statuses: list[tuple[float, float, int]] = []
+    stop = threading.Event()
+
+    def ask_on() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            status = edge.ask("GET", "/v1/models").status
+            statuses.append((began, time.monotonic(), status))
+
+    client = threading.Thread(target=ask_on)
+    client.start()
+    until(lambda: len(statuses) > 20)
+    revoked = time.monotonic()
+    spark_edge.write_keys({}, edge.files.keys)
+    assert spark_edge.apply_keys({}, edge.files.keys, edge.files.admin_socket)
+    done = time.monotonic()
+    until(lambda: statuses[-1][0] > done)
+    stop.set()
+    client.join()
+    first = next(ended for _, ended, status in statuses if status == 401)
+    print(f"\nrevoked in {done - revoked:.3f} s; first refusal {first - revoked:.3f} s after its begin")
+    assert {status for began, _, status in statuses if began > done} == {401}
+    assert {status for _, ended, status in statuses if ended < revoked} == {200}
 
 
 def test_an_edge_that_does_not_run_reads_the_file_later(tmp_path: Path) -> None:

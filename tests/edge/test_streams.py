@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 
 import pytest
 
 from conftest import EVENTS, Start
-from fakes.running_edge import HASH, KEY, RunningEdge
-from fakes.scripted_engine import ScriptedEngine
+from fakes.running_edge import HASH, KEY, RunningEdge, haproxy
+from fakes.scripted_engine import ScriptedEngine, Stream
 from waiting import until
 
 BODY = json.dumps({"model": "model", "messages": [], "stream": True}).encode()
 NEW_HASH = "5" * 64
+STREAMS = 10
 
 
 def open_stream(edge: RunningEdge, key: str = KEY, body: bytes = BODY) -> HTTPResponse:
@@ -81,6 +85,23 @@ def test_64_streams_at_once_and_not_one_more(start: Start, held: ScriptedEngine)
     assert edge.ask("GET", "/v1/models").status == 200
 
 
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+@pytest.mark.parametrize("ending", ["silent", "stall"])
+def test_a_client_that_goes_away_ends_its_request_at_the_engine(
+    start: Start, engine: ScriptedEngine, ending: str, version: str
+) -> None:
+    """While the prompt is computed, and while the next token is."""
+    edge = start()
+    engine.streams = [Stream(EVENTS[:1], ending=ending)]
+    trust = ["curl", "-sS", version, "--cacert", str(edge.folder / "ca.crt"), "-H", f"Authorization: Bearer {KEY}"]
+    url = f"https://127.0.0.1:{edge.port}/v1/chat/completions"
+    with subprocess.Popen([*trust, "-d", BODY.decode(), url], stdout=subprocess.DEVNULL) as client:
+        until(lambda: engine.requests)
+        assert engine.abandoned == 0
+        client.terminate()
+    until(lambda: engine.abandoned == 1)
+
+
 def test_a_key_comes_and_goes_without_an_effect_on_streams(start: Start, held: ScriptedEngine) -> None:
     edge = start()
     stream = open_stream(edge)
@@ -93,9 +114,8 @@ def test_a_key_comes_and_goes_without_an_effect_on_streams(start: Start, held: S
     assert events(stream) == len(EVENTS)
 
 
-def test_a_reload_cuts_no_stream_and_refuses_no_request(start: Start, held: ScriptedEngine) -> None:
-    edge = start()
-    streams = [open_stream(edge) for _ in range(4)]
+def reloaded_under(edge: RunningEdge) -> set[int]:
+    """Reload while a client asks all the time. Returns the statuses that it got."""
     before, statuses = edge.worker(), set[int]()
 
     def reloaded() -> bool:
@@ -107,6 +127,50 @@ def test_a_reload_cuts_no_stream_and_refuses_no_request(start: Start, held: Scri
     # The old worker stops to accept a while after the new one has begun.
     for _ in range(50):
         statuses.add(edge.ask("GET", "/health").status)
-    assert statuses == {200}
-    release(held, 4 * len(EVENTS))
-    assert [events(stream) for stream in streams] == [len(EVENTS)] * 4
+    return statuses
+
+
+def test_a_reload_cuts_no_stream_and_refuses_no_request(start: Start, held: ScriptedEngine) -> None:
+    edge = start()
+    streams = [open_stream(edge) for _ in range(STREAMS)]
+    assert reloaded_under(edge) == {200}
+    release(held, STREAMS * len(EVENTS))
+    assert [whole(stream) for stream in streams] == [True] * STREAMS
+    print(f"\n{STREAMS} streams under way, reload of the edge: 0 failed")
+
+
+def test_a_reload_after_an_upgrade_runs_the_new_program_and_cuts_no_stream(
+    start: Start, held: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, upgrade = tmp_path / "haproxy", tmp_path / "haproxy.new"
+    for copy in (program, upgrade):
+        shutil.copy(haproxy(), copy)
+    monkeypatch.setenv("HAPROXY", str(program))
+    edge = start()
+    streams = [open_stream(edge) for _ in range(STREAMS)]
+    upgrade.replace(program)
+    assert reloaded_under(edge) == {200}
+    assert Path(f"/proc/{edge.worker()}/exe").samefile(program)
+    release(held, STREAMS * len(EVENTS))
+    assert [whole(stream) for stream in streams] == [True] * STREAMS
+    print(f"\n{STREAMS} streams under way, another HAProxy in its place and a reload: 0 failed")
+
+
+def test_a_restart_ends_streams_and_the_next_request_is_answered(start: Start, held: ScriptedEngine) -> None:
+    """What `systemctl restart` does, and programs that restart services after an upgrade of libraries."""
+    edge = start()
+    streams = [open_stream(edge) for _ in range(STREAMS)]
+    edge.restart()
+    release(held, STREAMS * len(EVENTS))
+    failed = [whole(stream) for stream in streams].count(False)
+    print(f"\n{STREAMS} streams under way, restart of the edge: {failed} failed")
+    assert failed == STREAMS
+    assert edge.ask("GET", "/health").status == 200
+
+
+def whole(stream: HTTPResponse) -> bool:
+    """Return whether a stream ends as it should, with all events."""
+    try:
+        return events(stream) == len(EVENTS)
+    except (OSError, HTTPException, AssertionError):
+        return False

@@ -42,6 +42,11 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
     "one-spark": ([DEMO, OTHER, LONE_WORKER], {"open": False}, "192.168.1.20"),
     "head-of-a-pair": ([PAIR], {"open": False, "names": ["models.home"], "limits": {"streams": 8}}, "spark-1a2b.local"),
     "site": ([DEMO, OTHER, REPLICA, SPARE, THIRD], {"open": False, "site": SITE}, "192.168.1.20"),
+    "web-pages": (
+        [DEMO],
+        {"open": False, "origins": ["https://chat.home:3000", "http://[fd00::5]"]},
+        "192.168.1.20",
+    ),
     "switch-by-request": (
         [DEMO, OTHER, REPLICA, {**SPARE, "active": False}],
         {"open": False, "site": SITE, "switch_by_request": True},

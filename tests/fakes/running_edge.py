@@ -141,12 +141,20 @@ class RunningEdge:
         if self.spec.edge.tls != edge.OFF:
             self._certify()
         self.configure()
+        self._run()
+
+    def _run(self) -> None:
         self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
         try:
             self._await_listener()
         except BaseException:
             self.close()
             raise
+
+    def restart(self) -> None:
+        """End HAProxy and start it again, as a restart of the unit does."""
+        self._end()
+        self._run()
 
     def configure(self) -> None:
         self.text = config.config(self.spec, self.address, self.files)
@@ -219,6 +227,10 @@ class RunningEdge:
             return b"".join(iter(lambda: client.recv(65536), b"")).decode()
 
     def close(self) -> None:
+        self._end()
+        self.log.close()
+
+    def _end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(LIMIT_S)
@@ -227,4 +239,3 @@ class RunningEdge:
             self.process.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()
-        self.log.close()

@@ -32,7 +32,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A response. `ending`: done, cut (the connection ends), stall (nothing more comes), error (an event says so)."""
+    """A response. With a `body` it is that JSON and not a stream.
+
+    `ending`: done, cut (the connection ends), stall (nothing more comes), silent (no byte comes), error (an event says
+    so).
+    """
 
     events: list[Event] = field(default_factory=list)
     usage: dict[str, Any] | None = None
@@ -45,8 +49,9 @@ class Stream:
 class ScriptedEngine:
     """The server. `counters` are lines of /metrics. A finished stream adds `moves`, `counts_after_s` later.
 
-    `heads` are the headers of all requests. With `turns` an event waits for its release instead of its time: what a
-    client has received by then has not been held back, whatever else this machine does.
+    `heads` are the headers of all requests; `headers` are sent with documents, beside the usual ones. `abandoned`
+    counts the clients that left a response that stalls. With `turns` an event waits for its release instead of its
+    time: what a client has received by then has not been held back, whatever else this machine does.
     """
 
     streams: Sequence[Stream]
@@ -56,6 +61,8 @@ class ScriptedEngine:
     counts_after_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    abandoned: int = 0
     turns: threading.Semaphore | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -87,7 +94,12 @@ class ScriptedEngine:
         if method == "POST" and path == "/v1/chat/completions":
             stream = self.streams[len(self.requests) % len(self.streams)]
             self.requests.append(body)
+            if stream.ending == "silent":
+                await self._wait_for_the_end(reader)
+                return
             await self._stream(stream, writer, begun)
+            if stream.ending == "stall":
+                await self._wait_for_the_end(reader)
             writer.close()
             await asyncio.sleep(self.counts_after_s)
             for name, value in self.moves.items():
@@ -95,9 +107,9 @@ class ScriptedEngine:
             return
         found = self._document(path, body)
         status, content = (404, b"{}") if found is None else (200, found)
-        writer.write(
-            b"HTTP/1.1 %d X\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(content)) + content
-        )
+        more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        head = f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + content)
         await writer.drain()
 
     def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
@@ -112,11 +124,16 @@ class ScriptedEngine:
             }
         return json.dumps(documents[path]).encode() if path in documents else None
 
+    async def _wait_for_the_end(self, reader: asyncio.StreamReader) -> None:
+        """Wait until the client has gone."""
+        await reader.read()
+        self.abandoned += 1
+
     async def _stream(self, stream: Stream, writer: asyncio.StreamWriter, begun: float) -> None:
-        if stream.status != 200:
+        if stream.body or stream.status != 200:
             content = stream.body.encode()
-            head = f"HTTP/1.1 {stream.status} X\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode() + content)
+            head = f"HTTP/1.1 {stream.status} X\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + content)
             await writer.drain()
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -127,9 +144,7 @@ class ScriptedEngine:
             else:
                 await _turn(self.turns)
             _event(writer, chunk_of(event))
-        if stream.ending == "stall":
-            await asyncio.sleep(3600)
-        if stream.ending == "cut":
+        if stream.ending in {"cut", "stall"}:
             return
         if stream.ending == "error":
             _event(writer, {"error": {"message": "EngineCore encountered an issue", "code": 500}})

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.fake_ansible import FakeRun
 from project_files import load_module
-from vllm_spark.cli import key, main
+from vllm_spark.cli import key, main, playbook
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import config, persons
 
@@ -93,9 +93,9 @@ def test_a_right_is_one_of_a_new_key(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
-    assert key.environment()["ANSIBLE_CONFIG"].endswith("/ansible.cfg")
+    assert playbook.environment()["ANSIBLE_CONFIG"].endswith("/ansible.cfg")
     monkeypatch.setenv("ANSIBLE_CONFIG", "/mine.cfg")
-    assert key.environment()["ANSIBLE_CONFIG"] == "/mine.cfg"
+    assert playbook.environment()["ANSIBLE_CONFIG"] == "/mine.cfg"
 
 
 @pytest.mark.parametrize(

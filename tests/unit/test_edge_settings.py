@@ -46,6 +46,7 @@ def test_every_key_is_read() -> None:
         "open": False,
         "names": ["Models.Home"],
         "allow_from": ["192.168.1.7", "10.0.0.0/255.0.0.0"],
+        "origins": ["https://Chat.Home:3000"],
         "tls": "files",
         "certificate": "/tls/chain.pem",
         "private_key": "/tls/key.pem",
@@ -57,6 +58,7 @@ def test_every_key_is_read() -> None:
         open=False,
         names=("models.home",),
         allow_from=("192.168.1.7/32", "10.0.0.0/8"),
+        origins=("https://chat.home:3000",),
         tls="files",
         certificate="/tls/chain.pem",
         private_key="/tls/key.pem",
@@ -100,7 +102,46 @@ REFUSED: list[tuple[object, list[str]]] = [
     ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
     ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
     ({1: 2}, ["vllm_edge: key 1 is a number"]),
+    ({"open": False, "origins": "https://a"}, ['vllm_edge.origins: "https://a" — expected: a list']),
+    ({"open": False, "origins": [1]}, ["vllm_edge.origins[0]: 1 — expected: an origin"]),
 ]
+
+AN_ORIGIN = "the origin of a web page, such as"
+# Origin -> why it is refused and what is expected instead.
+ORIGINS = {
+    "*": f"a pattern lets more pages in than it names — expected: {AN_ORIGIN}",
+    "https://*.home": f"a pattern lets more pages in than it names — expected: {AN_ORIGIN}",
+    "https://chat.home/": 'it has a path — expected: "https://chat.home"',
+    "https://chat.home:3000/app?a=b": 'it has a path — expected: "https://chat.home:3000"',
+    "https://chat.home?": 'a browser writes it in another way — expected: "https://chat.home"',
+    "https://chat.home:443": 'a browser writes it in another way — expected: "https://chat.home"',
+    "http://chat.home:80": 'a browser writes it in another way — expected: "http://chat.home"',
+    "https://ada@chat.home": 'a browser writes it in another way — expected: "https://chat.home"',
+    "https://chat.home\n": 'a browser writes it in another way — expected: "https://chat.home"',
+    "http://[FD00:0::5]": 'a browser writes it in another way — expected: "http://[fd00::5]"',
+    "null": f"not an origin — expected: {AN_ORIGIN}",
+    "chat.home": f"not an origin — expected: {AN_ORIGIN}",
+    "file:///home/ada/page.html": f"not an origin — expected: {AN_ORIGIN}",
+    "https://": f"not an origin — expected: {AN_ORIGIN}",
+    "https://chat home": f"not an origin — expected: {AN_ORIGIN}",
+    "https://chat.home:99999": f"not an origin — expected: {AN_ORIGIN}",
+    "https://chat.home:0": f"not an origin — expected: {AN_ORIGIN}",
+    "http://[fe80::1%eth0]": f"not an origin — expected: {AN_ORIGIN}",
+    "https://chat.home}": f"not an origin — expected: {AN_ORIGIN}",
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_an_origin_that_no_browser_sends_is_refused_with_the_right_one(origin: str) -> None:
+    (fault,) = faults({"open": False, "origins": [origin]})
+    assert fault.startswith(f"vllm_edge.origins[0]: {json.dumps(origin)}: {ORIGINS[origin]}")
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://chat.home", "http://127.0.0.1:3000", "http://[fd00::5]:8080", "http://open_webui:3000"]
+)
+def test_an_origin_of_a_page_is_taken(origin: str) -> None:
+    assert edge.parse({"open": False, "origins": [origin]}).origins == (origin,)
 
 
 @pytest.mark.parametrize(("document", "starts"), REFUSED)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from vllm_spark.core import paths
+from vllm_spark.cli import playbook
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.edge import persons
 
 ACTIONS = ("add", "revoke", "list")
 
-NO_ANSIBLE = register("key-no-ansible", runbook="edge-key")
 NO_RIGHT = register("key-right", runbook="edge-key")
 
 
@@ -33,8 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="of add: a request of this key may start a model, if vllm_edge.switch_by_request is true",
     )
-    parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
-    parser.add_argument("-l", "--limit", default="", metavar="HOSTS", help="Sparks; default: all of the inventory")
+    playbook.add_arguments(parser)
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
     parser.set_defaults(run=run)
 
@@ -50,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             fix="vllm-spark key add NAME --may-switch; it replaces the person's earlier key.",
         )
     key = persons.new_key() if args.action == "add" else ""
-    status = subprocess.run(command(args, key), env=environment(), check=False).returncode  # noqa: S603  no shell
+    status = subprocess.run(command(args, key), env=playbook.environment(), check=False).returncode  # noqa: S603  no shell
     if key and status == 0:
         print(f"The key of {args.name}, shown only now: {key}")
     return status
@@ -58,19 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
 def command(args: argparse.Namespace, key: str) -> list[str]:
     """Return the argv of the playbook. It has the hash of the key, never the key."""
-    program = Path(sys.executable).with_name("ansible-playbook")
-    if not program.exists():
-        raise NO_ANSIBLE.error(
-            what=f"{program} does not exist",
-            expected="the virtual environment of the clone",
-            fix="make setup; then .venv/bin/vllm-spark key.",
-        )
-    options = [
-        *(["-i", args.inventory] if args.inventory else []),
-        *(["-l", args.limit] if args.limit else []),
-        *(["-K"] if args.ask_become_pass else []),
-    ]
-    return [str(program), *options, *_variables(args, key), str(paths.ROOT / "key.yml")]
+    ask = ["-K"] if args.ask_become_pass else []
+    return playbook.command("key.yml", args, [*ask, *_variables(args, key)])
 
 
 def _variables(args: argparse.Namespace, key: str) -> Sequence[str]:
@@ -83,8 +67,3 @@ def _variables(args: argparse.Namespace, key: str) -> Sequence[str]:
             return ["-e", "key_state=absent", "-e", f"key_name={args.name}"]
         case _:
             return ["--check"]
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of the playbook, with the clone's ansible.cfg unless another one is named."""
-    return {"ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), **os.environ}

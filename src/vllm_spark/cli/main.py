@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vllm_spark.cli import check, docs, key, plan, recipes, render, report, trust
+from vllm_spark.cli import check, docs, key, plan, recipes, render, report, sbom, trust
 from vllm_spark.cli.bench import command as bench
 from vllm_spark.cli.contact import command as contact
 from vllm_spark.cli.recipe import command as recipe
@@ -17,7 +17,7 @@ from vllm_spark.core.version import version
 from vllm_spark.doctor import command as doctor
 
 # Each module has add_parser(commands), which adds one sub-command and sets its default `run` to run(args) -> int.
-COMMANDS = (render, recipes, recipe, report, check, contact, plan, bench, key, trust, doctor, docs)
+COMMANDS = (render, recipes, recipe, report, check, contact, plan, bench, key, trust, sbom, doctor, docs)
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
 

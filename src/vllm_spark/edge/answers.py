@@ -13,7 +13,8 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "host": ("invalid_request_error", "misdirected_request", "The header Host is not a name of this Spark."),
     "header": ("invalid_request_error", "header_too_large", "The header is larger than {limits.header_kib} KiB."),
     "path": ("invalid_request_error", "not_found", "The edge does not serve this path and method."),
-    "key": ("invalid_request_error", "invalid_api_key", "No valid API key: send Authorization: Bearer KEY."),
+    # LiteLLM takes every error of the type invalid_request_error for a faulty request, whatever its status is.
+    "key": ("authentication_error", "invalid_api_key", "No valid API key: send Authorization: Bearer KEY."),
     "rate": (
         "rate_limit_error",
         "rate_limit_exceeded",

@@ -12,6 +12,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError, plain
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import origins
 
 BAD_EDGE = register("bad-edge", runbook="inventory-refused")
 
@@ -63,6 +64,7 @@ class EdgeSettings:
     - `chosen`: whether the inventory says so; without a word the edge is closed
     - `names`: further host names that clients use, beside the inventory's names and addresses of the host
     - `allow_from`: networks of the clients
+    - `origins`: web pages that may ask from a browser, as the browser names them; none means that no page may
     - `tls`: OWN_CA, FILES with `certificate` (the whole chain) and `private_key` on the controller, or OFF
     - `metrics_from`: networks that may read metrics, on `metrics_port`; none means that nothing listens there
     - `site`: the Sparks whose edges serve the models of all of them, host -> its address for the other edges, which ask
@@ -74,6 +76,7 @@ class EdgeSettings:
     chosen: bool = True
     names: tuple[str, ...] = ()
     allow_from: tuple[str, ...] = PRIVATE_NETWORKS
+    origins: tuple[str, ...] = ()
     tls: str = OWN_CA
     certificate: str = ""
     private_key: str = ""
@@ -100,7 +103,7 @@ class EdgeSettings:
             for name in ("allow_from", "metrics_from")
             if name in document
         }
-        lists |= {"names": tuple(name.lower() for name in document.get("names", ()))}
+        lists |= {name: tuple(one.lower() for one in document.get(name, ())) for name in ("names", "origins")}
         return cls(**{**document, **lists, "limits": EdgeLimits(**document.get("limits", {}))})
 
 
@@ -162,6 +165,10 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             if reason := _network_fault(network):
                 what = f"vllm_edge.{name}[{index}]: {schema.format_value(network)}: {reason}"
                 yield Fault(what, 'a network such as "192.168.1.0/24"')
+    for index, origin in enumerate(document.get("origins", ())):
+        if reason := origins.fault(origin):
+            what = f"vllm_edge.origins[{index}]: {schema.format_value(origin)}: {reason}"
+            yield Fault(what, origins.expected(origin))
     yield from _site_faults(document)
     if document.get("open") and document.get("switch_by_request"):
         yield Fault("vllm_edge.switch_by_request: true, and open is true", "open: false, or no switch_by_request")

@@ -1,0 +1,38 @@
+"""Sub-commands that run a playbook of the clone, because only Ansible reads an inventory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import register
+
+NO_ANSIBLE = register("key-no-ansible", runbook="edge-key")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select Sparks."""
+    parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
+    parser.add_argument("-l", "--limit", default="", metavar="HOSTS", help="Sparks; default: all of the inventory")
+
+
+def command(name: str, args: argparse.Namespace, more: Sequence[str]) -> list[str]:
+    """Return the argv of a playbook. Raises RefusedError without Ansible."""
+    program = Path(sys.executable).with_name("ansible-playbook")
+    if not program.exists():
+        raise NO_ANSIBLE.error(
+            what=f"{program} does not exist",
+            expected="the virtual environment of the clone",
+            fix=f"make setup; then .venv/bin/vllm-spark {Path(name).stem}.",
+        )
+    options = [*(["-i", args.inventory] if args.inventory else []), *(["-l", args.limit] if args.limit else [])]
+    return [str(program), *options, *more, str(paths.ROOT / name)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the playbook, with the clone's ansible.cfg unless another one is named."""
+    return {"ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), **os.environ}
