@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -209,18 +206,3 @@ def test_a_broken_architecture_beside_a_recipe(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "own.yml").write_text(yaml.safe_dump({**recipe, "name": "own"}))
     assert main.main(["check", str(tmp_path / "own.yml")]) == 1
     assert "bad.yml: (top level): missing keys" in capsys.readouterr().err
-
-
-def test_recipes_beside_an_inventory_are_not_inventories(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "hosts.yml").write_text("sparks: {hosts: {spark1: {}}}\n")
-    (tmp_path / "recipes" / "own.yml").write_text((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
-    listed = subprocess.run(
-        [Path(sys.executable).parent / "ansible-inventory", "-i", tmp_path, "--list"],
-        env={**os.environ, "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg")},
-        cwd=paths.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(listed.stdout)["all"]["children"] == ["ungrouped", "sparks"]
