@@ -63,5 +63,9 @@ def test_what_is_unknown_is_shown_as_unknown() -> None:
     assert found is not None
     assert {key: value for key, value in found.items() if value is not None} == {"open": False}
     assert reach.cell(found) == "edge"
+    inactive = seen(CLOSED, EDGE, known=False)
+    assert inactive is not None
+    assert inactive["tls"] is None
+    assert reach.cell(inactive) == "edge:\nada, owner"
     assert reach.document(None, "#!/bin/sh\n", None) is None
     assert reach.cell(None) == "—"

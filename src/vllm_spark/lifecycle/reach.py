@@ -64,7 +64,7 @@ def cell(reach: Mapping[str, Any] | None) -> str:
         return "edge"
     if reach["edge"] != "active":
         return f"nobody: edge\n{reach['edge']}"
-    scheme = "edge" if reach["tls"] else "edge, http"
+    scheme = "edge, http" if reach["tls"] is False else "edge"
     persons = reach["persons"]
     who = f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
     if reach["switch"] is None:
