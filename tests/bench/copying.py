@@ -142,14 +142,15 @@ class Quoted(End):
         return End.popen(self, shlex.quote(command), **more)
 
 
+def peer_request(sender: End, manifest: str) -> dict[str, Any]:
+    """Return what both ends of a copy are told."""
+    source = {"folder": FOLDER, "commit": COMMIT, "manifest": manifest}
+    return {"address": sender.address, "port": PORT, "token": "bench", "sources": [source]}
+
+
 def copy(sender: End, receiver: End, cold: bool, manifest: str) -> tuple[float, float, float, int]:
     """Return the seconds of an unverified copy, a first and a second copy, and the bytes of the second."""
-    params = {
-        "address": sender.address,
-        "port": PORT,
-        "token": "bench",
-        "sources": [{"folder": FOLDER, "commit": COMMIT, "manifest": manifest}],
-    }
+    params = peer_request(sender, manifest)
     with sender.job("serve-files", {**params, "hub": sender.hub}) as serving:
         seconds = []
         for clear, program in ((True, UNVERIFIED), (True, VERIFIED), (False, VERIFIED)):
@@ -168,13 +169,11 @@ def copy(sender: End, receiver: End, cold: bool, manifest: str) -> tuple[float, 
 
 def fetch(copies: Sequence[tuple[End, End]], manifest: str) -> None:
     """Copy to each receiver from its sender, all at once, as one round of a pull does."""
-
-    def params(sender: End, hub: str) -> dict[str, Any]:
-        source = {"folder": FOLDER, "commit": COMMIT, "manifest": manifest}
-        return {"address": sender.address, "port": PORT, "token": "bench", "sources": [source], "hub": hub}
-
-    serving = [(sender, sender.job("serve-files", params(sender, sender.hub))) for sender, _ in copies]
-    fetching = [(receiver, receiver.job("fetch-peer", params(sender, receiver.hub))) for sender, receiver in copies]
+    serving, fetching = [], []
+    for sender, receiver in copies:
+        params = peer_request(sender, manifest)
+        serving.append((sender, sender.job("serve-files", {**params, "hub": sender.hub})))
+        fetching.append((receiver, receiver.job("fetch-peer", {**params, "hub": receiver.hub})))
     for receiver, job in fetching:
         if job.wait():
             raise SystemExit(f"the copy failed: {receiver.result('fetch-peer')}")
