@@ -12,10 +12,9 @@ from ansible import constants
 from vllm_spark.edge import authority, config, persons, steps, store
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.inventory import edge
-from vllm_spark.inventory.front import EdgeOwner, Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.front import EdgeOwner
 from vllm_spark_ansible.action import SparkAction
-from vllm_spark_ansible.resolved import front_of
+from vllm_spark_ansible.resolved import edge_owner_of
 
 
 class ActionModule(SparkAction):
@@ -29,9 +28,8 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         if self.args.get("state") == "stopped":
             return self.execute("vllm_edge", {"state": "stopped"}, "steps")
-        resolved = self.registered("spark_precheck_resolved", "spec", [self.host])[self.host]
-        front = front_of(self.hostvars[self.host])
-        spec = Spec.from_json(resolved) if resolved else cast("Front", front)
+        # The plan has an edge, so the host has an owner of one.
+        spec = cast("EdgeOwner", edge_owner_of(self.hostvars[self.host]))
         facts = self.registered("spark_precheck_box", "facts", [self.host])[self.host]
         address = str(self.task_vars.get("ansible_host", self.host))
         names = list(dict.fromkeys(config.names(spec, address)))

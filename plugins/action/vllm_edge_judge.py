@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_spark.inventory.front import EdgeOwner
-from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify import front
 from vllm_spark_ansible.edge_probe import EdgeProbeAction
-from vllm_spark_ansible.resolved import front_of
+from vllm_spark_ansible.resolved import edge_owner_of
 
 
 class ActionModule(EdgeProbeAction):
     """Arguments: authority, the folder of the site's authority. Fails with every condition that does not hold."""
 
     def act(self) -> dict[str, Any]:
-        resolved = self.registered("spark_precheck_resolved", "spec", [self.host])[self.host]
-        owner: EdgeOwner | None = Spec.from_json(resolved) if resolved else front_of(self.hostvars[self.host])
+        owner = edge_owner_of(self.hostvars[self.host])
         if owner is None:
             return {"holds": True}
         request = front.request(owner)

@@ -8,7 +8,7 @@ from vllm_spark.core.host_layout import EDGE_UNIT
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Facts, PortHolder
 from vllm_spark.edge import config, steps
-from vllm_spark.inventory.front import EdgeOwner, Front
+from vllm_spark.inventory.front import EdgeOwner, Front, is_asked
 
 PORT_TAKEN = register("front-port", runbook="port-taken")
 
@@ -16,7 +16,7 @@ PORT_TAKEN = register("front-port", runbook="port-taken")
 def ports(owner: EdgeOwner) -> Iterator[int]:
     """Yield the ports on which the edge listens, each once."""
     yield from dict.fromkeys(int(one.rpartition(":")[2]) for one in config.listeners(owner))
-    if owner.backends:
+    if is_asked(owner):
         yield owner.edge.site_port
 
 

@@ -61,6 +61,11 @@ def only_forwards(owner: EdgeOwner) -> bool:
     return bool(owner.neighbours) and not owner.backends
 
 
+def is_asked(owner: EdgeOwner) -> bool:
+    """Return True for an edge that the other edges of its site ask, on `site_port`."""
+    return bool(owner.backends) and owner.edge.joins(owner.host)
+
+
 def surroundings(
     member: Membership,
     deployments: Sequence[Deployment],

@@ -233,7 +233,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     ]
     if refusals:
         raise RefusedError(refusals)
-    around = _around(inventory, deployments, settings, host)
+    around = _around(inventory, deployments, Membership(host, settings, inventory.edges), lock)
     return Spec(
         host=host,
         rank=active.hosts.index(host),
@@ -265,13 +265,13 @@ def front(inventory: Inventory, host: str) -> Front | None:
     if not settings.joins(host):
         return None
     everywhere = inventory.deployments if inventory.everywhere is None else inventory.everywhere
-    found = _around(inventory, deployment.parse(everywhere), settings, host)
+    member, lock = Membership(host, settings, inventory.edges), lockfile.read(inventory.lock_file)
+    found = _around(inventory, deployment.parse(everywhere), member, lock)
     return found if found.neighbours else None
 
 
-def _around(inventory: Inventory, deployments: Sequence[Deployment], settings: EdgeSettings, host: str) -> Front:
+def _around(inventory: Inventory, deployments: Sequence[Deployment], member: Membership, lock: lockfile.Lock) -> Front:
     everywhere = deployments if inventory.everywhere is None else deployment.parse(inventory.everywhere)
-    member, lock = Membership(host, settings, inventory.edges), lockfile.read(inventory.lock_file)
     return surroundings(member, deployments, everywhere, inventory.recipe_folders, lock)
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
 from vllm_spark.edge import config
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.front import EdgeOwner, is_asked
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge
 from vllm_spark.verify.probe_types import Probe
@@ -17,7 +17,7 @@ from vllm_spark.verify.verdict import Verdict
 def request(owner: EdgeOwner) -> GateRequest:
     """Return the request for the gate `edge`. It reads no field about an engine, so these are empty."""
     bind, _, port = config.listeners(owner)[0].rpartition(":")
-    site = {"site_port": str(owner.edge.site_port)} if owner.backends else {}
+    site = {"site_port": str(owner.edge.site_port)} if is_asked(owner) else {}
     return GateRequest(
         deadline_s=0,
         rank=0,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vllm_spark.core import host_layout
 from vllm_spark.core.types import Document
+from vllm_spark.inventory.front import is_asked
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import flag_names, hub_cache
 from vllm_spark.verify.gate import Judge
@@ -70,7 +71,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
 
 
 def _edge(spec: Spec) -> dict[str, str]:
-    site = {"site_port": str(spec.edge.site_port)} if spec.backends and spec.edge.joins(spec.host) else {}
+    site = {"site_port": str(spec.edge.site_port)} if is_asked(spec) else {}
     return {} if spec.edge.open else {"tls": spec.edge.tls, **site}
 
 

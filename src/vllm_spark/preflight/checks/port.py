@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vllm_spark.core import ports
 from vllm_spark.core.host_layout import EDGE_UNIT
 from vllm_spark.edge import front
-from vllm_spark.inventory.front import only_forwards
+from vllm_spark.inventory.front import is_asked, only_forwards
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
@@ -17,7 +17,7 @@ def required_ports(spec: Spec) -> Iterator[int]:
     """Yield the ports that must be free, or held by the toolkit's own deployments or its edge."""
     if spec.rank == 0:
         yield spec.deployment.port
-    if spec.backends and spec.edge.joins(spec.host):
+    if is_asked(spec):
         yield spec.edge.site_port
     if only_forwards(spec):
         yield from front.ports(spec)
