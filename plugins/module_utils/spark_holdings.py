@@ -1,4 +1,4 @@
-"""The toolkit's objects on a host: deployments, images, files, units, rules of the firewall. Reads only.
+"""The toolkit's objects on a host: deployments, images, files, units. Reads only.
 
 A file of the toolkit identifies itself in its first lines. A name alone identifies only what is in the toolkit's own
 folders.
@@ -32,11 +32,10 @@ UNIT_PATTERNS = (
     "vllm-switch.service",
     "vllm-edge.service",
     "vllm-edge-switch.service",
+    "vllm-spark-firewall.service",
 )
 # The folder of the edge below CONFIG, and its account.
 EDGE, ACCOUNT = "edge", "vllm-spark-edge"
-CHAIN = "VLLM-SPARK"
-FIREWALLS = ("iptables", "ip6tables")
 # The images that pulls have brought (src/vllm_spark/node/pull/image_pull.py).
 PULLED = f"{STATE}/pulled"
 
@@ -111,7 +110,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", "vllm-edge.service")
+        for name in ("vllm@*.service", "vllm-edge.service", "vllm-spark-firewall.service")
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [
@@ -136,11 +135,6 @@ def accounts(root: str) -> list[str]:
     """Return the system accounts of the toolkit that exist, as users or groups."""
     files = (read_text(os.path.join(root, "etc", name)) or "" for name in ("passwd", "group"))
     return [ACCOUNT] if any(line.startswith(f"{ACCOUNT}:") for text in files for line in text.splitlines()) else []
-
-
-def chains() -> list[str]:
-    """Return the firewall programs that have the chain of a pair."""
-    return [program for program in FIREWALLS if run(program, "--wait", "--list-rules", CHAIN).status == 0]
 
 
 def docker_holdings() -> dict[str, Any]:
@@ -207,6 +201,5 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
             [path for path in inside(os.path.join(root, STATE, "hub")) if "models--" in os.path.basename(path)], count
         ),
         "caches": sized(inside(os.path.join(root, STATE, "cache")), count),
-        "chains": chains(),
         "accounts": accounts(root),
     }

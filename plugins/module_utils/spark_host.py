@@ -126,7 +126,13 @@ def firewall(root: str = "/") -> FirewallFacts:
     """Return whether incoming connections are dropped, and the netdevs on which everything is accepted."""
     enabled = re.search(r"^ENABLED=yes", text(os.path.join(root, "etc/ufw/ufw.conf")) or "", re.MULTILINE)
     rules = run("iptables", "--list-rules")
-    return {"ufw": bool(enabled), **input_rules("" if rules.status else rules.stdout)}
+    firewalld = run("systemctl", "is-active", "--quiet", "firewalld.service").status == 0
+    found = input_rules("" if rules.status else rules.stdout)
+    if firewalld:
+        # Its rules are in a table of nft, which iptables does not show.
+        trusted = run("firewall-cmd", "--zone=trusted", "--list-interfaces").stdout.split()
+        found = {"policy": "REJECT", "open_netdevs": sorted({*found["open_netdevs"], *trusted})}
+    return {"ufw": bool(enabled), "firewalld": firewalld, **found}
 
 
 def input_rules(rules: str) -> InputRules:

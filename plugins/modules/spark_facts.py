@@ -79,6 +79,10 @@ options:
     description: Read the facts of the edge too, as RV(facts.edge).
     type: bool
     default: false
+  table:
+    description: Read the facts of the firewall table too, as RV(facts.table).
+    type: bool
+    default: false
   env_path:
     description: An env file to compare. RV(facts.env) names the variables that differ, and never has a value.
     type: path
@@ -113,7 +117,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_lock, spark_status
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import (
+    spark_edge,
+    spark_firewall,
+    spark_lock,
+    spark_status,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import (
     Docker,
     DockerError,
@@ -224,6 +233,7 @@ def main() -> None:
         "host": {"type": "bool", "default": False},
         "status": {"type": "bool", "default": False},
         "edge": {"type": "bool", "default": False},
+        "table": {"type": "bool", "default": False},
         "env_path": {"type": "path"},
         "env_content": {"type": "str", "no_log": True},
     }
@@ -269,6 +279,8 @@ def main() -> None:
         facts["fabric"] = fabric()
     if params["edge"]:
         facts["edge"] = spark_edge.facts()
+    if params["table"]:
+        facts["table"] = spark_firewall.facts()
     if params["host"]:
         facts["host"] = host_facts(docker)
     if params["status"]:

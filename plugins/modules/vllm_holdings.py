@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: vllm_holdings
 short_description: Read the toolkit's objects on a host
 description:
-  - Reads the stored launches and what they need, images, containers, files, units and rules of the firewall.
+  - Reads the stored launches and what they need, images, containers, files and units.
     C(lifecycle.rollback), C(lifecycle.prune) and C(lifecycle.remove) decide about them.
 author: vllm-spark
 options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_remove
-short_description: Remove units, containers, images, files and rules of the firewall
+short_description: Remove units, containers, images and files
 description:
   - Executes the decision of C(lifecycle.prune) or C(lifecycle.remove), in its order. An object that is gone already is
     not an error, so the next run completes an interrupted one. The module fails at the first object that stays.
@@ -23,8 +23,8 @@ options:
             it is empty. C(reload) is a daemon-reload of systemd.
         type: str
         required: true
-        choices: [account, container, empty, image, path, reload, rules, unit]
-      name: {type: str, required: true, description: 'Its name, path or ID; for C(rules) the program.'}
+        choices: [account, container, empty, image, path, reload, unit]
+      name: {type: str, required: true, description: 'Its name, path or ID.'}
       names: {type: list, elements: str, default: [], description: The names of an image.}
       why: {type: str, default: "", description: The reason, for the operator.}
       bytes: {type: int, default: 0, description: The size in bytes, for the operator.}
@@ -59,9 +59,6 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 
 # A unit may take 45 s to stop, and Docker some seconds for each gigabyte that it removes.
 TIMEOUT_S = 600.0
-CHAIN = "VLLM-SPARK"
-# The launch adds one jump; an operator has added few by hand.
-MAX_JUMPS = 20
 GONE = re.compile(r"No such (image|container)|removal of .* is already in progress", re.IGNORECASE)
 NOT_LOADED = 5  # exit status of systemctl
 QUIET = ("empty", "reload")
@@ -122,16 +119,6 @@ def mount_points() -> list[str]:
         return [line.split()[4].replace("\\040", " ") for line in file]
 
 
-def rules(item: Item) -> None:
-    """Remove the jumps to the chain, then the chain. Status 1 means that it does not exist."""
-    program = item["name"]
-    for _ in range(MAX_JUMPS):
-        if execute(program, "--wait", "--delete", "INPUT", "--jump", CHAIN, accepted=(0, 1, 2)):
-            break
-    execute(program, "--wait", "--flush", CHAIN, accepted=(0, 1))
-    execute(program, "--wait", "--delete-chain", CHAIN, accepted=(0, 1))
-
-
 def empty(item: Item) -> None:
     try:
         os.rmdir(item["name"])
@@ -156,7 +143,6 @@ REMOVERS: dict[str, Callable[[Item], None]] = {
     "container": container,
     "image": image,
     "path": path,
-    "rules": rules,
     "empty": empty,
     "reload": reload,
     "account": account,

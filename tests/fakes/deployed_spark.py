@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from fakes.loaded_table import table_facts
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
 
@@ -43,5 +44,6 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     facts["files"] = {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files}
     if built.link_path:
         facts["files"][built.link_path] = ["5" * 64, "0600"]
+    facts["table"] = table_facts(spec)
     facts["env"] = {"added": [], "removed": [], "changed": [], "same": True}
     return facts

@@ -105,7 +105,6 @@ def holdings(
         "builds": [],
         "models": [],
         "caches": [],
-        "chains": [],
         "accounts": [],
         "paths": {},
     }

@@ -1,4 +1,4 @@
-"""The unit removes the firewall rules of a pair before it starts and after it stops."""
+"""The unit takes back what the launch of a pair has added to the firewall table."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ import pytest
 
 from vllm_spark.core import paths
 
-RULES = ["--delete INPUT --jump VLLM-SPARK", "--flush VLLM-SPARK", "--delete-chain VLLM-SPARK"]
+CALLS = ["flush set inet vllm_spark pair_ports", "flush set inet vllm_spark peers"]
 
 
-@pytest.mark.parametrize("key", ["ExecStartPre", "ExecStopPost"])
 @pytest.mark.parametrize("status", [0, 1])
-def test_the_unit_removes_the_rules_of_a_pair(key: str, status: int, tmp_path: Path) -> None:
+def test_the_unit_empties_the_sets_of_a_pair(status: int, tmp_path: Path) -> None:
     unit = (paths.TEMPLATES / "vllm@.service").read_text()
-    (line,) = [line for line in unit.splitlines() if line.startswith(f"{key}=") and "VLLM-SPARK" in line]
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStopPost=") and "vllm_spark" in line]
     # systemd reads $$ as $.
     argv = shlex.split(line.partition("=")[2].removeprefix("-").replace("$$", "$"))
-    for program in ("iptables", "ip6tables"):
-        (tmp_path / program).write_text(f'#!/bin/sh\necho "{program} $*" >> {tmp_path}/calls\nexit {status}\n')
-        (tmp_path / program).chmod(0o755)
+    (tmp_path / "nft").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\nexit {status}\n')
+    (tmp_path / "nft").chmod(0o755)
     done = subprocess.run(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False, capture_output=True, text=True)
-    # Without a chain every command fails, which is the normal case and not a failure of the unit.
+    # Without a table every command fails, which is the normal case and not a failure of the unit.
     assert (done.returncode, done.stderr) == (0, "")
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert calls == [f"{program} --wait {rule}" for program in ("iptables", "ip6tables") for rule in RULES]
+    assert (tmp_path / "calls").read_text().splitlines() == CALLS

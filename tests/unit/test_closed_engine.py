@@ -176,7 +176,7 @@ def test_a_shell_gets_the_planned_argv(case: Path, facts: dict[str, Any], tmp_pa
     script = launch.script(spec)
     for name in ("docker", "supervise"):
         (tmp_path / name).write_text(PRINT_ARGV.replace("docker", name, 1))
-    for name in ("install", "chown", "rm", "ln", "iptables", "iptables-restore", "ip6tables", "ip6tables-restore"):
+    for name in ("install", "chown", "rm", "ln", "nft"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/done\n')
     for name in os.listdir(tmp_path):
         (tmp_path / name).chmod(0o755)
@@ -201,7 +201,7 @@ def test_a_shell_gets_the_planned_argv(case: Path, facts: dict[str, Any], tmp_pa
         ]
         assert f"{api}.sock" == host_layout.edge_socket(name)
     lines = (tmp_path / "done").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("ip")] == expected
+    assert lines == [*(["nft --file -"] if spec.pair else []), *expected]
 
 
 @pytest.mark.parametrize("case", CLOSED, ids=lambda case: case.stem)

@@ -15,6 +15,7 @@ from test_edge_site import arguments
 from fakes import edge_cases
 from fakes.edge_cases import DEMO, FAR_PAIR, OTHER, REPLICA, SITE, SPARE, THIRD
 from fakes.fake_ansible import FakeRun
+from fakes.loaded_table import table_facts
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import drift, plan
@@ -34,7 +35,14 @@ def found(**more: Any) -> Any:
     edge = {"program": True, "account": True, "files": {}, "certificate": "", "keys": ["ada"], "may_switch": []}
     states = {"unit": RUNS, "switch": {"ActiveState": "inactive"}}
     holder = {"unit": "vllm-edge.service", "process": "haproxy", "pid": 1, "container": ""}
-    return {"units": {}, "running_units": [], "ports": {"8000": holder}, "edge": {**edge, **states}, **more}
+    return {
+        "units": {},
+        "running_units": [],
+        "ports": {"8000": holder},
+        "edge": {**edge, **states},
+        "table": table_facts(edge_cases.front(FAR, SETTINGS)),
+        **more,
+    }
 
 
 def test_a_spark_that_the_site_names_forwards() -> None:
@@ -119,7 +127,7 @@ def test_the_action_returns_the_edge_and_asks_for_its_facts() -> None:
     run = FakeRun(hostvars={"spark1": {"vllm_edge": settings}, "spark2": {"vllm_edge": settings}})
     result = run.act("vllm_spec", **{**arguments("spark1", settings), "deployments": [REPLICA]})
     assert result["spec"] is None
-    assert result["questions"] == {"units": [], "edge": True, "ports": [8000]}
+    assert result["questions"] == {"units": [], "edge": True, "table": True, "ports": [8000]}
     assert Front.from_json(result["edge"]).neighbours[0].host == "spark2"
     result = run.act("vllm_spec", **{**arguments("spark1", {"open": False}), "deployments": [REPLICA]})
     assert (result.get("edge"), result["questions"]) == (None, None)

@@ -97,7 +97,6 @@ def root(tmp_path: Path, resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> P
     (wants / "vllm@demo.service").symlink_to("/etc/systemd/system/vllm@.service")
     results = {
         "systemctl": CommandResult(0, "vllm@demo.service loaded active running vLLM\n"),
-        "ip6tables": CommandResult(1, "", "No chain"),
     }
     monkeypatch.setattr(HOLDINGS, "run", lambda *argv: results.get(argv[0], CommandResult(0)))
     return tmp_path
@@ -114,7 +113,6 @@ def test_holdings_of_a_host(root: Path) -> None:
     assert held["history"] == {"demo": [{"image": "a:1", "digest": "d"}]}
     assert held["pulled"] == ["a@sha256:1", "b@sha256:2"]
     assert held["units"] == {"vllm@demo.service": "active"}
-    assert held["chains"] == ["iptables"]
 
 
 def test_our_objects_are_marked(root: Path) -> None:

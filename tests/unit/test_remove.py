@@ -18,7 +18,11 @@ PAIR = holdings(
     ONE,
     [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x")],
     [container("vllm-demo", "sha256:id-derived-c"), container("theirs", "sha256:id-x", False)],
-    units={"vllm@demo.service": "active", "vllm-spark-pull-image.service": "active"},
+    units={
+        "vllm-spark-firewall.service": "active",
+        "vllm@demo.service": "active",
+        "vllm-spark-pull-image.service": "active",
+    },
     unit_files=[
         "/etc/systemd/system/multi-user.target.wants/vllm@demo.service",
         "/etc/systemd/system/vllm@.service",
@@ -29,7 +33,6 @@ PAIR = holdings(
     run=[{"path": f"/run/vllm-spark/{name}", "bytes": 0} for name in ("demo", "operator.lock")],
     state=[{"path": f"{STATE}/{name}", "bytes": 2} for name in ("build", "cache", "fabric", "history", "hub", "pull")],
     caches=[{"path": f"{STATE}/cache/demo", "bytes": 8}],
-    chains=["iptables"],
     history={"demo": []},
     paths={"/hub/models--org--model-c": 6, "/hub/models--org--model-f": 6, f"{STATE}/cache/demo": 8},
 )
@@ -54,8 +57,9 @@ def test_everything_is_removed_in_an_order_that_may_be_interrupted_anywhere() ->
     assert names(PAIR) == [
         "unit vllm@demo.service",
         "unit vllm-spark-pull-image.service",
+        # It guards what the others have not stopped yet.
+        "unit vllm-spark-firewall.service",
         "container vllm-demo",
-        "rules iptables",
         "image sha256:id-derived-c",
         "image sha256:id-c",
         "image sha256:id-f",
@@ -94,7 +98,6 @@ def after(gone: set[str]) -> dict[str, Any]:
         },
         "units": {name: state for name, state in PAIR["units"].items() if f"unit {name}" not in gone},
         "accounts": [],
-        "chains": [name for name in PAIR["chains"] if f"rules {name}" not in gone],
         **{key: [path for path in PAIR[key] if f"path {path}" not in gone] for key in ("unit_files", "programs")},
         **{key: [entry for entry in PAIR[key] if f"path {entry['path']}" not in gone] for key in ("run", "state")},
     }
@@ -149,7 +152,6 @@ def test_removing_one_deployment_keeps_objects_of_others() -> None:
     assert result == [
         "unit vllm@demo.service",
         "container vllm-demo",
-        "rules iptables",
         "image sha256:id-derived-c",
         "image sha256:id-c",
         "path /hub/models--org--model-c",
@@ -165,11 +167,6 @@ def test_removing_one_deployment_keeps_objects_of_others() -> None:
     _, left = remove.plan(held, RemoveRequest(deployment="demo", weights=True))
     assert [line for line in left if "spark2 has the other half of demo" in line] != []
     assert [line for line in left if "models--org--model-f stays: another deployment" in line] != []
-
-
-def test_the_rules_stay_for_another_pair() -> None:
-    other = deployment("other", current=launch("f", needs={"pair": True}))
-    assert "rules iptables" not in names({**PAIR, "deployments": {**ONE, "other": other}}, deployment="demo")
 
 
 def test_a_host_without_the_deployment_is_left_alone() -> None:

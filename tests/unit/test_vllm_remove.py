@@ -27,11 +27,11 @@ exit 0
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the module; `answers` are those of the stubs of docker, systemctl and iptables."""
+    """Run the module; `answers` are those of the stubs of docker and systemctl."""
     module = load_module("vllm_remove")
     stubs = tmp_path / "bin"
     stubs.mkdir()
-    for name in ("docker", "systemctl", "iptables"):
+    for name in ("docker", "systemctl"):
         (stubs / name).write_text(STUB.format(log=tmp_path / "log", answers=tmp_path / "answers"))
         (stubs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{stubs}:/usr/bin:/bin")
@@ -62,20 +62,15 @@ def test_each_kind_is_removed_in_the_given_order(run: Run, tmp_path: Path) -> No
     items = [
         item("unit", "vllm@demo.service"),
         item("container", "vllm-demo"),
-        item("rules", "iptables"),
         item("image", "sha256:1", names=["a:1", "a@sha256:2"]),
         item("path", str(gone)),
         item("reload", "systemd"),
         item("empty", str(gone.parent)),
     ]
-    # A second jump does not exist.
-    result = run(items, "--delete INPUT=1=Bad rule")
+    result = run(items)
     assert commands_run(tmp_path) == [
         "systemctl stop vllm@demo.service",
         "docker rm --force vllm-demo",
-        "iptables --wait --delete INPUT --jump VLLM-SPARK",
-        "iptables --wait --flush VLLM-SPARK",
-        "iptables --wait --delete-chain VLLM-SPARK",
         "docker image rm a:1",
         "docker image rm a@sha256:2",
         "docker image rm sha256:1",
@@ -83,7 +78,7 @@ def test_each_kind_is_removed_in_the_given_order(run: Run, tmp_path: Path) -> No
         "systemctl reset-failed vllm@*.service vllm-liveness@*",
     ]
     assert not gone.parent.exists()
-    assert result["removed"] == [f"{entry['kind']} {entry['name']}" for entry in items[:5]]
+    assert result["removed"] == [f"{entry['kind']} {entry['name']}" for entry in items[:4]]
     assert result["changed"] is True
 
 
@@ -103,7 +98,6 @@ def test_check_mode_runs_nothing_and_returns_the_plan(run: Run, tmp_path: Path) 
         (item("container", "vllm-demo"), "rm=1=Error: No such container: vllm-demo"),
         (item("container", "vllm-demo"), "rm=1=removal of container vllm-demo is already in progress"),
         (item("unit", "vllm@demo.service"), "stop=5=Unit vllm@demo.service not loaded."),
-        (item("rules", "iptables"), "iptables=1=No chain/target/match by that name."),
         (item("path", "/no/such/path-of-vllm-spark"), ""),
         (item("empty", "/no/such/path-of-vllm-spark"), ""),
         (item("reload", "systemd"), "reset-failed=1=Unit not loaded"),
@@ -130,11 +124,11 @@ def test_the_first_object_that_stays_is_an_error(
 ) -> None:
     after = tmp_path / "after"
     after.touch()
-    result = run([item("rules", "iptables"), entry, item("path", str(after))], answers)
+    result = run([item("container", "vllm-gone"), entry, item("path", str(after))], answers)
     assert result["failed"]
     assert why in result["msg"]
     assert "docs/runbooks/remove-refused.md" in result["msg"]
-    assert (result["changed"], result["removed"]) == (True, ["rules iptables"])
+    assert (result["changed"], result["removed"]) == (True, ["container vllm-gone"])
     assert after.exists()
 
 

@@ -19,6 +19,7 @@ systemctl list-unit-files --no-legend --no-pager | sort
 systemctl list-units --all --plain --no-legend --no-pager 'vllm*' | sort
 echo '--- firewall'
 for save in iptables-save ip6tables-save; do "$save" | grep -E '^-A|^:.* - ' | sed -E 's/\[[0-9:]+\]//' || test $? -eq 1; done
+if command -v nft >/dev/null; then nft list tables | sort; fi
 echo '--- docker'
 docker image ls --all --quiet --no-trunc | sort
 docker ps --all --format '{{.Names}} {{.Image}}' | sort

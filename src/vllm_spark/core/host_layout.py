@@ -30,6 +30,12 @@ EDGE_SWITCH_UNIT = "vllm-edge-switch.service"
 EDGE_SWITCH_UNIT_FILE = f"{UNIT_DIR}/{EDGE_SWITCH_UNIT}"
 EDGE_SWITCH_SOCKET = "/run/vllm-edge-switch/switch.sock"
 
+# The firewall table: its file, the unit that loads it at boot, and its name in nft.
+FIREWALL = f"{CONFIG_DIR}/firewall.nft"
+FIREWALL_UNIT = "vllm-spark-firewall.service"
+FIREWALL_UNIT_FILE = f"{UNIT_DIR}/{FIREWALL_UNIT}"
+FIREWALL_TABLE = "inet vllm_spark"
+
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 

@@ -34,9 +34,9 @@ ENGINE_PORT = 25060
 # The port of Ray's client server, which runs if grpcio is installed. Without grpcio `ray start` rejects the option that
 # moves it, so it stays at its default.
 RAY_CLIENT_PORT = 10001
-# The ports that only the peer may reach, in the syntax of iptables. The launch adds the kernel's ephemeral ports.
-CLOSED_PORTS = (f"{PORTS.start}:{PORTS.stop - 1}", str(RAY_CLIENT_PORT))
-# Servers of a pull. They are in the range, so the launch's firewall rules let only the peer in.
+# The ports that only the peer may reach, in the syntax of nft. The launch adds the kernel's ephemeral ports.
+PAIR_PORTS = (f"{PORTS.start}-{PORTS.stop - 1}", str(RAY_CLIENT_PORT))
+# Servers of a pull. The firewall table lets every neighbour of their address in: each asks for a proof.
 WEIGHTS_PORT = 25091
 IMAGES_PORT = 25092
 # On the loopback device of each Spark: the registry that its own Docker pulls from. Image names contain this port.

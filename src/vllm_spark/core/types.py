@@ -111,9 +111,10 @@ class InputRules(TypedDict):
 
 
 class FirewallFacts(InputRules):
-    """The firewall of a host. `ufw` is true if it is switched on."""
+    """The firewalls of a host that are not the toolkit's. `ufw` and `firewalld` are true if they are switched on."""
 
     ufw: bool
+    firewalld: bool
 
 
 class HostFacts(FirmwareFacts, total=False):
@@ -303,6 +304,17 @@ class EdgeFacts(TypedDict):
     switch: Mapping[str, str]
 
 
+class TableFacts(TypedDict):
+    """The firewall table of a host. `program`: nft is installed. `files`: path -> [sha256, mode]. `unit`: properties of
+    systemd. `loaded`: the kernel has the table. `ssh_ports`: those of the host's sshd."""
+
+    program: bool
+    files: Mapping[str, list[str]]
+    unit: Mapping[str, str]
+    loaded: bool
+    ssh_ports: list[int]
+
+
 class Facts(TypedDict, total=False):
     """The facts of one host. `images`: name -> identity (spark_docker.identity), None for an absent image."""
 
@@ -338,6 +350,7 @@ class Facts(TypedDict, total=False):
     disks: Mapping[str, DiskFacts]
     fabric: FabricFacts
     edge: EdgeFacts
+    table: TableFacts
     host: HostFacts
     status: StatusFacts
     controller_time: ControllerInterval

@@ -68,7 +68,7 @@ def of_idle(facts: Facts, front: Front | None = None) -> Drift:
         planned = plan.idle_plan(facts, front)[0]
     except RefusedError as error:
         return _refused(error)
-    reasons = (*_edge(planned), *(f"{unit} would be stopped" for unit in planned.stop_units))
+    reasons = (*_firewall(planned), *_edge(planned), *(f"{unit} would be stopped" for unit in planned.stop_units))
     return Drift(bool(reasons), reasons)
 
 
@@ -79,6 +79,11 @@ def _refused(error: RefusedError) -> Drift:
 def _edge(planned: Plan) -> Iterator[str]:
     if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
         yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
+
+
+def _firewall(planned: Plan) -> Iterator[str]:
+    if planned.firewall.differs:
+        yield "the firewall table would be loaded"
 
 
 def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
@@ -99,6 +104,7 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     if not planned.settled:
         # The state is "restarted" or "started".
         yield f"{planned.unit} would be {planned.state}: {planned.reason}"
+    yield from _firewall(planned)
     yield from _edge(planned)
     for unit in planned.stop_units:
         yield f"{unit} would be stopped"

@@ -261,7 +261,7 @@ def _rendered(spec: Spec, launch: str) -> str:
         spec=spec,
         command=command(spec, launch),
         fingerprint=launch,
-        closed=ports.CLOSED_PORTS,
+        pair_ports=ports.PAIR_PORTS,
         cache=shlex.quote(cache_folder(spec)),
         floor_bytes=memory.floor_bytes(spec.recipe),
         layout=host_layout,

@@ -13,8 +13,9 @@ from vllm_spark.core.host_layout import EDGE_GROUP
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import closed_engine, exclusion, files, images, launch, link_key, ranks, unit_state
+from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.files import File
+from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import front as front_edge
 from vllm_spark.edge import steps as edge_steps
@@ -57,6 +58,7 @@ class Plan:
     edge: str = ""  # edge.steps.state
     edge_runs: bool = False
     edge_program: bool = False  # the edge needs HAProxy, which the host lacks
+    firewall: FirewallSteps = field(default_factory=FirewallSteps)
     front: bool = False  # the edge has no engine of this host behind it, so no gates of a deployment judge it
     idle: bool = False  # no deployment is active on the host: it only stops units, and may have an edge
 
@@ -75,6 +77,7 @@ def questions(spec: Spec) -> dict[str, Any]:
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
         **({"edge": True} if edge_steps.wanted(spec) else {}),
+        **({"table": True} if firewall.wanted(spec) else {}),
         "folders": _folders(spec),
     }
 
@@ -83,7 +86,7 @@ def idle_questions(inactive: Sequence[str], front: Front | None = None) -> dict[
     """Return the arguments of the facts module for an idle host, or None if it never had a deployment. `front` is the
     edge of the host."""
     if front:
-        return {"units": list(inactive), "edge": True, "ports": list(front_edge.ports(front))}
+        return {"units": list(inactive), "edge": True, "table": True, "ports": list(front_edge.ports(front))}
     return {"units": list(inactive)} if inactive else None
 
 
@@ -117,8 +120,10 @@ def idle_plan(facts: Facts, front: Front | None = None, *, acts: bool = False) -
         edge=edge_steps.state(front, facts),
         edge_runs=edge_steps.runs(facts),
         edge_program=edge_steps.lacks_program(front, facts),
+        firewall=firewall.steps(front, facts),
         front=True,
     )
+    lines += firewall.lines(plan.firewall, front, facts, acts=acts)
     return plan, [*lines, *front_edge.lines(front)]
 
 
@@ -140,6 +145,7 @@ def of_host(
     peers = [facts[name] for name in specs if name != host]
     plan = build(ranked[host], facts[host], toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, specs[host], facts[host], acts=purpose.acts)
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
     return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
 
@@ -200,6 +206,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         edge=edge_steps.state(spec, facts),
         edge_runs=edge_steps.runs(facts),
         edge_program=edge_steps.lacks_program(spec, facts),
+        firewall=firewall.steps(spec, facts),
         front=only_forwards(spec),
     )
 

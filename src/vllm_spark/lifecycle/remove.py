@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_spark.core.host_layout import FIREWALL_UNIT
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.lifecycle.installed import (
     InstalledState,
@@ -94,9 +95,9 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
     weights, stay = _weights(state, request, None)
     caches, also = _caches(state, request, None)
     items = [
-        *(Item("unit", unit, active) for unit, active in state["units"].items()),
+        # The firewall table goes last: it guards what the others have not stopped yet.
+        *(Item("unit", unit, state["units"][unit]) for unit in sorted(state["units"], key=FIREWALL_UNIT.__eq__)),
         *(Item("container", name) for name in containers),
-        *(Item("rules", program, "chain VLLM-SPARK") for program in state["chains"]),
         *images,
         *weights,
         *caches,
@@ -154,14 +155,11 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
     images, left = image_items(state, with_bases(state, named), referenced_images(state, kept), {*containers})
     weights, stay = _weights(state, request, name)
     caches, also = _caches(state, request, name)
-    pairs = any(launch["needs"]["pair"] for launch in kept)
     units = [f"vllm@{name}.service", f"vllm-liveness@{name}.timer", f"vllm-liveness@{name}.service"]
     files = [path for path in state["unit_files"] if f"@{name}.service" in path or f"@{name}.timer" in path]
     items = [
         *(Item("unit", unit, state["units"][unit]) for unit in units if unit in state["units"]),
         *(Item("container", container) for container in containers),
-        # The rules belong to the pair that started last. Without a remaining pair they are not needed.
-        *(Item("rules", program, "chain VLLM-SPARK") for program in state["chains"] if not pairs),
         *images,
         *weights,
         *caches,

@@ -8,6 +8,12 @@ from vllm_spark.network.links import HostFabric
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 
+# The firewalls that a host may have switched on -> the command that accepts everything on a netdev.
+RULES = {
+    "ufw": "sudo ufw allow in on {}",
+    "firewalld": "sudo firewall-cmd --permanent --zone=trusted --add-interface={} && sudo firewall-cmd --reload",
+}
+
 
 @check(
     "firewall-active",
@@ -29,8 +35,8 @@ def firewall_active(context: HostContext) -> Iterator[Observation]:
     used = {link.netdev.name for link in HostFabric.parse(context.host, fabric).links}
     closed = sorted(used - set(firewall["open_netdevs"]))
     if closed:
-        program = "ufw" if firewall["ufw"] else "iptables"
-        rule = "sudo ufw allow in on {}" if firewall["ufw"] else "sudo iptables -I INPUT -i {} -j ACCEPT"
+        program = next((name for name in RULES if firewall.get(name)), "iptables")
+        rule = RULES.get(program, "sudo iptables -I INPUT -i {} -j ACCEPT")
         yield Observation(
             {
                 "firewall": program,

@@ -1,0 +1,114 @@
+"""The firewall table of this host: what is there, and a trial of a new one under a guard. Standard library alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    mode_of,
+    read_text,
+    run,
+    sha256,
+    write_file,
+)
+
+FILE, TABLE = "/etc/vllm-spark/firewall.nft", ("inet", "vllm_spark")
+UNIT = "vllm-spark-firewall.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+FILE_MODE = "0644"
+PROGRAM = "/usr/sbin/nft"
+# A new table on trial. The guard and the confirmation both take it away, and only one of them can.
+TRIAL = "/run/vllm-spark/firewall.nft"
+GUARD = "vllm-spark-firewall-guard"
+# The end of a trial: the table before it comes back, or none.
+RESTORE = f"""
+mv {TRIAL} {TRIAL}.undone &&
+if [ -e {FILE} ]; then {PROGRAM} --file {FILE}; else {PROGRAM} delete table {" ".join(TABLE)}; fi
+"""
+PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload")
+SSH_PORT = 22
+# The chain of iptables that launches of an older toolkit added.
+OLD_CHAIN = "VLLM-SPARK"
+MAX_JUMPS = 20
+
+
+class FirewallError(Exception):
+    """The table was not loaded."""
+
+
+def facts() -> dict[str, Any]:
+    """Return what is here of the table, and the ports of sshd."""
+    return {
+        "program": os.access(PROGRAM, os.X_OK),
+        "files": {path: [sha256(path) or "", mode_of(path)] for path in (FILE, UNIT_FILE) if os.path.isfile(path)},
+        "unit": unit_state(),
+        "loaded": run(PROGRAM, "list", "table", *TABLE).status == 0,
+        "ssh_ports": ssh_ports(),
+    }
+
+
+def unit_state() -> dict[str, str]:
+    """Return properties of the unit by name."""
+    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), UNIT)
+    return dict(line.split("=", 1) for line in result.output.splitlines() if "=" in line)
+
+
+def ssh_ports() -> list[int]:
+    """Return the ports on which sshd listens by its configuration; the usual one if there is no sshd to ask."""
+    said = run("/usr/sbin/sshd", "-T")
+    found = re.findall(r"^(?:port |listenaddress .*:)(\d+)$", said.stdout, re.MULTILINE) if not said.status else []
+    return sorted({int(port) for port in found} or {SSH_PORT})
+
+
+def begin_trial(table: str, guard_s: int) -> None:
+    """Load a table and start the timer that ends its trial. Raises FirewallError; the old table then stays."""
+    os.makedirs(os.path.dirname(TRIAL), mode=0o755, exist_ok=True)
+    write_file(TRIAL, table, FILE_MODE)
+    try:
+        must(PROGRAM, "--check", "--file", TRIAL)
+        run("systemctl", "stop", f"{GUARD}.timer")
+        run("systemctl", "reset-failed", f"{GUARD}.service")
+        when = ("--on-active", str(guard_s), "--timer-property=AccuracySec=1s")
+        must("systemd-run", "--quiet", "--collect", "--unit", GUARD, *when, "/bin/sh", "-c", RESTORE)
+        must(PROGRAM, "--file", TRIAL)
+    except FirewallError:
+        os.unlink(TRIAL)
+        run("systemctl", "stop", f"{GUARD}.timer")
+        raise
+
+
+def keep_trial() -> bool:
+    """Keep the table on trial; False if the guard has ended the trial already. Raises FirewallError."""
+    table = read_text(TRIAL)
+    try:
+        os.rename(TRIAL, f"{TRIAL}.kept")
+    except FileNotFoundError:
+        return False
+    run("systemctl", "stop", f"{GUARD}.timer")
+    os.makedirs(os.path.dirname(FILE), mode=0o755, exist_ok=True)
+    write_file(FILE, table or "", FILE_MODE)
+    os.unlink(f"{TRIAL}.kept")
+    must("systemctl", "enable", UNIT)
+    # Not restart: that would delete the table, and with it what a launch has added.
+    must("systemctl", "start", UNIT)
+    remove_old_chain()
+    return True
+
+
+def remove_old_chain() -> None:
+    """Remove the chain of a launch by an older toolkit, whose place the table takes."""
+    for program in ("iptables", "ip6tables"):
+        for _ in range(MAX_JUMPS):
+            if run(program, "--wait", "--delete", "INPUT", "--jump", OLD_CHAIN).status:
+                break
+        run(program, "--wait", "--flush", OLD_CHAIN)
+        run(program, "--wait", "--delete-chain", OLD_CHAIN)
+
+
+def must(*argv: str) -> None:
+    """Run a command. Raises FirewallError if it fails."""
+    result = run(*argv, timeout_s=60.0)
+    if result.status:
+        raise FirewallError(f"{' '.join(argv[:2])} ended with {result.status}: {result.error[-500:]}")
