@@ -130,7 +130,7 @@ def test_the_plan_of_an_idle_spark_has_its_edge() -> None:
     planned, lines = plan.idle_plan(found(), front)
     assert (planned.idle, planned.front, planned.edge, planned.edge_runs) == (True, True, "present", True)
     assert lines == [
-        "the edge of this Spark forwards: https on 0.0.0.0:8000, with a key",
+        "the edge here forwards: https on 0.0.0.0:8000, with a key",
         "the edge asks 192.168.1.21:9465 for model, spare-model of spark2",
         "the edge asks 192.168.1.22:9465 for third-1.5 of spark3",
     ]

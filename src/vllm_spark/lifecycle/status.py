@@ -64,9 +64,15 @@ def _host(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Document:
         return _host_document(name, result.problem or "it was not asked", result, active)
     facts = result.facts
     host = _Host(result, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
-    docker = facts["docker"]
-    problem = "" if docker["version"] else f"no Docker engine answers: {docker['error']}"
-    return _host_document(name, problem, result, [_deployment(one, host) for one in _names(host)])
+    return _host_document(name, _problem(host), result, [_deployment(one, host) for one in _names(host)])
+
+
+def _problem(host: _Host) -> str:
+    """Return the fault of a host as a whole, or nothing. A host that only forwards needs no Docker."""
+    docker, front = host.facts["docker"], host.result.front
+    if docker["version"] or (front and only_forwards(front) and not _names(host)):
+        return ""
+    return f"no Docker engine answers: {docker['error']}"
 
 
 def _host_document(name: str, problem: str, result: HostResult, deployments: Sequence[Document]) -> Document:
