@@ -47,13 +47,31 @@ class ActionModule(SparkAction):
             args |= {"certificate": pair.certificate, "private_key": pair.private_key}
         if spec.edge.joins(spec.host) and signer:
             args["authority"] = signer.certificate
-        key = self._first_key() if planned.first_key and not self.check_mode else ""
-        if key:
-            args |= {"first_key": persons.key_hash(key), "first_name": persons.OWNER}
+        lines = self._first_keys(spec, args) if planned.first_key else []
         done = self.execute("vllm_edge", args, "steps")
-        if key:
-            self.say(f"your key, shown only now: export VLLM_KEY={key}")
+        self.say(*lines)
         return done
+
+    def _first_keys(self, spec: EdgeOwner, args: dict[str, Any]) -> list[str]:
+        """Add the keys of a host without keys to the arguments of the module, and return what the operator reads
+        afterwards: keys of the other hosts of the site, or a new one."""
+        boxes = {host: self.hostvars[host].get("spark_precheck_box") or {} for host in self.play_hosts_all}
+        site = persons.of_site(spec, {host: box["facts"] for host, box in boxes.items() if "facts" in box})
+        if site.hashes:
+            args["first_keys"] = dict(site.hashes)
+            verb = "are" if self.acts else "would be"
+            return [f"the keys of {', '.join(site.sources)} {verb} valid here too: {', '.join(site.persons)}"]
+        if self.check_mode:
+            return []
+        key = self._new_key()
+        args["first_keys"] = {persons.key_hash(key): persons.OWNER}
+        lines = [f"your key, shown only now: export VLLM_KEY={key}"]
+        if site.unread:
+            lines.append(
+                f"this run has not read {', '.join(site.unread)}, so keys from there are not valid here. "
+                "Fix: vllm-spark key add NAME gives a person one key for all hosts."
+            )
+        return lines
 
     def _signer(self, spec: EdgeOwner, present: str, names: list[str], now: datetime) -> KeyPair | None:
         """Return the site's authority or the owner's own certificate; None without TLS, and in check mode before there
@@ -67,7 +85,7 @@ class ActionModule(SparkAction):
             return store.read(folder)
         return store.read_or_create(folder, now, "" if self.args["new_authority"] else present)
 
-    def _first_key(self) -> str:
+    def _new_key(self) -> str:
         """Return the key of this run, the same for all of its hosts: the first of their processes draws it. The others
         find it in the temporary folder of the run, which only this user reads and which ends with the run."""
         # Ansible sets its constants when it is imported; get_config_value would return an unresolved template.

@@ -29,7 +29,7 @@ class ActionModule(SparkAction):
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        hosts = {host: _result(self.hostvars[host]) for host in self.play_hosts_all}
+        hosts = {host: _result(host, self.hostvars[host]) for host in self.play_hosts_all}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         document = status.document(hosts, now, version.version())
         if self.args["json_file"]:
@@ -40,7 +40,7 @@ class ActionModule(SparkAction):
         return {"hosts": document["hosts"]}
 
 
-def _result(variables: Mapping[str, Any]) -> HostResult:
+def _result(host: str, variables: Mapping[str, Any]) -> HostResult:
     """Return what this run knows of one host. A task that failed there has registered its message."""
     resolved, read = variables.get("spark_precheck_resolved") or {}, variables.get("vllm_status_box") or {}
     spec, facts = resolved.get("spec"), read.get("facts")
@@ -49,6 +49,7 @@ def _result(variables: Mapping[str, Any]) -> HostResult:
     return HostResult(
         spec=Spec.from_json(spec) if spec else None,
         front=front_of(variables),
+        address=str(variables.get("ansible_host", host)),
         refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
         facts=facts,
         problem="" if "facts" in read else problem,

@@ -53,6 +53,7 @@ def facts() -> dict[str, Any]:
         "files": {path: [sha256(path) or "", mode_of(path)] for path in files if os.path.isfile(path)},
         "certificate": "".join(PUBLIC.findall(read_text(CERTIFICATE) or "")),
         "keys": persons(keys),
+        "key_hashes": keys,
         "may_switch": may_switch(keys),
         "unit": unit_state(),
         "switch": unit_state(SWITCH_UNIT),

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 # The kernel's number of the state LISTEN.
 TCP_LISTEN = "0A"
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def listeners(ports: Collection[int]) -> dict[str, int]:
     """Return inode of a listening socket -> port, from the kernel's own tables."""
     inodes = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    # A host whose kernel has IPv6 switched off has no second table.
+    for table in filter(os.path.exists, TABLES):
         with open(table, encoding="ascii") as file:
             for fields in (line.split() for line in file.readlines()[1:]):
                 port = int(fields[1].rpartition(":")[2], 16)

@@ -52,6 +52,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
 PROC = "/proc"
+# The folder of the edge below CONFIG_DIR, and its units.
+EDGE, EDGE_UNITS = "edge", ("vllm-edge.service", "vllm-edge-switch.service")
 
 RAY_FILE = (32 * KIB, 64 * KIB)
 MAX_RAY_FILES = 40
@@ -103,7 +105,9 @@ def deployment_names(bundle: Bundle) -> list[str]:
     )
     states = {match[1]: match[2] for line in lines if (match := LISTED.match(line))}
     running = [name for name, active in states.items() if active != "inactive"]
-    return list(dict.fromkeys([*running, *folders(CONFIG_DIR), *folders(RUN_DIR)]))
+    # The folder of the edge is no deployment.
+    placed = [name for name in folders(CONFIG_DIR) if name != EDGE]
+    return list(dict.fromkeys([*running, *placed, *folders(RUN_DIR)]))
 
 
 def folders(path: str) -> list[str]:
@@ -280,6 +284,17 @@ def collect_host(bundle: Bundle, docker: DockerReader) -> None:
         bundle.put_json("host/docker.json", responses, "the Docker engine's API")
 
 
+def collect_edge(bundle: Bundle) -> None:
+    """Store the configuration, the state and the log of the edge, if there is one. Not its certificate's key, and not
+    the keys of persons. The log has one line per request, so its name does not end as those that the doctor reads."""
+    if not os.path.isdir(os.path.join(CONFIG_DIR, EDGE)):
+        return
+    bundle.file("edge/haproxy.cfg", os.path.join(CONFIG_DIR, EDGE, "haproxy.cfg"))
+    bundle.commands("edge/unit-state.txt", [("systemctl", "show", "--no-pager", *EDGE_UNITS)])
+    matches = [word for unit in EDGE_UNITS for word in (f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}", "+")][:-1]
+    bundle.journal("edge/journal.txt", matches, SHORT, "the edge's units")
+
+
 def facts(bundle: Bundle) -> dict[str, Any]:
     """Return the facts of spark_facts that are not in other files of the bundle."""
     result: dict[str, Any] = {
@@ -301,6 +316,7 @@ def main() -> None:
     bundle = Bundle()
     docker = DockerReader(bundle)
     bundle.deployments = {name: collect_deployment(bundle, docker, name) for name in deployment_names(bundle)}
+    collect_edge(bundle)
     collect_host(bundle, docker)
     module.exit_json(changed=False, collected=bundle.packed())
 

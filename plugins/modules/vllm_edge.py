@@ -36,14 +36,10 @@ options:
     description: The certificate of the authority by which the edges of a site know each other. Empty leaves the file.
     type: str
     default: ""
-  first_key:
-    description: The SHA-256 of a key for a host without keys.
-    type: str
-    default: ""
-  first_name:
-    description: The person of O(first_key).
-    type: str
-    default: ""
+  first_keys:
+    description: The keys of a host without keys, SHA-256 of a key to its person.
+    type: dict
+    default: {}
   switch_program:
     description: The program that starts a model for which a person asks. Empty removes it, its list and its unit.
     type: str
@@ -136,12 +132,12 @@ def judge(config: str) -> None:
         os.unlink(CANDIDATE)
 
 
-def install(files: dict[str, tuple[str, str]], first: tuple[str, str], params: dict[str, Any]) -> None:
+def install(files: dict[str, tuple[str, str]], params: dict[str, Any]) -> None:
     """Place the account, the folder, the keys and the files."""
     spark_edge.ensure_account()
     spark_edge.ensure_folder()
-    if not os.path.isfile(spark_edge.KEYS) or first[0]:
-        spark_edge.write_keys({**spark_edge.read_keys(), **({first[0]: first[1]} if first[0] else {})})
+    if not os.path.isfile(spark_edge.KEYS) or params["first_keys"]:
+        spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
     for path, (content, mode) in files.items():
         if path == spark_edge.CONFIG:
             judge(params["config"])
@@ -211,8 +207,8 @@ def main() -> None:
             "certificate": text,
             "authority": text,
             "private_key": {**text, "no_log": True},
-            "first_key": {**text, "no_log": False},
-            "first_name": text,
+            # As in vllm_edge_key: a hash does not lead to its key.
+            "first_keys": {"type": "dict", "default": {}, "no_log": False},
             "switch_program": text,
             "switch_list": text,
             "switch_unit": text,
@@ -226,12 +222,12 @@ def main() -> None:
         files, state, removes = planned(params), spark_edge.unit_state(), unwanted(params)
         step, switch = unit_step(files, state), switch_step(files, removes, params)
         steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
-        steps += [f"a key of {params['first_name']}"] if params["first_key"] else []
+        steps += [f"a key of {name}" for name in spark_edge.persons(params["first_keys"])]
         steps += [f"{path} is removed" for path in removes]
         steps += [f"systemctl {switch} {spark_edge.SWITCH_UNIT}"] if switch else []
         steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []
         if not module.check_mode:
-            install(files, (params["first_key"], params["first_name"]), params)
+            install(files, params)
             settle_switch(switch, removes)
             settle(step, files, state)
     except (OSError, spark_edge.EdgeError) as error:

@@ -102,8 +102,7 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
         "unit": steps.unit_file(),
         "certificate": pair.certificate,
         "private_key": pair.private_key,
-        "first_key": HASH,
-        "first_name": "owner",
+        "first_keys": {HASH: "owner"},
     }
 
 

@@ -282,6 +282,32 @@ def test_a_host_without_deployments_and_commands(host: ModuleType, gather: Gathe
     assert support_bundle.examine(collected).current.findings == ()
 
 
+def test_the_edge_of_a_host_is_no_deployment_and_keeps_its_keys(
+    host: ModuleType, gather: Gather, tmp_path: Path
+) -> None:
+    files = {
+        "haproxy.cfg": "frontend edge\n",
+        "tls.pem": "-----BEGIN PRIVATE KEY-----\n",
+        "keys.map": f"{'5a' * 32} ada\n",
+    }
+    place(tmp_path / "etc" / "edge", files)
+    program(
+        tmp_path, "journalctl", '#!/bin/sh\ncase "$*" in *UNIT=vllm-edge.service*) echo "who=ada status=502" ;; esac\n'
+    )
+    program(tmp_path, "systemctl", '#!/bin/sh\necho "ActiveState=active $*"\n')
+    collected = gather(host)
+    assert collected.manifest["deployments"] == {}
+    assert [name for name in collected.files if name.startswith("edge/")] == [
+        "edge/haproxy.cfg",
+        "edge/unit-state.txt",
+        "edge/journal.txt",
+    ]
+    assert collected.files["edge/journal.txt"] == "who=ada status=502\n"
+    whole = json.dumps(collected.files)
+    assert "PRIVATE KEY" not in whole
+    assert "5a5a" not in whole
+
+
 def test_a_command_that_hangs_is_a_note(
     host: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible import constants
 
-from fakes import edge_cases
+from fakes import edge_cases, fake_ansible
 from fakes.fake_ansible import FakeRun
 from vllm_spark.edge import authority, persons, store
 
@@ -51,11 +51,69 @@ def test_a_first_deploy_sends_everything_and_shows_one_key(tmp_path: Path) -> No
     assert "BEGIN PRIVATE KEY" in sent["private_key"]
     shown = first.lines[-1].rpartition("VLLM_KEY=")[2]
     assert first.lines[-1] == f"spark1  your key, shown only now: export VLLM_KEY={shown}"
-    assert (sent["first_key"], sent["first_name"]) == (persons.key_hash(shown), persons.OWNER)
+    assert sent["first_keys"] == {persons.key_hash(shown): persons.OWNER}
     assert shown not in str(sent)
     assert "PRIVATE" not in "".join(first.lines)
     # The other Sparks of the run get the same key.
-    assert second.calls[0][1]["first_key"] == sent["first_key"]
+    assert second.calls[0][1]["first_keys"] == sent["first_keys"]
+
+
+# The keys of the site's other hosts, None for a host that the run has not read -> (keys here, what the operator reads).
+ELSEWHERE: dict[str, tuple[dict[str, dict[str, str] | None], dict[str, str] | None, str]] = {
+    "one host has keys": (
+        {"spark2": {"a1": "ada", "b1": "owner/switch"}, "spark3": {}},
+        {"a1": "ada", "b1": "owner/switch"},
+        "the keys of spark2 are valid here too: ada, owner",
+    ),
+    "two have different ones": (
+        {"spark2": {"a1": "ada/switch"}, "spark3": {"a1": "ada", "c1": "owner"}},
+        {"a1": "ada", "c1": "owner"},
+        "the keys of spark2, spark3 are valid here too: ada, owner",
+    ),
+    "one of two is read": (
+        {"spark2": {"a1": "ada"}, "spark3": None},
+        {"a1": "ada"},
+        "the keys of spark2 are valid here too: ada",
+    ),
+    "nobody has a key": ({"spark2": {}, "spark3": {}}, None, "your key, shown only now"),
+    "a run of this host alone": (
+        {"spark2": None, "spark3": None},
+        None,
+        "this run has not read spark2, spark3, so keys from there are not valid here",
+    ),
+}
+
+
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_host_of_a_site_takes_keys_over(
+    name: str, check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_ansible, "HOSTS", list(edge_cases.SPARKS))
+    elsewhere, keys, said = ELSEWHERE[name]
+    joined = run(NOTHING, check_mode=check_mode)
+    site = edge_cases.resolved([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
+    joined.hostvars["spark1"]["spark_precheck_resolved"] = {"spec": site.to_json()}
+    for other, hashes in elsewhere.items():
+        box = {} if hashes is None else {"facts": {"edge": {"key_hashes": hashes}}}
+        joined.hostvars[other] = {"spark_precheck_box": box}
+    joined.act("vllm_edge", **arguments(tmp_path))
+    ((_, sent),) = joined.calls
+    if check_mode:
+        said = said.replace(" are valid", " would be valid") if keys else ""
+    assert said in joined.lines[-1]
+    assert (sent.get("first_keys") == keys) == (keys is not None or check_mode)
+    assert (keys is None and not check_mode) == ("VLLM_KEY=sk-spark-" in "".join(joined.lines))
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_without_a_site_each_host_keeps_its_own_keys(tmp_path: Path) -> None:
+    alone = run(NOTHING)
+    alone.hostvars["spark2"] = {"spark_precheck_box": {"facts": {"edge": {"key_hashes": {"a1": "ada"}}}}}
+    alone.act("vllm_edge", **arguments(tmp_path))
+    assert list(alone.calls[0][1]["first_keys"].values()) == [persons.OWNER]
+    assert "VLLM_KEY=sk-spark-" in alone.lines[-1]
 
 
 @pytest.mark.usefixtures("run_folder")

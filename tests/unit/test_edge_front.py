@@ -3,6 +3,7 @@ switch do about it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +14,22 @@ import yaml
 from test_edge_site import arguments
 
 from fakes import edge_cases
+from fakes.deployed_spark import deployed_facts
 from fakes.edge_cases import DEMO, FAR_PAIR, OTHER, REPLICA, SITE, SPARE, THIRD
 from fakes.fake_ansible import FakeRun
 from fakes.loaded_table import table_facts
-from vllm_spark.core import paths
+from vllm_spark.core import host_layout, paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import drift, plan
 from vllm_spark.edge import config, site, steps
 from vllm_spark.inventory import spec
-from vllm_spark.inventory.front import Front, only_forwards
+from vllm_spark.inventory.front import EdgeOwner, Front, only_forwards
 from vllm_spark.lifecycle import switch
 from vllm_spark.verify import front as gate
 
 SETTINGS = {"open": False, "site": SITE}
 FAR = [REPLICA, SPARE | {"active": False}, THIRD]
+ADDRESS = "192.168.1.20"
 RUNS = {"ActiveState": "active", "UnitFileState": "enabled"}
 
 
@@ -43,6 +46,13 @@ def found(**more: Any) -> Any:
         "table": table_facts(edge_cases.front(FAR, SETTINGS)),
         **more,
     }
+
+
+def placed_files(owner: EdgeOwner) -> dict[str, list[str]]:
+    """Return the facts of the files that a deploy places."""
+    files = {host_layout.EDGE_CONFIG: (config.config(owner, ADDRESS), "0640")}
+    files[host_layout.EDGE_UNIT_FILE] = (steps.unit_file(), "0644")
+    return {path: [hashlib.sha256(text.encode()).hexdigest(), mode] for path, (text, mode) in files.items()}
 
 
 def test_a_spark_that_the_site_names_forwards() -> None:
@@ -138,7 +148,7 @@ def test_the_plan_of_an_idle_spark_has_its_edge() -> None:
     planned, lines = plan.idle_plan(found(), front)
     assert (planned.idle, planned.front, planned.edge, planned.edge_runs) == (True, True, "present", True)
     assert lines == [
-        "the edge of this Spark forwards: https on 0.0.0.0:8000, with a key",
+        "the edge here forwards: https on 0.0.0.0:8000, with a key",
         "the edge asks 192.168.1.21:9465 for model, spare-model of spark2",
         "the edge asks 192.168.1.22:9465 for third-1.5 of spark3",
     ]
@@ -169,6 +179,38 @@ def test_an_edge_that_does_not_run_is_drift() -> None:
     front, facts = edge_cases.front(FAR, SETTINGS), found()
     facts["edge"]["unit"] = {"ActiveState": "failed"}
     assert drift.of_idle(facts, front).reasons == ("vllm-edge.service would be started",)
+
+
+# Change of the files of an edge -> what `status` says that a deploy would change.
+EDITED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "as planned": ({}, []),
+    "another text": ({host_layout.EDGE_CONFIG: ["0", "0640"]}, ["edge: haproxy.cfg is not as planned"]),
+    "gone": ({host_layout.EDGE_UNIT_FILE: []}, ["edge: vllm-edge.service is not as planned"]),
+    "of a site that let requests start models": (
+        {host_layout.EDGE_SWITCH_LIST: ["0", "0640"]},
+        ["edge: switch.json is not as planned"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_an_edited_file_is_drift(name: str) -> None:
+    changes, reasons = EDITED[name]
+    front, facts = edge_cases.front(FAR, SETTINGS), found()
+    facts["edge"]["files"] = {**placed_files(front), **changes}
+    assert list(drift.of_idle(facts, front, ADDRESS).reasons) == reasons
+    # Another address of the inventory is another name of the edge, and no address is no comparison.
+    assert drift.of_idle(facts, front, "10.0.0.9").differs
+    assert drift.of_idle(facts, front).differs is False
+
+
+def test_an_edited_file_of_a_head_is_drift(facts: dict[str, Any]) -> None:
+    spec_ = edge_cases.resolved([DEMO, REPLICA], SETTINGS)
+    host = {**deployed_facts(spec_, facts), "edge": {**found()["edge"], "files": placed_files(spec_)}}
+    asked = {"specs": {"spark1": spec_}, "facts": {"spark1": host}, "host": "spark1", "toolkit": "x"}
+    before = drift.of_host(**asked, address=ADDRESS).reasons
+    host["edge"]["files"][host_layout.EDGE_CONFIG] = ["0", "0640"]
+    assert drift.of_host(**asked, address=ADDRESS).reasons == (*before, "edge: haproxy.cfg is not as planned")
 
 
 def test_the_gate_asks_the_edge_where_it_listens() -> None:

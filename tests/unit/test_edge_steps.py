@@ -56,6 +56,17 @@ def test_an_edge_as_planned_needs_nothing() -> None:
     assert steps.lines(found, spec, acts=True) == []
 
 
+def test_a_deploy_names_the_files_that_were_edited() -> None:
+    spec = closed()
+    facts = as_planned(spec)
+    facts["files"][host_layout.EDGE_CONFIG] = ["0", "0640"]
+    found = planned(spec, facts)
+    assert steps.lines(found, spec, acts=True) == [
+        "the edge will be installed: https on 0.0.0.0:8000; not as planned: haproxy.cfg"
+    ]
+    assert planned(spec, {**facts, "files": {}}).edited == []
+
+
 # Change of the facts -> (differs, renewal starts with, first key).
 CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
     "nothing is there": (

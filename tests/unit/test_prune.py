@@ -10,6 +10,7 @@ from fakes.installed_states import BASE, container, deployment, derived, holding
 from vllm_spark.lifecycle import installed, prune
 
 CURRENT_AND_PREVIOUS = {"current": launch("c"), "previous": launch("a")}
+SILENT = {**holdings()["docker"], "error": "gone"}
 HISTORY = {"demo": [{"image": "vllm/vllm-openai:d", "digest": f"sha256:{'d' * 64}"}]}
 
 DIGESTS = [*pulled("d")["digests"], f"vllm/vllm-openai@sha256:{'d' * 64}"]
@@ -98,7 +99,7 @@ def test_folders_files_and_caches() -> None:
     ("held", "ids"),
     [
         (holdings(), []),
-        (holdings() | {"docker": {**holdings()["docker"], "error": "gone"}}, ["prune-without-docker"]),
+        (holdings({"demo": deployment(current=launch("c"))}) | {"docker": SILENT}, ["prune-without-docker"]),
         (holdings({"demo": deployment(current=launch("c", record={}))}), ["prune-unreadable"]),
         (holdings({"demo": deployment(current=launch("c", runnable=False))}), ["prune-unreadable"]),
         (holdings({"demo": deployment(failed=launch("c", record={}))}), []),

@@ -291,14 +291,16 @@ class StatusFacts(TypedDict):
 
 class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
-    the chain. `keys`: the persons that have one; `may_switch`: those whose requests may start a model. `unit`:
-    properties of systemd; `switch`: those of the unit that starts models."""
+    the chain. `keys`: the persons that have one; `key_hashes`: SHA-256 of a key -> its person, with the right to start
+    models; `may_switch`: the persons with that right. `unit`: properties of systemd; `switch`: those of the unit that
+    starts models."""
 
     program: bool
     account: bool
     files: Mapping[str, list[str]]
     certificate: str
     keys: list[str]
+    key_hashes: Mapping[str, str]
     may_switch: list[str]
     unit: Mapping[str, str]
     switch: Mapping[str, str]

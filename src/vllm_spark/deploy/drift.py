@@ -18,7 +18,7 @@ from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.front import Front
+from vllm_spark.inventory.front import EdgeOwner, Front
 from vllm_spark.inventory.spec import Spec
 
 # A launch has some forty lines; one of another recipe differs in most of them.
@@ -49,8 +49,10 @@ def unknown(why: str) -> Drift:
     return Drift(None, (f"unknown: {why}",))
 
 
-def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str) -> Drift:
-    """Return the drift of the active deployment of a host. `specs` and `facts` hold every host of the deployment."""
+def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, address: str = "") -> Drift:
+    """Return the drift of the active deployment of a host. `specs` and `facts` hold every host of the deployment.
+    `address` is that of the host in the inventory, which the files of its edge contain; without it they are not
+    compared."""
     absent = [name for name in specs[host].deployment.hosts if name not in facts or name not in specs]
     if absent:
         return unknown(f"{', '.join(absent)} was not asked")
@@ -58,17 +60,17 @@ def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, to
         planned, _ = plan.of_host(specs, facts, host, toolkit)
     except RefusedError as error:
         return _refused(error)
-    reasons = tuple(_reasons(planned, facts[host]))
+    reasons = (*_reasons(planned, facts[host]), *_around(planned, specs[host], facts[host], address))
     return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
 
 
-def of_idle(facts: Facts, front: Front | None = None) -> Drift:
-    """Return the drift of a host without an active deployment. `front` is its edge."""
+def of_idle(facts: Facts, front: Front | None = None, address: str = "") -> Drift:
+    """Return the drift of a host without an active deployment. `front` is its edge, `address` as in `of_host`."""
     try:
         planned = plan.idle_plan(facts, front)[0]
     except RefusedError as error:
         return _refused(error)
-    reasons = (*_firewall(planned), *_edge(planned), *(f"{unit} would be stopped" for unit in planned.stop_units))
+    reasons = tuple(_around(planned, front, facts, address))
     return Drift(bool(reasons), reasons)
 
 
@@ -76,14 +78,15 @@ def _refused(error: RefusedError) -> Drift:
     return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
 
 
-def _edge(planned: Plan) -> Iterator[str]:
-    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
-        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
-
-
-def _firewall(planned: Plan) -> Iterator[str]:
+def _around(planned: Plan, owner: EdgeOwner | None, facts: Facts, address: str) -> Iterator[str]:
+    """Yield the reasons outside of the active deployment: the firewall table, the edge, other deployments."""
     if planned.firewall.differs:
         yield "the firewall table would be loaded"
+    if planned.edge == edge_steps.PRESENT and owner and address:
+        yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(owner, facts, address))
+    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
+        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
+    yield from (f"{unit} would be stopped" for unit in planned.stop_units)
 
 
 def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
@@ -104,10 +107,6 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
     if not planned.settled:
         # The state is "restarted" or "started".
         yield f"{planned.unit} would be {planned.state}: {planned.reason}"
-    yield from _firewall(planned)
-    yield from _edge(planned)
-    for unit in planned.stop_units:
-        yield f"{unit} would be stopped"
 
 
 def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def lines(front: Front) -> list[str]:
 
 def headline(owner: EdgeOwner) -> str:
     """Return the line about an edge whose Spark serves no model."""
-    return f"the edge of this Spark forwards: {steps.where(owner)}, with a key"
+    return f"the edge here forwards: {steps.where(owner)}, with a key"
 
 
 def format_holder(holder: PortHolder) -> str:

@@ -26,7 +26,8 @@ SWITCH_ARGUMENTS = {
 @dataclass(frozen=True, slots=True)
 class EdgeSteps:
     """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `switch` has the module's
-    arguments about the program that starts models, none if requests may start nothing."""
+    arguments about the program that starts models, none if requests may start nothing. `edited`: files of an edge that
+    is there already and are not as planned."""
 
     config: str
     unit: str
@@ -34,6 +35,7 @@ class EdgeSteps:
     renewal: str = ""
     first_key: bool = False
     differs: bool = False
+    edited: Sequence[str] = ()
 
     @property
     def settled(self) -> bool:
@@ -72,26 +74,47 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
     found = facts["edge"]
-    text, unit = config.config(spec, address), unit_file()
-    files = {host_layout.EDGE_CONFIG: (text, FILE_MODE), host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE)}
+    files = _files(spec, address)
     if spec.edge.joins(spec.host) and trusted:
         files[host_layout.EDGE_AUTHORITY] = (trusted, FILE_MODE)
-    switch = switch_request.files(spec)
-    files |= switch
-    same = all(list(found["files"].get(path, ())) == [_sha256(one), mode] for path, (one, mode) in files.items())
+    same = not _stale(files, facts)
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
-    if switch:
+    if files.keys() & SWITCH_ARGUMENTS.keys():
         stays = stays and found["switch"].get("ActiveState") == "active"
-    elif SWITCH_ARGUMENTS.keys() & found["files"].keys():
-        same = False
     return EdgeSteps(
-        config=text,
-        unit=unit,
-        switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in switch.items()},
+        config=files[host_layout.EDGE_CONFIG][0],
+        unit=files[host_layout.EDGE_UNIT_FILE][0],
+        switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in files.items() if path in SWITCH_ARGUMENTS},
+        edited=edited(spec, facts, address),
         renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
         first_key=not found["keys"],
         differs=not (same and stays and found["account"]) or found["unit"].get("NeedDaemonReload") == "yes",
     )
+
+
+def edited(spec: EdgeOwner, facts: Facts, address: str) -> list[str]:
+    """Return the names of files that a deploy would put back or remove, on a host that has an edge. The certificates
+    are not among them: what they should be is with the site's authority."""
+    found = facts.get("edge")
+    if not (found and found["files"]):
+        return []
+    return [path.rpartition("/")[2] for path in _stale(_files(spec, address), facts)]
+
+
+def _files(spec: EdgeOwner, address: str) -> dict[str, tuple[str, str]]:
+    """Return the files of an edge but its certificates: path -> (content, mode)."""
+    return {
+        host_layout.EDGE_CONFIG: (config.config(spec, address), FILE_MODE),
+        host_layout.EDGE_UNIT_FILE: (unit_file(), UNIT_MODE),
+        **switch_request.files(spec),
+    }
+
+
+def _stale(files: Mapping[str, tuple[str, str]], facts: Facts) -> list[str]:
+    """Return the files that are not on the host as planned, and those that start models although none may."""
+    present = facts["edge"]["files"]
+    differ = [path for path, (text, mode) in files.items() if list(present.get(path, ())) != [_sha256(text), mode]]
+    return [*differ, *sorted((SWITCH_ARGUMENTS.keys() & present.keys()) - files.keys())]
 
 
 def unit_file() -> str:
@@ -102,7 +125,8 @@ def unit_file() -> str:
 def lines(planned: EdgeSteps, spec: EdgeOwner, *, acts: bool) -> list[str]:
     """Return what an operator reads before the edge changes."""
     will = "will be" if acts else "would be"
-    said = [f"the edge {will} installed: {where(spec)}"] if planned.differs else []
+    why = f"; not as planned: {', '.join(planned.edited)}" if planned.edited else ""
+    said = [f"the edge {will} installed: {where(spec)}{why}"] if planned.differs else []
     said += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
     return said
 

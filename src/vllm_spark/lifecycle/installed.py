@@ -64,6 +64,12 @@ def size(amount: float) -> str:
     return gib(amount) if amount >= GIB / 10 else f"{amount / MIB:.1f} MiB"
 
 
+def lacks_docker(state: InstalledState) -> bool:
+    """Return True if Docker does not answer on a host where it knows what belongs to the toolkit. A host that only has
+    an edge may have no Docker."""
+    return bool(state["docker"]["error"] and (state["deployments"] or state["history"] or state["pulled"]))
+
+
 def launches(state: InstalledState, where: Iterable[str] = (), names: Iterable[str] | None = None) -> Iterator[Launch]:
     """Yield the launches of the deployments in `names` (None: all) at the places in `where` (empty: all)."""
     places = tuple(where)

@@ -11,6 +11,7 @@ from vllm_spark.lifecycle.installed import (
     Item,
     image_items,
     known_images,
+    lacks_docker,
     launches,
     referenced_images,
     waiting_images,
@@ -23,7 +24,7 @@ PRUNE_UNREADABLE = register("prune-unreadable", runbook="remove-refused")
 def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
     """Yield the reasons why nothing is removed. An unreadable record may reference what would be removed."""
     for host, state in hosts.items():
-        if state["docker"]["error"]:
+        if lacks_docker(state):
             yield PRUNE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows which images are used",

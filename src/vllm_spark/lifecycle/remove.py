@@ -16,6 +16,7 @@ from vllm_spark.lifecycle.installed import (
     Item,
     image_items,
     known_images,
+    lacks_docker,
     launches,
     referenced_images,
     references,
@@ -57,7 +58,7 @@ def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Ite
             fix="-l HOST, -e deployment=NAME, or -e remove_all=true. --check shows what would go.",
         )
     for host, state in hosts.items():
-        if state["docker"]["error"] and (state["deployments"] or state["history"]):
+        if lacks_docker(state):
             yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows the containers and images",

@@ -31,7 +31,8 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 class HostResult:
     """The facts and the spec of one host. `spec` is None for an idle host, which may have an edge (`front`), and if the
     inventory is refused (`refused` has the reason). `facts` is None if the host did not answer (`problem` has the
-    reason). `holder_lives` is the result of spark_lock.lives for the run that has locked the host."""
+    reason). `holder_lives` is the result of spark_lock.lives for the run that has locked the host. `address` is that of
+    the host in the inventory."""
 
     spec: Spec | None = None
     refused: str = ""
@@ -39,6 +40,7 @@ class HostResult:
     problem: str = ""
     holder_lives: bool | None = None
     front: Front | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,15 @@ def _host(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Document:
         return _host_document(name, result.problem or "it was not asked", result, active)
     facts = result.facts
     host = _Host(result, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
-    docker = facts["docker"]
-    problem = "" if docker["version"] else f"no Docker engine answers: {docker['error']}"
-    return _host_document(name, problem, result, [_deployment(one, host) for one in _names(host)])
+    return _host_document(name, _problem(host), result, [_deployment(one, host) for one in _names(host)])
+
+
+def _problem(host: _Host) -> str:
+    """Return the fault of a host as a whole, or nothing. A host that only forwards needs no Docker."""
+    docker, front = host.facts["docker"], host.result.front
+    if docker["version"] or (front and only_forwards(front) and not _names(host)):
+        return ""
+    return f"no Docker engine answers: {docker['error']}"
 
 
 def _host_document(name: str, problem: str, result: HostResult, deployments: Sequence[Document]) -> Document:
@@ -90,7 +98,7 @@ def _edge(result: HostResult) -> Document | None:
         return None
     found = result.facts.get("edge") if result.facts else None
     forwards = [one.host for one in owner.neighbours]
-    drifts = drift.of_idle(result.facts, result.front) if result.front and result.facts else None
+    drifts = drift.of_idle(result.facts, result.front, result.address) if result.front and result.facts else None
     return {
         **reach.of_edge(owner.edge, found),
         "forwards_to": forwards,
@@ -110,11 +118,11 @@ def _drift(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Drift:
     if result.refused:
         return drift.unknown("the inventory is refused")
     if result.spec is None:
-        return drift.of_idle(result.facts, result.front)
+        return drift.of_idle(result.facts, result.front, result.address)
     of_pair = [host for host in result.spec.deployment.hosts if host in hosts]
     specs = {host: spec for host in of_pair if (spec := hosts[host].spec)}
     facts = {host: reported for host in of_pair if (reported := hosts[host].facts) is not None}
-    return drift.of_host(specs, facts, name, toolkit)
+    return drift.of_host(specs, facts, name, toolkit, result.address)
 
 
 def _names(host: _Host) -> list[str]:
@@ -183,7 +191,7 @@ def _drift_of(name: str, spec: Spec | None, host: _Host) -> Drift:
     if spec or host.result.refused:
         return host.drift
     unit = f"vllm@{name}.service"
-    stops = f"{unit} stops"
+    stops = f"{unit} would be stopped"
     if stops in host.drift.reasons:
         return Drift(True, (stops,))
     if unit in host.facts["running_units"]:
