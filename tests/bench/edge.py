@@ -1,21 +1,30 @@
-"""Measure what the edge adds to a stream: time to the first event, and events per second, against the socket.
+"""Measure what the edge adds to a stream against the engine's socket: first event, events per second, CPU time.
 
     python tests/bench/edge.py [STREAMS]
 
-A scripted engine on a unix socket, a real HAProxy and the client share this machine. The rounds alternate between the
-socket and the edge, so that both have the same neighbours. Prints medians over the rounds.
+A scripted engine on a unix socket, a real HAProxy with the unit's environment, and the client share this machine. The
+streams of a measurement begin `in turn`, within a second, or all `at once`. A `kept` connection is open when the clock
+starts, and through the edge it has had a request: the pools of openai-python and LiteLLM keep theirs. A `new` one is
+opened after that moment, through the edge with its TLS handshake. The ways alternate, so that they have the same
+neighbours, and each round compares what it has measured itself. CPU time is that of streams at once, until the last one
+has its first event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import multiprocessing
+import os
+import socket
 import ssl
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,68 +35,172 @@ from fakes import edge_cases  # noqa: E402
 from fakes.running_edge import KEY, RunningEdge  # noqa: E402
 from fakes.scripted_engine import Event, ScriptedEngine, Stream  # noqa: E402
 
-ROUNDS = 7
-COUNT = 100
+# Rounds and events of a stream: the time to the first event needs many rounds, the rate many events.
+LATENCY_ROUNDS, LATENCY_EVENTS = 21, 2
+RATE_ROUNDS, RATE_EVENTS = 5, 100
 # The most tokens per second of a Spark, all streams together, and of one stream.
 MOST_OF_ALL, MOST_OF_ONE = 1000, 50
+SETTLE_S = 0.1
+# Streams in turn all begin within this time.
+TURNS_S = 1.0
 BODY = json.dumps({"model": "model", "messages": [{"role": "user", "content": "x" * 4000}], "stream": True}).encode()
+HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+REQUEST = f"{HEAD}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+PROBE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+CPU = ("haproxy", "engine", "client")
+HEADER = """\
+| streams, connections | way | first event, ms | last stream, ms | events/s | HAProxy, CPU ms each | engine | client |
+|---|---|---|---|---|---|---|---|"""
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to the engine: its socket, or the edge with a TLS context."""
+    """A way to the engine: its socket, or the edge with a TLS context and the process id of HAProxy's worker."""
 
     name: str
     socket: str = ""
     port: int = 0
     tls: ssl.SSLContext | None = None
+    worker: int = 0
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open(self) -> Connection:
         if self.socket:
             return await asyncio.open_unix_connection(self.socket)
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
 
-
-async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[float, float]:
-    """Return (seconds to the first event, events per second) of one request on an open connection."""
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
-    began = time.perf_counter()
-    writer.write(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
-    first, count = 0.0, 0
-    while line := await reader.readline():
-        if line.startswith(b"data: {"):
-            first = first or time.perf_counter() - began
-            count += 1
-        if line.startswith(b"data: [DONE]"):
-            break
-    ended = time.perf_counter() - began
-    assert count == COUNT
-    writer.close()
-    return first, count / ended
+    async def keep(self) -> Connection:
+        """Return a connection that is no longer new. The engine closes its own after each request: there it is open."""
+        reader, writer = await self.open()
+        if self.worker:
+            writer.write(PROBE)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.partition(b":")[2]))
+        return reader, writer
 
 
-async def measure(way: Way, streams: int) -> tuple[float, float]:
-    """Return (median milliseconds to the first event, events per second of all streams together). The time of the
-    connections and of their TLS handshakes is not counted: clients keep their connections."""
-    connections = [await way.open() for _ in range(streams)]
-    results = await asyncio.gather(*(stream(*connection) for connection in connections))
-    return 1000 * statistics.median(first for first, _ in results), sum(rate for _, rate in results)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a measurement does: so many streams that begin within `turns_s`."""
+
+    streams: int
+    kept: bool = True
+    turns_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.streams} {'in turn' if self.turns_s else 'at once'}, {'kept' if self.kept else 'new'}"
 
 
-def events(streams: int) -> list[Event]:
-    """Return the script of each stream."""
-    gap = max(1 / MOST_OF_ONE, streams / MOST_OF_ALL)
-    return [Event(gap * number, content="word ") for number in range(1, COUNT + 1)]
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A measurement: milliseconds to the first event (median of the streams, and the last stream), events per second
+    of all streams together, and milliseconds of CPU time per request by process."""
+
+    first: float
+    last: float
+    rate: float
+    haproxy: float
+    engine: float
+    client: float
 
 
-def serve(path: str, streams: int) -> None:
+def cpu_s(process: int) -> float:
+    """Return the CPU time of all threads of a process, in seconds: the clock of clock_getcpuclockid(3)."""
+    return time.clock_gettime((~process << 3) | 2) if process else 0.0
+
+
+async def measure(way: Way, engine: int, case: Case) -> Result:
+    """Return what the streams of a case have measured. `engine` is its process id."""
+    connections = [await way.keep() if case.kept else None for _ in range(case.streams)]
+    await asyncio.sleep(SETTLE_S)  # the engine accepts, and nobody still closes the connections of the last round
+    processes = (way.worker, engine, os.getpid())
+    firsts, after = list[float](), list[float]()
+
+    async def stream(number: int, connection: Connection | None) -> float:
+        """Return the events per second of one request."""
+        await asyncio.sleep(case.turns_s * number / case.streams)
+        began = time.perf_counter()
+        reader, writer = connection or await way.open()
+        writer.write(REQUEST)
+        count = 0
+        while not (line := await reader.readline()).startswith(b"data: [DONE]"):
+            assert line, "the stream was cut"
+            if line.startswith(b"data: {"):
+                count += 1
+                if count == 1:
+                    firsts.append(1000 * (time.perf_counter() - began))
+                    if len(firsts) == case.streams:
+                        after.extend(cpu_s(process) for process in processes)
+        writer.close()
+        return count / (time.perf_counter() - began)
+
+    with collector_off():
+        before = [cpu_s(process) for process in processes]
+        rates = await asyncio.gather(*(stream(*one) for one in enumerate(connections)))
+    spent = (1000 * (end - start) / case.streams for start, end in zip(before, after, strict=True))
+    return Result(statistics.median(firsts), max(firsts), sum(rates), *spent)
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Keep Python's collector of garbage out of the measured time."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def gap_s(streams: int) -> float:
+    """Return the time between two events of a stream, and before its first one."""
+    return max(1 / MOST_OF_ONE, streams / MOST_OF_ALL)
+
+
+def serve(path: str, streams: int, events: int) -> None:
     """Run the engine until this process is ended."""
+    script = [Event(gap_s(streams) * number, content="word ") for number in range(1, events + 1)]
 
     async def forever() -> None:
-        await ScriptedEngine([Stream(events(streams))]).start_unix(path)
+        await ScriptedEngine([Stream(script)]).start_unix(path)
         await asyncio.Event().wait()
 
     asyncio.run(forever())
+
+
+def read_log(log: socket.socket) -> None:
+    """Take the lines of the log, as journald does. HAProxy drops them, and saves their cost, when nobody does."""
+    log.settimeout(None)
+    while True:
+        log.recv(65536)
+
+
+@contextmanager
+def running_engine(edge: RunningEdge, path: Path, streams: int, events: int) -> Iterator[int]:
+    """Run an engine, and yield its process id when the edge knows it."""
+    path.unlink(missing_ok=True)
+    edge.wait_for("demo", "DOWN")
+    engine = multiprocessing.Process(target=serve, args=(str(path), streams, events), daemon=True)
+    engine.start()
+    assert engine.pid
+    try:
+        edge.wait_for("demo", "UP")
+        yield engine.pid
+    finally:
+        engine.terminate()
+        engine.join()
+
+
+def rounds(ways: tuple[Way, Way], engine: int, case: Case, count: int) -> list[tuple[Result, Result]]:
+    """Measure both ways in turn. The first round warms up and does not count."""
+
+    def once(way: Way) -> Result:
+        return asyncio.run(measure(way, engine, case))
+
+    return [(once(ways[0]), once(ways[1])) for _ in range(count + 1)][1:]
 
 
 def main() -> None:
@@ -97,36 +210,64 @@ def main() -> None:
             [edge_cases.DEMO], {"open": False, "limits": {"streams": 128, "requests_per_minute": 100000}}
         )
         edge = RunningEdge(spec, Path(name))
-        socket = Path(edge.files.sockets) / "demo" / "api.sock"
-        socket.parent.mkdir()
+        path = Path(edge.files.sockets) / "demo" / "api.sock"
+        path.parent.mkdir()
         edge.start()
-        ways = (
-            Way("socket", socket=str(socket)),
-            Way("edge", port=edge.port, tls=ssl.create_default_context(cafile=str(edge.folder / "ca.crt"))),
-        )
-        print("| streams | way | first event, ms | events/s |\n|---|---|---|---|")
+        journal = multiprocessing.Process(target=read_log, args=(edge.log,), daemon=True)
+        journal.start()
+        trust = ssl.create_default_context(cafile=str(edge.folder / "ca.crt"))
+        ways = Way("socket", socket=str(path)), Way("edge", port=edge.port, tls=trust, worker=int(edge.worker()))
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start\n")
+        print(HEADER)
         for number in streams:
-            socket.unlink(missing_ok=True)
-            engine = multiprocessing.Process(target=serve, args=(str(socket), number), daemon=True)
-            engine.start()
-            time.sleep(3)  # the edge's check of the new engine
-            edge.wait_for("demo", "UP")
-            report(ways, number)
-            engine.terminate()
+            with running_engine(edge, path, number, RATE_EVENTS) as engine:
+                case = Case(number, turns_s=TURNS_S)
+                report(case, rounds(ways, engine, case, RATE_ROUNDS))
+            with running_engine(edge, path, number, LATENCY_EVENTS) as engine:
+                for case in (Case(number), Case(number, kept=False)):
+                    report_cpu(case, rounds(ways, engine, case, LATENCY_ROUNDS))
+        print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+        journal.terminate()
         edge.close()
 
 
-def report(ways: tuple[Way, ...], streams: int) -> None:
-    """Measure both ways in turn, and print their medians and the difference."""
-    seen: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
-    for _ in range(ROUNDS):
-        for way in ways:
-            seen[way.name].append(asyncio.run(measure(way, streams)))
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in seen.items()}
-    for name, (first, rate) in medians.items():
-        print(f"| {streams} | {name} | {first:.1f} | {rate:.0f} |")
-    (first, rate), (first_edge, rate_edge) = medians["socket"], medians["edge"]
-    print(f"| {streams} | added | {first_edge - first:+.1f} | {100 * (rate_edge / rate - 1):+.1f} % |", flush=True)
+def report(case: Case, pairs: list[tuple[Result, Result]]) -> None:
+    """Print the medians of both ways, and the median of their differences with its quartiles."""
+    for place, way in enumerate(("socket", "edge")):
+        first, last, rate = (median(pairs, place, name) for name in ("first", "last", "rate"))
+        print(f"| {case} | {way} | {first:.1f} | {last:.1f} | {rate:.0f} | | | |")
+    rate_added = spread([100 * (edge.rate / direct.rate - 1) for direct, edge in pairs], " %")
+    print(f"| {case} | added | {added(pairs, 'first')} | {added(pairs, 'last')} | {rate_added} | | | |", flush=True)
+
+
+def report_cpu(case: Case, pairs: list[tuple[Result, Result]]) -> None:
+    """Print the same with the CPU time instead of the rate, and how long the cores of this machine take for the added
+    CPU time of all streams if they share it: the last stream waits that long, the median stream half of it."""
+    for place, way in enumerate(("socket", "edge")):
+        first, last, *cpu = (median(pairs, place, name) for name in ("first", "last", *CPU))
+        print(f"| {case} | {way} | {first:.1f} | {last:.1f} | | {' | '.join(f'{one:.3f}' for one in cpu)} |")
+    cpu_added = [
+        statistics.median(getattr(edge, name) - getattr(direct, name) for direct, edge in pairs) for name in CPU
+    ]
+    columns = " | ".join(f"{one:+.3f}" for one in cpu_added)
+    print(f"| {case} | added | {added(pairs, 'first')} | {added(pairs, 'last')} | | {columns} |")
+    share = sum(cpu_added) * case.streams / (os.cpu_count() or 1)
+    print(f"| {case} | CPU time alone | {share / 2:+.1f} | {share:+.1f} | | | | |", flush=True)
+
+
+def median(pairs: list[tuple[Result, Result]], place: int, name: str) -> float:
+    """Return the median of a field of one of the two ways."""
+    return statistics.median(getattr(pair[place], name) for pair in pairs)
+
+
+def added(pairs: list[tuple[Result, Result]], name: str) -> str:
+    return spread([getattr(edge, name) - getattr(direct, name) for direct, edge in pairs])
+
+
+def spread(values: list[float], unit: str = "") -> str:
+    """Return the median with its quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:+.1f}{unit} ({low:+.1f} to {high:+.1f})"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 
 from fakes.scripted_engine import ScriptedEngine
 from loopback import ADDRESS, held_port
+from vllm_spark.core import paths
 from vllm_spark.edge import authority, config
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
@@ -38,6 +39,12 @@ def haproxy() -> str:
     found = os.environ.get("HAPROXY") or shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     assert found, "no HAProxy in PATH — expected: HAProxy 2.6 or later. Fix: tests/edge/install"
     return found
+
+
+def unit_environment() -> dict[str, str]:
+    """Return the variables that the unit gives HAProxy."""
+    lines = (paths.ROOT / "templates/vllm-edge.service").read_text(encoding="utf-8").splitlines()
+    return dict(line.removeprefix("Environment=").split("=", 1) for line in lines if line.startswith("Environment="))
 
 
 def check(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -144,7 +151,8 @@ class RunningEdge:
         self._run()
 
     def _run(self) -> None:
-        self.process = subprocess.Popen([haproxy(), "-W", "-f", self.files.config], stderr=subprocess.PIPE)
+        command = [haproxy(), "-W", "-f", self.files.config]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **unit_environment()})
         try:
             self._await_listener()
         except BaseException:
