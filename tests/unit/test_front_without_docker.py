@@ -47,7 +47,12 @@ def test_nothing_is_refused_for_want_of_docker_or_a_gpu(facts: Any) -> None:
     planned, lines = plan.idle_plan(facts, FRONT, acts=True)
     assert (planned.edge, planned.edge_program, planned.edge_runs) == ("present", True, False)
     assert (planned.idle, planned.front, list(planned.stop_units)) == (True, True, [])
-    assert lines[0] == "the edge here forwards: https on 0.0.0.0:8000, with a key"
+    assert lines == [
+        "the firewall table will be loaded, which decides who reaches 8000; it only drops",
+        "the edge here forwards: https on 0.0.0.0:8000, with a key",
+        *lines[2:],
+    ]
+    assert planned.firewall.package
     assert steps.lacks_program(FRONT, facts)
 
 
