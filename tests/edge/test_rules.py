@@ -17,7 +17,7 @@ from conftest import Start
 from fakes.running_edge import KEY, RunningEdge, check, haproxy
 from fakes.scripted_engine import ScriptedEngine
 from project_files import DATA
-from vllm_spark.edge import authority
+from vllm_spark.edge import authority, steps
 from waiting import LIMIT_S
 
 CHAT = "/v1/chat/completions"
@@ -33,6 +33,7 @@ def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) 
     (tmp_path / "keys.map").touch()
     (tmp_path / "tls.pem").write_text(pair.certificate + pair.private_key)
     (tmp_path / "ca.crt").write_text(pair.certificate)
+    (tmp_path / "tokens.lua").write_text(steps.tokens_file())
     text = file.read_text().replace("/etc/vllm-spark/edge/", f"{tmp_path}/").replace("/run/vllm-edge/", f"{tmp_path}/")
     verdict = check(text, tmp_path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
@@ -224,19 +225,12 @@ def test_the_log_has_who_and_which_model_and_no_content(edge: RunningEdge) -> No
     ):
         ask()
         # HAProxy has several threads, which do not wait for each other with their lines.
-        lines.append(next_line(edge))
+        lines.append(edge.logged())
     assert "who=ada model=model path=/v1/chat/completions status=200" in lines[0]
     assert "who=ada model=- path=/v1/chat/completions status=200" in lines[1]
     assert "who=- model=- path=- status=404" in lines[2]
     assert "SECRET" not in "".join(lines)
     assert KEY not in "".join(lines)
-
-
-def next_line(edge: RunningEdge) -> str:
-    """Return the next line about a request."""
-    while "client=" not in (line := edge.log.recv(65536).decode()):
-        pass
-    return line
 
 
 def test_the_certificate_is_of_the_authority_and_old_tls_is_refused(edge: RunningEdge) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 
 from fakes.scripted_engine import ScriptedEngine
 from loopback import ADDRESS, held_port
+from vllm_spark.core import paths
 from vllm_spark.edge import authority, config
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
@@ -107,6 +109,7 @@ class RunningEdge:
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
     address: str = ADDRESS
     site: KeyPair | None = None
+    tokens: Path = paths.TEMPLATES / "edge-tokens.lua"
 
     def __post_init__(self) -> None:
         self.port = held_port()
@@ -115,6 +118,7 @@ class RunningEdge:
             keys=str(self.folder / "keys.map"),
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
+            tokens=str(self.tokens),
             admin_socket=str(self.folder / "admin.sock"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
@@ -218,6 +222,18 @@ class RunningEdge:
             return Answer(response.status, names, response.read())
         finally:
             connection.close()
+
+    def logged(self, part: str = "client=") -> str:
+        """Return the next line of the log with a text. Without a word of the caller it is the next one of a request."""
+        while part not in (line := self.log.recv(65536).decode()):
+            pass
+        return line
+
+    def memory_kib(self) -> int:
+        """Return the resident memory of the worker."""
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.worker()}/status").read_text(encoding="ascii"))
+        assert found
+        return int(found[1])
 
     def admin(self, command: str) -> str:
         """Return the answer of HAProxy's runtime API."""

@@ -29,6 +29,7 @@ class EdgeSteps:
     arguments about the program that starts models, none if requests may start nothing."""
 
     config: str
+    tokens: str
     unit: str
     switch: Mapping[str, str] = field(default_factory=dict)
     renewal: str = ""
@@ -72,8 +73,12 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
     found = facts["edge"]
-    text, unit = config.config(spec, address), unit_file()
-    files = {host_layout.EDGE_CONFIG: (text, FILE_MODE), host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE)}
+    text, tokens, unit = config.config(spec, address), tokens_file(), unit_file()
+    files = {
+        host_layout.EDGE_CONFIG: (text, FILE_MODE),
+        host_layout.EDGE_TOKENS: (tokens, FILE_MODE),
+        host_layout.EDGE_UNIT_FILE: (unit, UNIT_MODE),
+    }
     if spec.edge.joins(spec.host) and trusted:
         files[host_layout.EDGE_AUTHORITY] = (trusted, FILE_MODE)
     switch = switch_request.files(spec)
@@ -86,6 +91,7 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
         same = False
     return EdgeSteps(
         config=text,
+        tokens=tokens,
         unit=unit,
         switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in switch.items()},
         renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
@@ -97,6 +103,11 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
 def unit_file() -> str:
     """Return the unit, the same text on every host."""
     return (paths.TEMPLATES / host_layout.EDGE_UNIT).read_text(encoding="utf-8")
+
+
+def tokens_file() -> str:
+    """Return the program by which HAProxy reads the tokens of an answer, the same text on every host."""
+    return (paths.TEMPLATES / "edge-tokens.lua").read_text(encoding="utf-8")
 
 
 def lines(planned: EdgeSteps, spec: EdgeOwner, *, acts: bool) -> list[str]:
