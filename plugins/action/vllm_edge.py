@@ -39,7 +39,8 @@ class ActionModule(SparkAction):
         if planned.settled:
             return {"steps": []}
         self.say(*steps.lines(planned, spec, acts=self.acts))
-        args: dict[str, Any] = {"config": planned.config, "unit": planned.unit, **planned.switch}
+        texts = {"config": planned.config, "tokens": planned.tokens, "unit": planned.unit}
+        args: dict[str, Any] = {**texts, **planned.switch}
         if planned.renewal and signer:
             own = spec.edge.tls == edge.OWN_CA
             asks = spec.edge.joins(spec.host)

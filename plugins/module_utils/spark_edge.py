@@ -21,7 +21,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 ACCOUNT = "vllm-spark-edge"
 FOLDER = "/etc/vllm-spark/edge"
 CONFIG, KEYS, CERTIFICATE = f"{FOLDER}/haproxy.cfg", f"{FOLDER}/keys.map", f"{FOLDER}/tls.pem"
-AUTHORITY = f"{FOLDER}/ca.crt"
+AUTHORITY, TOKENS = f"{FOLDER}/ca.crt", f"{FOLDER}/tokens.lua"
 UNIT = "vllm-edge.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 ADMIN_SOCKET = "/run/vllm-edge/admin.sock"
@@ -46,7 +46,7 @@ class EdgeError(Exception):
 
 def facts() -> dict[str, Any]:
     """Return what is here of an edge. Of the certificate's file only the public part."""
-    files, keys = (CONFIG, AUTHORITY, UNIT_FILE, *switch_files()), read_keys()
+    files, keys = (CONFIG, TOKENS, AUTHORITY, UNIT_FILE, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "account": has_account(),

@@ -20,6 +20,10 @@ options:
     description: The content of haproxy.cfg.
     type: str
     default: ""
+  tokens:
+    description: The content of the program by which HAProxy reads the tokens of an answer.
+    type: str
+    default: ""
   unit:
     description: The content of the unit.
     type: str
@@ -58,13 +62,14 @@ attributes:
     description: The module predicts every change; HAProxy does not judge then.
   diff_mode:
     support: full
-    description: The diff has the configuration and the unit. Of the certificate and the keys it says that they change.
+    description: The diff has the files. Of the certificate and the keys it says that they change.
 """
 
 EXAMPLES = r"""
 - name: Install the edge
   vllm_edge:
     config: "{{ config }}"
+    tokens: "{{ tokens }}"
     unit: "{{ unit }}"
 """
 
@@ -97,6 +102,7 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
     files = {
         spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
         spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
+        spark_edge.TOKENS: (params["tokens"], spark_edge.FILE_MODE),
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
         spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
@@ -203,6 +209,7 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "stopped"], "default": "present"},
             "config": text,
+            "tokens": text,
             "unit": text,
             "certificate": text,
             "authority": text,

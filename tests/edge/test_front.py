@@ -59,9 +59,7 @@ def test_it_forwards_each_model_and_says_who_asks(start_site: StartSite) -> None
     assert {name: len(engine.requests) for name, engine in site.engines.items()} == {"replica": 1, "third": 2}
     listed = json.loads(first.ask("GET", "/v1/models").body)["data"]
     assert [model["id"] for model in listed] == ["model", "t", "third-1.5"]
-    line = ""
-    while "via=" not in line:
-        line = site.edges["spark2"].log.recv(65536).decode()
+    line = site.edges["spark2"].logged("via=")
     assert "via=spark1 who=ada model=model path=/v1/chat/completions status=200" in line
 
 

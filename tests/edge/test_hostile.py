@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -182,13 +181,6 @@ def broken_tls(edge: RunningEdge, seed: int) -> Counter[str]:
     return Counter({"broken tls": EACH})
 
 
-def memory_kib(edge: RunningEdge) -> int:
-    """Return the resident memory of HAProxy's worker."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{edge.worker()}/status").read_text())
-    assert found is not None
-    return int(found[1])
-
-
 def storm(edge: RunningEdge, context: ssl.SSLContext, count: int, first: int) -> Counter[str]:
     """Send so many hostile requests, and return how they ended."""
     jobs: Iterator[Callable[[], Counter[str]]] = (
@@ -204,9 +196,9 @@ def test_nothing_reaches_an_engine_and_the_memory_is_flat(start: Start, engine: 
     context = ssl.create_default_context(cafile=str(edge.folder / "ca.crt"))
     # HAProxy keeps the buffers that it once had.
     storm(edge, context, 2000, first=COUNT)
-    before = memory_kib(edge)
+    before = edge.memory_kib()
     seen = storm(edge, context, COUNT, first=0)
-    after = memory_kib(edge)
+    after = edge.memory_kib()
     print(f"\n{seen.total()} hostile requests: HAProxy {before / 1024:.1f} MiB before, {after / 1024:.1f} MiB after")
     print("\n".join(f"  {ending} {count}" for ending, count in sorted(seen.items())))
     assert seen.total() == COUNT
@@ -244,5 +236,5 @@ def test_memory_of_large_bodies_is_given_back(start: Start) -> None:
         for _ in range(HELD):
             client = clients.enter_context(socket.create_connection(("127.0.0.1", edge.port), timeout=20))
             client.sendall(head + b"x" * (BODY_BYTES - 1000))
-        until(lambda: memory_kib(edge) > HELD * BODY_BYTES * 0.9 / 1024)
-    until(lambda: memory_kib(edge) < KEPT_KIB)
+        until(lambda: edge.memory_kib() > HELD * BODY_BYTES * 0.9 / 1024)
+    until(lambda: edge.memory_kib() < KEPT_KIB)

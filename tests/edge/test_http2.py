@@ -12,7 +12,7 @@ import pytest
 
 from conftest import EVENTS, Start
 from fakes.running_edge import KEY, RunningEdge
-from fakes.scripted_engine import ScriptedEngine
+from fakes.scripted_engine import ScriptedEngine, Stream
 
 CHAT = "/v1/chat/completions"
 
@@ -70,3 +70,11 @@ def test_events_arrive_one_by_one(start: Start, engine: ScriptedEngine) -> None:
                 engine.turns.release()
     assert len(arrived) == len(EVENTS)
     assert all(event.content in line for event, line in zip(EVENTS, arrived, strict=True))
+
+
+def test_the_log_has_the_tokens(start: Start, engine: ScriptedEngine) -> None:
+    engine.streams = [Stream(EVENTS[:2], usage={"prompt_tokens": 12, "completion_tokens": 34})]
+    edge = start()
+    assert ask(edge, CHAT, "-d", '{"model": "model", "stream": true}')[0] == "2 200"
+    assert "who=ada model=model path=/v1/chat/completions status=200" in (line := edge.logged())
+    assert " in_tokens=12 out_tokens=34 events=4 " in line

@@ -33,7 +33,7 @@ class Host:
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "UNIT_FILE", "ADMIN_SOCKET")
+        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "UNIT_FILE", "ADMIN_SOCKET")
         for name in (*files, "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
@@ -93,12 +93,14 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
     files = EdgeFiles(
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
+        tokens=str(tmp_path / "tokens.lua"),
         admin_socket=str(tmp_path / "admin.sock"),
     )
     spec = edge_cases.resolved([edge_cases.DEMO], {"open": False})
     pair = authority.new_certificate(authority.new_authority(NOW), ["spark1"], NOW)
     return {
         "config": config.config(spec, "127.0.0.1", replace(files)),
+        "tokens": steps.tokens_file(),
         "unit": steps.unit_file(),
         "certificate": pair.certificate,
         "private_key": pair.private_key,
@@ -112,7 +114,13 @@ def test_a_first_run_places_everything_and_a_second_nothing(
     first = install(**wanted)
     assert first["changed"]
     assert host.systemctl == ["daemon-reload", "enable vllm-edge.service", "start vllm-edge.service"]
-    assert {file.name for file in host.folder.iterdir()} == {"haproxy.cfg", "keys.map", "tls.pem", "vllm-edge.service"}
+    assert {file.name for file in host.folder.iterdir()} == {
+        "haproxy.cfg",
+        "keys.map",
+        "tls.pem",
+        "tokens.lua",
+        "vllm-edge.service",
+    }
     assert (host.folder / "tls.pem").stat().st_mode & 0o777 == 0o640
     assert spark_edge.read_keys() == {HASH: "owner"}
     host.systemctl.clear()
@@ -127,6 +135,7 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
     files = EdgeFiles(
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
+        tokens=str(tmp_path / "tokens.lua"),
         authority=str(tmp_path / "ca.crt"),
         admin_socket=str(tmp_path / "admin.sock"),
     )

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from conftest import Start
+from fakes import edge_cases
+from fakes.network_namespaces import cable_to_this_machine, hosts
 from fakes.running_edge import KEY, RunningEdge, check, haproxy
 from fakes.scripted_engine import ScriptedEngine
 from project_files import DATA
-from vllm_spark.edge import authority
+from vllm_spark.edge import authority, steps
 from waiting import LIMIT_S
 
 CHAT = "/v1/chat/completions"
@@ -33,6 +35,7 @@ def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) 
     (tmp_path / "keys.map").touch()
     (tmp_path / "tls.pem").write_text(pair.certificate + pair.private_key)
     (tmp_path / "ca.crt").write_text(pair.certificate)
+    (tmp_path / "tokens.lua").write_text(steps.tokens_file())
     text = file.read_text().replace("/etc/vllm-spark/edge/", f"{tmp_path}/").replace("/run/vllm-edge/", f"{tmp_path}/")
     verdict = check(text, tmp_path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
@@ -118,9 +121,20 @@ def test_the_edge_answers_for_its_own_health(edge: RunningEdge, engine: Scripted
     assert engine.heads == []
 
 
-def test_a_client_outside_of_the_networks_is_refused(start: Start) -> None:
-    edge = start(allow_from=["10.0.0.0/8"])
-    assert [edge.ask("GET", path).status for path in ("/health", "/v1/models")] == [403, 403]
+def test_a_client_outside_of_the_networks_is_refused(tmp_path: Path) -> None:
+    """The host itself may always ask: the gates do so."""
+    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False, "allow_from": ["10.0.0.0/8"]})
+    with hosts("client") as (client,), cable_to_this_machine(client, "198.51.100.1", "198.51.100.2") as address:
+        edge = RunningEdge(spec, tmp_path, address=address)
+        edge.start()
+        try:
+            assert edge.ask("GET", "/health", key=None).status == 200
+            assert edge.ask("GET", "/v1/models", key=None).status == 401
+            for path in ("/health", "/v1/models"):
+                argv = ("curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", f"https://{address}:{edge.port}{path}")
+                assert client.run(*argv) == "403"
+        finally:
+            edge.close()
 
 
 @pytest.mark.parametrize(
@@ -224,19 +238,12 @@ def test_the_log_has_who_and_which_model_and_no_content(edge: RunningEdge) -> No
     ):
         ask()
         # HAProxy has several threads, which do not wait for each other with their lines.
-        lines.append(next_line(edge))
+        lines.append(edge.logged())
     assert "who=ada model=model path=/v1/chat/completions status=200" in lines[0]
     assert "who=ada model=- path=/v1/chat/completions status=200" in lines[1]
     assert "who=- model=- path=- status=404" in lines[2]
     assert "SECRET" not in "".join(lines)
     assert KEY not in "".join(lines)
-
-
-def next_line(edge: RunningEdge) -> str:
-    """Return the next line about a request."""
-    while "client=" not in (line := edge.log.recv(65536).decode()):
-        pass
-    return line
 
 
 def test_the_certificate_is_of_the_authority_and_old_tls_is_refused(edge: RunningEdge) -> None:

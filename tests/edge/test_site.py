@@ -62,16 +62,10 @@ def requests(site: RunningSite) -> dict[str, int]:
     return {name: len(engine.requests) for name, engine in site.engines.items() if engine.requests}
 
 
-def log(edge: RunningEdge, part: str) -> str:
-    """Return the next line of the log with a text."""
-    while part not in (line := edge.log.recv(65536).decode()):
-        pass
-    return line
-
-
 def test_a_request_goes_to_the_spark_of_its_model_and_both_logs_say_who(start_site: StartSite) -> None:
     site = start_site()
     first, third = site.edges["spark1"], site.edges["spark3"]
+    site.engines["third"].streams = [Stream(usage={"prompt_tokens": 12, "completion_tokens": 34})]
     forged = {"X-vLLM-Edge-Who": "owner", "x-vllm-edge-model": "model", "Cookie": "a=b"}
     assert [ask(first, name, **forged).status for name in ("t", "third-1.5")] == [200, 200]
     assert requests(site) == {"third": 2}
@@ -79,8 +73,12 @@ def test_a_request_goes_to_the_spark_of_its_model_and_both_logs_say_who(start_si
     head = site.engines["third"].heads[-1].lower()
     assert "\r\nhost: engine\r\n" in head
     assert all(word not in head for word in ("vllm-edge", "authorization", "cookie", KEY))
-    assert "who=ada model=t path=/v1/chat/completions to=site_4/at.spark3 status=200" in log(first, "to=site_4")
-    assert "via=spark1 who=ada model=t path=/v1/chat/completions status=200" in log(third, "via=")
+    asked, forwarded = first.logged("to=site_4"), third.logged("via=")
+    assert "who=ada model=t path=/v1/chat/completions to=site_4/at.spark3 status=200" in asked
+    assert "via=spark1 who=ada model=t path=/v1/chat/completions status=200" in forwarded
+    # Who adds up the logs of all Sparks counts nothing twice.
+    assert " in_tokens=12 out_tokens=34 events=2 " in asked
+    assert "tokens=" not in forwarded
 
 
 def test_the_list_of_models_is_that_of_the_site(start_site: StartSite) -> None:

@@ -109,3 +109,16 @@ def cable(ends: Mapping[Host, tuple[str, Sequence[str]]]) -> None:
             # An address of IPv6 is usable at once only without the search for a duplicate.
             host.run("ip", "address", "add", address, "dev", name, *(["nodad"] if ":" in address else []))
         host.run("ip", "link", "set", name, "up")
+
+
+@contextmanager
+def cable_to_this_machine(host: Host, here: str, there: str) -> Iterator[str]:
+    """Join a host and this machine, and yield the address of this machine. The cable goes with the host."""
+    netdev = f"to-{os.getpid()}"
+    ip = ("ip", "link", "add", netdev, "type", "veth", "peer", "name", "lan0", "netns", host.name)
+    subprocess.run(ip, check=True)
+    subprocess.run(["ip", "address", "add", f"{here}/30", "dev", netdev], check=True)
+    subprocess.run(["ip", "link", "set", netdev, "up"], check=True)
+    host.run("ip", "address", "add", f"{there}/30", "dev", "lan0")
+    host.run("ip", "link", "set", "lan0", "up")
+    yield here

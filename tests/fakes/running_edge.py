@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -114,6 +115,7 @@ class RunningEdge:
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
     address: str = ADDRESS
     site: KeyPair | None = None
+    tokens: Path = paths.TEMPLATES / "edge-tokens.lua"
 
     def __post_init__(self) -> None:
         self.port = held_port()
@@ -122,6 +124,7 @@ class RunningEdge:
             keys=str(self.folder / "keys.map"),
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
+            tokens=str(self.tokens),
             admin_socket=str(self.folder / "admin.sock"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
@@ -226,6 +229,18 @@ class RunningEdge:
             return Answer(response.status, names, response.read())
         finally:
             connection.close()
+
+    def logged(self, part: str = "client=") -> str:
+        """Return the next line of the log with a text. Without a word of the caller it is the next one of a request."""
+        while part not in (line := self.log.recv(65536).decode()):
+            pass
+        return line
+
+    def memory_kib(self) -> int:
+        """Return the resident memory of the worker."""
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.worker()}/status").read_text(encoding="ascii"))
+        assert found
+        return int(found[1])
 
     def admin(self, command: str) -> str:
         """Return the answer of HAProxy's runtime API."""

@@ -140,7 +140,7 @@ def test_check_mode_makes_no_authority_and_no_key(tmp_path: Path) -> None:
     checked.act("vllm_edge", **arguments(tmp_path))
     assert not (tmp_path / "edge").exists()
     ((_, sent),) = checked.calls
-    assert set(sent) == {"config", "unit"}
+    assert set(sent) == {"config", "tokens", "unit"}
     assert checked.lines == [
         "spark1  the edge would be installed: https on 0.0.0.0:8000",
         "spark1  the edge would be given a new certificate: there is none",

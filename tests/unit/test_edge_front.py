@@ -51,6 +51,7 @@ def found(**more: Any) -> Any:
 def placed_files(owner: EdgeOwner) -> dict[str, list[str]]:
     """Return the facts of the files that a deploy places."""
     files = {host_layout.EDGE_CONFIG: (config.config(owner, ADDRESS), "0640")}
+    files[host_layout.EDGE_TOKENS] = (steps.tokens_file(), "0640")
     files[host_layout.EDGE_UNIT_FILE] = (steps.unit_file(), "0644")
     return {path: [hashlib.sha256(text.encode()).hexdigest(), mode] for path, (text, mode) in files.items()}
 

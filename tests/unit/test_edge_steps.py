@@ -35,6 +35,7 @@ def as_planned(spec: Spec) -> dict[str, Any]:
         "account": True,
         "files": {
             host_layout.EDGE_CONFIG: placed(config.config(spec, ADDRESS), "0640"),
+            host_layout.EDGE_TOKENS: placed(steps.tokens_file(), "0640"),
             host_layout.EDGE_UNIT_FILE: placed(steps.unit_file(), "0644"),
         },
         "certificate": authority.new_certificate(SITE, names, NOW).certificate,
@@ -76,6 +77,12 @@ CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
         True,
     ),
     "another configuration": ({"files": {}}, True, "", False),
+    "another program that reads tokens": (
+        {"files": {**as_planned(closed())["files"], host_layout.EDGE_TOKENS: placed("", "0640")}},
+        True,
+        "",
+        False,
+    ),
     "no account": ({"account": False}, True, "", False),
     "it does not run": ({"unit": {"ActiveState": "failed", "UnitFileState": "enabled"}}, True, "", False),
     "not enabled": ({"unit": {"ActiveState": "active", "UnitFileState": "disabled"}}, True, "", False),

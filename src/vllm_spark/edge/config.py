@@ -36,6 +36,7 @@ class EdgeFiles:
     keys: str = host_layout.EDGE_KEYS
     certificate: str = host_layout.EDGE_CERTIFICATE
     authority: str = host_layout.EDGE_AUTHORITY
+    tokens: str = host_layout.EDGE_TOKENS
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR

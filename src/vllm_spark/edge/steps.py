@@ -30,6 +30,7 @@ class EdgeSteps:
     is there already and are not as planned."""
 
     config: str
+    tokens: str
     unit: str
     switch: Mapping[str, str] = field(default_factory=dict)
     renewal: str = ""
@@ -83,6 +84,7 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
         stays = stays and found["switch"].get("ActiveState") == "active"
     return EdgeSteps(
         config=files[host_layout.EDGE_CONFIG][0],
+        tokens=files[host_layout.EDGE_TOKENS][0],
         unit=files[host_layout.EDGE_UNIT_FILE][0],
         switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in files.items() if path in SWITCH_ARGUMENTS},
         edited=edited(spec, facts, address),
@@ -105,6 +107,7 @@ def _files(spec: EdgeOwner, address: str) -> dict[str, tuple[str, str]]:
     """Return the files of an edge but its certificates: path -> (content, mode)."""
     return {
         host_layout.EDGE_CONFIG: (config.config(spec, address), FILE_MODE),
+        host_layout.EDGE_TOKENS: (tokens_file(), FILE_MODE),
         host_layout.EDGE_UNIT_FILE: (unit_file(), UNIT_MODE),
         **switch_request.files(spec),
     }
@@ -120,6 +123,11 @@ def _stale(files: Mapping[str, tuple[str, str]], facts: Facts) -> list[str]:
 def unit_file() -> str:
     """Return the unit, the same text on every host."""
     return (paths.TEMPLATES / host_layout.EDGE_UNIT).read_text(encoding="utf-8")
+
+
+def tokens_file() -> str:
+    """Return the program by which HAProxy reads the tokens of an answer, the same text on every host."""
+    return (paths.TEMPLATES / "edge-tokens.lua").read_text(encoding="utf-8")
 
 
 def lines(planned: EdgeSteps, spec: EdgeOwner, *, acts: bool) -> list[str]:
