@@ -40,9 +40,21 @@ TWO_STORES_DERIVED = {
 }
 
 
+# The edge and the firewall table are units with links of their own.
+WANTED = {
+    "multi-user.target.wants": ("vllm@demo.service", "vllm-edge.service"),
+    "sysinit.target.wants": ("vllm-spark-firewall.service",),
+}
+CLOSED = held(
+    units={name: "active" for names in WANTED.values() for name in names},
+    unit_files=[f"/etc/systemd/system/{folder}/{name}" for folder, names in WANTED.items() for name in names],
+)
+
+
 @pytest.mark.parametrize(
     ("hosts", "name", "result"),
     [
+        ({"spark1": CLOSED}, "", {"spark1": ("a", "c", False)}),
         (SOLO, "", {"spark1": ("a", "c", False)}),
         (SOLO, "demo", {"spark1": ("a", "c", False)}),
         ({**SOLO, "spark2": holdings()}, "", {"spark1": ("a", "c", False)}),

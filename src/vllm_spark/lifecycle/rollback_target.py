@@ -110,9 +110,9 @@ def _running(state: InstalledState) -> list[str]:
 
 
 def _enabled(state: InstalledState) -> list[str]:
-    """Return the enabled deployments, read from the links that `systemctl enable` makes."""
+    """Return the enabled deployments, read from the links that `systemctl enable` makes. The edge has such a link too."""
     links = [path.rpartition("/")[2] for path in state["unit_files"] if ".wants/" in path]
-    return [link.removeprefix("vllm@").removesuffix(".service") for link in links]
+    return [link.removeprefix("vllm@").removesuffix(".service") for link in links if link.startswith("vllm@")]
 
 
 def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
