@@ -125,6 +125,12 @@ def depth(document: Any) -> int:
     return levels
 
 
+def same_everywhere(path: str, before: str, text: str) -> dict[str, str]:
+    """Return the diff of a file with one text for all Sparks. Its lines would hide those that a site has chosen."""
+    lines = text.count("\n")
+    return {"prepared": f"{path}: {'changes' if before else 'is new'} (the same text on every Spark, {lines} lines)\n"}
+
+
 def mode_of(path: str) -> str:
     """Return the mode of a file as four octal digits. Raises OSError."""
     return f"{os.stat(path).st_mode & 0o7777:04o}"

@@ -35,7 +35,7 @@ attributes:
     description: The module predicts every change; nft does not judge the table then.
   diff_mode:
     support: full
-    description: The diff has the table and the unit.
+    description: The diff has the table. Of the unit it says that it changes.
 """
 
 EXAMPLES = r"""
@@ -54,22 +54,26 @@ guard:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_firewall
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    read_text,
+    same_everywhere,
+    write_file,
+)
 
 SEE = "See docs/runbooks/firewall-table.md"
 
 
 def present(module: AnsibleModule, table: str, unit: str, guard_s: int) -> None:
-    wanted = {spark_firewall.FILE: table, spark_firewall.UNIT_FILE: unit}
-    before = {path: read_text(path) or "" for path in wanted}
-    diff = [
-        {"before_header": path, "after_header": path, "before": before[path], "after": text}
-        for path, text in wanted.items()
-        if before[path] != text
-    ]
+    file, unit_file = spark_firewall.FILE, spark_firewall.UNIT_FILE
+    old_table, old_unit = read_text(file) or "", read_text(unit_file) or ""
+    diff = []
+    if old_table != table:
+        diff.append({"before_header": file, "after_header": file, "before": old_table, "after": table})
+    if old_unit != unit:
+        diff.append(same_everywhere(unit_file, old_unit, unit))
     if not module.check_mode:
-        if before[spark_firewall.UNIT_FILE] != unit:
-            write_file(spark_firewall.UNIT_FILE, unit, spark_firewall.FILE_MODE)
+        if old_unit != unit:
+            write_file(unit_file, unit, spark_firewall.FILE_MODE)
         spark_firewall.begin_trial(table, guard_s)
     module.exit_json(changed=True, guard=f"{spark_firewall.GUARD}.timer", diff=diff if module._diff else [])
 

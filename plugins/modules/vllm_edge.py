@@ -62,7 +62,7 @@ attributes:
     description: The module predicts every change; HAProxy does not judge then.
   diff_mode:
     support: full
-    description: The diff has the files. Of the certificate and the keys it says that they change.
+    description: The diff has the configuration. Of the other files and the keys it says that they change.
 """
 
 EXAMPLES = r"""
@@ -86,7 +86,12 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, read_text, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    mode_of,
+    read_text,
+    same_everywhere,
+    write_file,
+)
 
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
 
@@ -118,13 +123,16 @@ def unwanted(params: dict[str, Any]) -> list[str]:
 
 
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
-    """Return the diff of each file; of the certificate only that it changes."""
+    """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
     for path, (content, _) in files.items():
         if path == spark_edge.CERTIFICATE:
             result.append({"prepared": f"{path} changes (its content is secret)\n"})
+            continue
+        before = read_text(path) or ""
+        if path in (spark_edge.TOKENS, spark_edge.UNIT_FILE, spark_edge.SWITCH, spark_edge.SWITCH_UNIT_FILE):
+            result.append(same_everywhere(path, before, content))
         else:
-            before = read_text(path) or ""
             result.append({"before_header": path, "after_header": path, "before": before, "after": content})
     return result
 

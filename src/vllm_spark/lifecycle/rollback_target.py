@@ -110,7 +110,7 @@ def _running(state: InstalledState) -> list[str]:
 
 
 def _enabled(state: InstalledState) -> list[str]:
-    """Return the enabled deployments, read from the links that `systemctl enable` makes. The edge has such a link too."""
+    """Return the enabled deployments, by the links of `systemctl enable`. The edge has such a link too."""
     links = [path.rpartition("/")[2] for path in state["unit_files"] if ".wants/" in path]
     return [link.removeprefix("vllm@").removesuffix(".service") for link in links if link.startswith("vllm@")]
 
