@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import socket
+import time
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
@@ -37,6 +38,8 @@ FOLDER_MODE, FILE_MODE, UNIT_MODE, PROGRAM_MODE = "2750", "0640", "0644", "0755"
 PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload", "Result")
 ADMIN_TIMEOUT_S = 5.0
+# HAProxy reads its configuration again, which takes less than a second on a Spark that has nothing else to do.
+TAKEOVER_S, POLL_INTERVAL_S = 30.0, 0.1
 MAX_ADMIN_BYTES = 1 << 20
 
 
@@ -114,6 +117,26 @@ def follow(closed: bool) -> None:
     an edge stays as it is. The edge starts as soon as the port is free."""
     if os.path.isfile(UNIT_FILE):
         run("systemctl", *(("enable", "--now", "--no-block") if closed else ("disable", "--now")), UNIT)
+
+
+def reload() -> None:
+    """Reload the unit, and wait until the new process has taken over: systemd returns before that, and a port that the
+    new configuration adds is closed until then. Raises EdgeError if it does not take over."""
+    before, end = worker(), time.monotonic() + TAKEOVER_S
+    must("systemctl", "reload", UNIT)
+    while worker() in ("", before):
+        if time.monotonic() > end:
+            raise EdgeError(f"the old process of {UNIT} still answers {TAKEOVER_S:.0f} s after its reload")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def worker(admin_socket: str = "") -> str:
+    """Return the process id of the HAProxy that answers the runtime API, empty while none does."""
+    try:
+        lines = ask_admin("show info", admin_socket or ADMIN_SOCKET).splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
 
 
 def must(*argv: str) -> str:

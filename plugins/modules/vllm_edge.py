@@ -195,7 +195,9 @@ def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) 
         spark_edge.must("systemctl", "daemon-reload")
     if state.get("UnitFileState") != "enabled":
         spark_edge.must("systemctl", "enable", spark_edge.UNIT)
-    if step:
+    if step == "reload":
+        spark_edge.reload()
+    elif step:
         spark_edge.must("systemctl", step, spark_edge.UNIT)
     elif not spark_edge.apply_keys(spark_edge.read_keys()):
         raise spark_edge.EdgeError(f"nothing answers at {spark_edge.ADMIN_SOCKET}")

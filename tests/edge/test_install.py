@@ -49,6 +49,8 @@ class Host:
         monkeypatch.setattr(spark_edge, "read_keys", self.bound(spark_edge.read_keys))
         monkeypatch.setattr(spark_edge, "write_keys", self.bound(spark_edge.write_keys))
         monkeypatch.setattr(spark_edge, "apply_keys", lambda _: True)
+        # Each reload has another process.
+        monkeypatch.setattr(spark_edge, "worker", lambda: str(len(self.systemctl)))
 
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the keys on the file of this host."""

@@ -20,6 +20,8 @@ from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+
 from fakes.scripted_engine import ScriptedEngine
 from loopback import ADDRESS, held_port
 from vllm_spark.core import paths
@@ -194,11 +196,7 @@ class RunningEdge:
 
     def worker(self) -> str:
         """Return the process id of the worker that answers the runtime API, empty while none does."""
-        try:
-            lines = self.admin("show info").splitlines()
-        except OSError:
-            return ""
-        return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
+        return spark_edge.worker(self.files.admin_socket)
 
     def _await_listener(self) -> None:
         def listens() -> bool:
