@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
+    must,
     read_text,
     run,
     sha256,
@@ -87,7 +88,7 @@ def has_account() -> bool:
 
 
 def ensure_account() -> None:
-    """Create the user and the group that are missing. Raises EdgeError."""
+    """Create the user and the group that are missing. Raises CommandError."""
     try:
         grp.getgrnam(ACCOUNT)
     except KeyError:
@@ -121,7 +122,7 @@ def follow(closed: bool) -> None:
 
 def reload() -> None:
     """Reload the unit, and wait until the new process has taken over: systemd returns before that, and a port that the
-    new configuration adds is closed until then. Raises EdgeError if it does not take over."""
+    new configuration adds is closed until then. Raises EdgeError if it does not take over, and CommandError."""
     before, end = worker(), time.monotonic() + TAKEOVER_S
     must("systemctl", "reload", UNIT)
     while worker() in ("", before):
@@ -137,14 +138,6 @@ def worker(admin_socket: str = "") -> str:
     except OSError:
         return ""
     return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
-
-
-def must(*argv: str) -> str:
-    """Run a command and return its output. Raises EdgeError if it fails."""
-    result = run(*argv, timeout_s=60.0)
-    if result.status:
-        raise EdgeError(f"{' '.join(argv)} ended with {result.status}: {result.error[-1000:]}")
-    return result.output
 
 
 def read_keys(path: str = KEYS) -> dict[str, str]:

@@ -6,8 +6,11 @@ import os
 import re
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_guard
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandError,
     mode_of,
+    must,
     read_text,
     run,
     sha256,
@@ -32,10 +35,6 @@ SSH_PORT = 22
 # The chain of iptables that launches of an older toolkit added.
 OLD_CHAIN = "VLLM-SPARK"
 MAX_JUMPS = 20
-
-
-class FirewallError(Exception):
-    """The table was not loaded."""
 
 
 def facts() -> dict[str, Any]:
@@ -63,30 +62,27 @@ def ssh_ports() -> list[int]:
 
 
 def begin_trial(table: str, guard_s: int) -> None:
-    """Load a table and start the timer that ends its trial. Raises FirewallError; the old table then stays."""
+    """Load a table and start the timer that ends its trial. Raises CommandError; the old table then stays."""
     os.makedirs(os.path.dirname(TRIAL), mode=0o755, exist_ok=True)
     write_file(TRIAL, table, FILE_MODE)
     try:
         must(PROGRAM, "--check", "--file", TRIAL)
-        run("systemctl", "stop", f"{GUARD}.timer")
-        run("systemctl", "reset-failed", f"{GUARD}.service")
-        when = ("--on-active", str(guard_s), "--timer-property=AccuracySec=1s")
-        must("systemd-run", "--quiet", "--collect", "--unit", GUARD, *when, "/bin/sh", "-c", RESTORE)
+        spark_guard.arm(GUARD, guard_s, "/bin/sh", "-c", RESTORE)
         must(PROGRAM, "--file", TRIAL)
-    except FirewallError:
+    except CommandError:
         os.unlink(TRIAL)
-        run("systemctl", "stop", f"{GUARD}.timer")
+        spark_guard.disarm(GUARD)
         raise
 
 
 def keep_trial() -> bool:
-    """Keep the table on trial; False if the guard has ended the trial already. Raises FirewallError."""
+    """Keep the table on trial; False if the guard has ended the trial already. Raises CommandError."""
     table = read_text(TRIAL)
     try:
         os.rename(TRIAL, f"{TRIAL}.kept")
     except FileNotFoundError:
         return False
-    run("systemctl", "stop", f"{GUARD}.timer")
+    spark_guard.disarm(GUARD)
     os.makedirs(os.path.dirname(FILE), mode=0o755, exist_ok=True)
     write_file(FILE, table or "", FILE_MODE)
     os.unlink(f"{TRIAL}.kept")
@@ -105,10 +101,3 @@ def remove_old_chain() -> None:
                 break
         run(program, "--wait", "--flush", OLD_CHAIN)
         run(program, "--wait", "--delete-chain", OLD_CHAIN)
-
-
-def must(*argv: str) -> None:
-    """Run a command. Raises FirewallError if it fails."""
-    result = run(*argv, timeout_s=60.0)
-    if result.status:
-        raise FirewallError(f"{' '.join(argv[:2])} ended with {result.status}: {result.error[-500:]}")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import subprocess
+import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,12 +16,19 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_fil
 # Exit statuses of a shell and of timeout(1) for a command that did not run to its end.
 TIMED_OUT, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
 COMMAND_TIMEOUT_S = 30.0
+# How much of an error output and of a command a message has.
+MAX_ERROR_CHARACTERS = 1000
+MAX_COMMAND_CHARACTERS = 200
 
 # No document of an engine or of the toolkit has deeper nesting; code that handles it later may be recursive.
 MAX_DEPTH = 64
 # The longest object on a host is the index of a model's weights.
 MAX_OBJECT_CHARACTERS = 16 << 20
 MAX_NUMBER = 2**63
+
+
+class CommandError(Exception):
+    """A command failed. The text names the command, its exit status and the end of its error output."""
 
 
 class CommandResult(NamedTuple):
@@ -68,6 +76,15 @@ def run(
     except OSError as error:
         return CommandResult(NOT_EXECUTABLE, stderr=f"{argv[0]}: {error.strerror}")
     return CommandResult(process.returncode, process.stdout, process.stderr)
+
+
+def must(*argv: str, timeout_s: float | None = 60.0) -> str:
+    """Run a command and return its output. Raises CommandError if it fails."""
+    result = run(*argv, timeout_s=timeout_s)
+    if result.status:
+        command = textwrap.shorten(" ".join(argv), MAX_COMMAND_CHARACTERS, placeholder=" …")
+        raise CommandError(f"{command} ended with {result.status}: {result.error[-MAX_ERROR_CHARACTERS:]}")
+    return result.output
 
 
 def write_file(path: str, content: str, mode: str) -> None:

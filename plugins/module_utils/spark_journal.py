@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_guard
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     CommandResult,
     read_text,
@@ -122,17 +123,12 @@ def tree() -> dict[str, str]:
 
 
 def arm_guard(guard_s: int) -> None:
-    """Start the timer that ends the trial. It is in systemd and not in this connection, so it acts if the host
-    cannot be reached any more. Raises RuntimeError if it does not start."""
-    run("systemctl", "reset-failed", f"{GUARD}.service")
-    options = ["--quiet", "--collect", "--unit", GUARD, "--on-active", str(guard_s), "--timer-property=AccuracySec=1s"]
-    result = run("systemd-run", *options, RESTORE, "pending")
-    if result.status:
-        raise RuntimeError(f"systemd-run ended with {result.status}: {result.error}; nothing was changed")
+    """Start the timer that ends the trial. Raises CommandError if it does not start; nothing was changed then."""
+    spark_guard.arm(GUARD, guard_s, RESTORE, "pending")
 
 
 def stop_guard() -> None:
-    run("systemctl", "stop", f"{GUARD}.timer")
+    spark_guard.disarm(GUARD)
 
 
 def restore(mode: str) -> CommandResult:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from typing import Any, TypedDict
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import must, read_text
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import process
 
 try:
@@ -42,11 +42,8 @@ class Configured(TypedDict):
 
 
 def ip_json(*arguments: str) -> list[dict[str, Any]]:
-    """Return the list that `ip -json` prints. Raises RuntimeError if it fails."""
-    result = run("ip", "-json", *arguments, timeout_s=None)
-    if result.status:
-        raise RuntimeError(f"ip {' '.join(arguments)} ended with {result.status}: {result.error}")
-    entries: list[dict[str, Any]] = json.loads(result.stdout)
+    """Return the list that `ip -json` prints. Raises CommandError if it fails."""
+    entries: list[dict[str, Any]] = json.loads(must("ip", "-json", *arguments))
     return entries
 
 

@@ -55,6 +55,7 @@ guard:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_firewall
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandError,
     read_text,
     same_everywhere,
     write_file,
@@ -105,7 +106,7 @@ def main() -> None:
         if params["state"] == "kept":
             kept(module)
         present(module, params["table"], params["unit"], params["guard_s"])
-    except (OSError, spark_firewall.FirewallError) as error:
+    except (OSError, CommandError) as error:
         module.fail_json(
             msg=f"the firewall table was not loaded: {error} — expected: nft takes it. The table before it stays. Fix: "
             f"sudo journalctl -u {spark_firewall.UNIT} and sudo nft list ruleset on this Spark. {SEE}"

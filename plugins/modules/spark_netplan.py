@@ -105,7 +105,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult, read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandError,
+    CommandResult,
+    read_text,
+    run,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal import (
     APPLY_TIMEOUT_S,
     BEFORE,
@@ -317,7 +322,16 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec=spec, supports_check_mode=True, required_if=[("state", "present", ["path", "content", "restore"])]
     )
-    params = module.params
+    try:
+        act(module, module.params)
+    except CommandError as error:
+        module.fail_json(
+            msg=f"{one_line(str(error))} — expected: exit status 0. A trial that began ends by its guard. Fix: run the "
+            "command on the host. See docs/runbooks/fabric-netplan.md"
+        )
+
+
+def act(module: AnsibleModule, params: Mapping[str, Any]) -> NoReturn:
     if params["state"] == "look":
         # The guard's timer may still run: a trial is not part of the configuration.
         module.exit_json(changed=False, **read_netplan(set(trial())))

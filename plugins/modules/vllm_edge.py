@@ -87,7 +87,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    CommandError,
     mode_of,
+    must,
     read_text,
     same_everywhere,
     write_file,
@@ -138,10 +140,10 @@ def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def judge(config: str) -> None:
-    """Let HAProxy judge a configuration. Raises EdgeError with its alerts."""
+    """Let HAProxy judge a configuration. Raises CommandError with its alerts."""
     write_file(CANDIDATE, config, spark_edge.FILE_MODE)
     try:
-        spark_edge.must(spark_edge.PROGRAM, "-c", "-f", CANDIDATE)
+        must(spark_edge.PROGRAM, "-c", "-f", CANDIDATE)
     finally:
         os.unlink(CANDIDATE)
 
@@ -180,25 +182,25 @@ def switch_step(files: dict[str, tuple[str, str]], removes: list[str], params: d
 def settle_switch(step: str, removes: list[str]) -> None:
     """Bring the program that starts models to its state. A switch that it has started goes on in a unit of its own."""
     if step == "stop":
-        spark_edge.must("systemctl", "stop", spark_edge.SWITCH_UNIT)
+        must("systemctl", "stop", spark_edge.SWITCH_UNIT)
     for path in removes:
         os.unlink(path)
     if step:
-        spark_edge.must("systemctl", "daemon-reload")
+        must("systemctl", "daemon-reload")
     if step == "restart":
-        spark_edge.must("systemctl", "restart", spark_edge.SWITCH_UNIT)
+        must("systemctl", "restart", spark_edge.SWITCH_UNIT)
 
 
 def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
     """Bring the unit to its state, and its map of keys to that of the file."""
     if spark_edge.UNIT_FILE in files or state.get("NeedDaemonReload") == "yes":
-        spark_edge.must("systemctl", "daemon-reload")
+        must("systemctl", "daemon-reload")
     if state.get("UnitFileState") != "enabled":
-        spark_edge.must("systemctl", "enable", spark_edge.UNIT)
+        must("systemctl", "enable", spark_edge.UNIT)
     if step == "reload":
         spark_edge.reload()
     elif step:
-        spark_edge.must("systemctl", step, spark_edge.UNIT)
+        must("systemctl", step, spark_edge.UNIT)
     elif not spark_edge.apply_keys(spark_edge.read_keys()):
         raise spark_edge.EdgeError(f"nothing answers at {spark_edge.ADMIN_SOCKET}")
 
@@ -209,7 +211,7 @@ def stop(module: AnsibleModule) -> None:
         state.get("ActiveState") in ("active", "activating", "reloading") or state.get("UnitFileState") == "enabled"
     )
     if changed and not module.check_mode:
-        spark_edge.must("systemctl", "disable", "--now", spark_edge.UNIT)
+        must("systemctl", "disable", "--now", spark_edge.UNIT)
     module.exit_json(changed=changed, steps=[f"{spark_edge.UNIT} is stopped"] if changed else [])
 
 
@@ -247,7 +249,7 @@ def main() -> None:
             install(files, params)
             settle_switch(switch, removes)
             settle(step, files, state)
-    except (OSError, spark_edge.EdgeError) as error:
+    except (OSError, CommandError, spark_edge.EdgeError) as error:
         module.fail_json(
             msg=f"the edge was not installed: {error} — expected: HAProxy takes the configuration, and "
             f"{spark_edge.UNIT} runs. Fix: journalctl -u {spark_edge.UNIT} on this Spark. "

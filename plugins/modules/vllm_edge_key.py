@@ -65,7 +65,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandError, read_text
 
 # In the configuration of an edge that separates a person from the right.
 READS_RIGHTS = "field(1,/)"
@@ -107,7 +107,7 @@ def main() -> None:
             # The file first: an edge that starts meanwhile reads it.
             spark_edge.write_keys(keys)
             running = spark_edge.apply_keys(keys)
-        except (OSError, spark_edge.EdgeError) as error:
+        except (OSError, CommandError, spark_edge.EdgeError) as error:
             module.fail_json(
                 msg=f"the keys in {spark_edge.KEYS} are changed, and the running edge has not taken them: {error} — "
                 "expected: both are the same. Fix: sudo systemctl reload vllm-edge. See docs/runbooks/edge-unit.md"

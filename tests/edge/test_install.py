@@ -77,6 +77,7 @@ def install(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Run the module with the configuration of a spec, and return its result."""
     module = load_module("vllm_edge")
     monkeypatch.setattr(module, "CANDIDATE", str(host.folder / ".candidate"))
+    monkeypatch.setattr(module, "must", host.run)
 
     def _install(check: bool = False, **args: Any) -> dict[str, Any]:
         with (
@@ -208,7 +209,7 @@ def test_the_program_that_starts_models_comes_and_goes_with_its_setting(
     host: Host, install: Install, wanted: dict[str, Any]
 ) -> None:
     spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.OTHER], {"open": False, "switch_by_request": True})
-    arguments = {steps.SWITCH_ARGUMENTS[path]: text for path, (text, _) in switch_request.files(spec).items()}
+    arguments = {steps.SWITCH_ARGUMENTS[file.path]: file.content for file in switch_request.files(spec)}
     install(**wanted)
     host.systemctl.clear()
     kept = {key: wanted[key] for key in ("config", "unit")}

@@ -22,7 +22,7 @@ def table_facts(owner: Spec | Front) -> dict[str, Any]:
     }
     return {
         "program": True,
-        "files": {path: [sha256(text.encode()).hexdigest(), firewall.FILE_MODE] for path, text in files.items()},
+        "files": {path: [sha256(text.encode()).hexdigest(), "0644"] for path, text in files.items()},
         "unit": RUNS,
         "loaded": True,
         "ssh_ports": list(SSH_PORTS),

@@ -44,8 +44,8 @@ class RunningSwitch:
         self.folder = edge.folder / "switch"
         self.folder.mkdir()
         self.socket = Path(edge.files.switch_socket)
-        text, _ = switch_request.files(edge.spec)[host_layout.EDGE_SWITCH_LIST]
-        document: Mapping[str, Any] = {**json.loads(text), **more}
+        texts = {file.path: file.content for file in switch_request.files(edge.spec)}
+        document: Mapping[str, Any] = {**json.loads(texts[host_layout.EDGE_SWITCH_LIST]), **more}
         (self.folder / "list.json").write_text(json.dumps(document))
         for name in document["deployments"]:
             (self.folder / name).mkdir()

@@ -143,7 +143,7 @@ def test_the_program_that_starts_models_is_placed_runs_and_goes() -> None:
     spec, without = closed(switch_by_request=True), closed()
     facts = as_planned(spec)
     assert planned(spec, facts).differs
-    files = {path: placed(text, mode) for path, (text, mode) in switch_request.files(spec).items()}
+    files = {file.path: placed(file.content, file.mode) for file in switch_request.files(spec)}
     facts["files"] |= files
     assert planned(spec, facts).differs
     facts["switch"] = {"ActiveState": "active"}

@@ -13,12 +13,17 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_ed
 from fakes.edge_cases import DEMO, OTHER, PAIR, REPLICA, SITE, SPARE, resolved
 from project_files import load_module
 from vllm_spark.core import host_layout
+from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import config, persons, switch_request
 from vllm_spark.node import edge_switch
 from vllm_spark.node.edge_switch import Desk, Office
 
 CLOSED = {"open": False, "switch_by_request": True}
+
+
+def files_of(deployments: list[dict[str, Any]], edge: dict[str, Any]) -> dict[str, File]:
+    return {file.path: file for file in switch_request.files(resolved(deployments, edge))}
 
 
 def desk(places: int = 1, stay_s: float = 60) -> Desk:
@@ -171,21 +176,20 @@ def test_a_name_that_is_not_of_the_plan_is_a_404_and_not_repeated(
 
 
 def test_the_plan_lists_the_deployments_of_one_spark() -> None:
-    files = switch_request.files(resolved([DEMO, OTHER], {**CLOSED, "limits": {"switches_waiting": 2}}))
-    text, mode = files[host_layout.EDGE_SWITCH_LIST]
-    assert json.loads(text) == {
+    files = files_of([DEMO, OTHER], {**CLOSED, "limits": {"switches_waiting": 2}})
+    listed = files[host_layout.EDGE_SWITCH_LIST]
+    assert json.loads(listed.content) == {
         "deployments": {"demo": ["model"], "other": ["other-model", "o/1"]},
         "waiting": 2,
         "stay_s": 60,
     }
-    assert mode == "0640"
+    assert listed.mode == "0640"
     assert set(files) == set(spark_edge.switch_files())
-    assert switch_request.files(resolved([DEMO, OTHER], {"open": False})) == {}
+    assert files_of([DEMO, OTHER], {"open": False}) == {}
 
 
 def test_the_list_is_what_the_program_reads(tmp_path: Path) -> None:
-    text, _ = switch_request.files(resolved([DEMO, OTHER], CLOSED))[host_layout.EDGE_SWITCH_LIST]
-    (tmp_path / "list").write_text(text)
+    (tmp_path / "list").write_text(files_of([DEMO, OTHER], CLOSED)[host_layout.EDGE_SWITCH_LIST].content)
     read, models = edge_switch.read_list(tmp_path / "list")
     assert (read.places, read.stay_s, list(models)) == (4, 60, ["demo", "other"])
 
@@ -195,7 +199,7 @@ def test_constants_of_the_host_are_the_same_everywhere() -> None:
     assert str(edge_switch.LIST) == host_layout.EDGE_SWITCH_LIST == spark_edge.SWITCH_LIST
     assert str(edge_switch.SOCKET) == host_layout.EDGE_SWITCH_SOCKET
     assert str(edge_switch.SWITCH) == host_layout.SWITCH_PROGRAM
-    unit, _ = switch_request.files(resolved([DEMO], CLOSED))[host_layout.EDGE_SWITCH_UNIT_FILE]
+    unit = files_of([DEMO], CLOSED)[host_layout.EDGE_SWITCH_UNIT_FILE].content
     assert f" {host_layout.EDGE_SWITCH}\n" in unit
     assert f"Group={host_layout.EDGE_GROUP}\n" in unit
     assert f"RuntimeDirectory={Path(host_layout.EDGE_SWITCH_SOCKET).parent.name}\n" in unit

@@ -122,7 +122,7 @@ def test_the_host_and_the_plan_use_the_same_places() -> None:
         host_layout.FIREWALL_UNIT,
         host_layout.FIREWALL_UNIT_FILE,
         host_layout.FIREWALL_TABLE,
-        firewall.FILE_MODE,
+        "0644",
     )
     unit = firewall.unit_file()
     assert f"{NODE.PROGRAM} --file {NODE.FILE}\n" in unit

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.testing import patch_module_args
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_netplan
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import Process
 
+from project_files import load_module
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.network import netplan
 
@@ -369,3 +372,17 @@ def test_the_session_is_found_above_a_sudo_that_drops_its_variable(monkeypatch: 
     assert spark_netplan.reached_by() == "eth0"
     environments.pop("/proc/20/environ")
     assert spark_netplan.reached_by() == ""
+
+
+def test_a_host_without_an_answer_of_ip_gets_a_message_with_a_fix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = {"state": "present", "path": str(tmp_path / "1.yaml"), "content": "a: 1", "restore": "x", "live": False}
+    with patch_module_args({**arguments, "_ansible_check_mode": True}), pytest.raises(SystemExit) as ended:
+        load_module("spark_netplan").main()
+    result = json.loads(capsys.readouterr().out)
+    assert (ended.value.code, result["failed"]) == (1, True)
+    assert result["msg"].startswith("ip -json addr ended with 127: ip: not found — expected: exit status 0.")
+    assert "Fix: " in result["msg"]
+    assert "docs/runbooks/fabric-netplan.md" in result["msg"]

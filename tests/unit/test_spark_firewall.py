@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_firewall as node
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandResult
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_guard, spark_io
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandError, CommandResult
 
 Answers = dict[str, int]
 
@@ -30,7 +31,8 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers]
             status = next((status for part, status in answers.items() if part in seen[-1]), 0)
             return CommandResult(status, "", "said no" if status else "")
 
-        monkeypatch.setattr(node, "run", run)
+        for module in (node, spark_guard, spark_io):
+            monkeypatch.setattr(module, "run", run)
         return seen
 
     return _calls
@@ -51,7 +53,7 @@ def test_a_table_is_judged_and_guarded_before_it_is_loaded(calls: Callable[[Answ
 @pytest.mark.parametrize("part", ["--check", "systemd-run", "nft --file /run"])
 def test_a_trial_that_does_not_begin_leaves_nothing(part: str, calls: Callable[[Answers], list[str]]) -> None:
     seen = calls({part: 1})
-    with pytest.raises(node.FirewallError, match="said no"):
+    with pytest.raises(CommandError, match="said no"):
         node.begin_trial("table\n", 60)
     assert not Path(node.TRIAL).exists()
     assert seen[-1] == f"systemctl stop {node.GUARD}.timer"

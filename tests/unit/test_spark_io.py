@@ -125,3 +125,18 @@ def test_a_command_that_does_not_start_has_a_status_too(tmp_path: Path) -> None:
     assert spark_io.run("/no/such/program") == (spark_io.NOT_FOUND, "", "/no/such/program: not found")
     result = spark_io.run(str(tmp_path / "program"))
     assert (result.status, result.error) == (spark_io.NOT_EXECUTABLE, f"{tmp_path}/program: Permission denied")
+
+
+def test_a_required_command_returns_its_output() -> None:
+    assert spark_io.must("sh", "-c", "echo done") == "done"
+
+
+def test_a_required_command_that_fails_is_named_on_one_line() -> None:
+    script = "\n".join(["echo a line >/dev/null"] * 50 + ["echo no room >&2", "exit 3"])
+    with pytest.raises(spark_io.CommandError) as failed:
+        spark_io.must("sh", "-c", script)
+    said = str(failed.value)
+    assert said.startswith("sh -c echo a line")
+    assert said.endswith("… ended with 3: no room")
+    assert "\n" not in said
+    assert len(said) < spark_io.MAX_COMMAND_CHARACTERS + 50

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from vllm_spark.core import host_layout
+from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.text import short_digest
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan, unit_state
-from vllm_spark.deploy.files import File
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.front import EdgeOwner, Front
@@ -95,7 +95,8 @@ def _reasons(planned: Plan, facts: Facts) -> Iterator[str]:
         yield f"image {short_digest(container['image'])} becomes {short_digest(planned.image)}"
     if planned.images:
         yield f"image {short_digest(planned.image)} would be fetched or built"
-    changed = [file for file in planned.files if file.differs(facts)]
+    present = facts.get("files", {})
+    changed = [file for file in planned.files if file.differs(present)]
     yield from _files(planned, changed)
     env = facts.get("env")
     if env and not env["same"]:
@@ -139,7 +140,7 @@ def _launch_path(planned: Plan) -> str:
 def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
     """Yield the lines that differ, without context, and the number of further ones."""
     launch = next(file for file in planned.files if file.path == _launch_path(planned))
-    if not launch.differs(facts):
+    if not launch.differs(facts.get("files", {})):
         return
     name = planned.unit.partition("@")[2].removesuffix(".service")
     deployment = facts["status"]["deployments"].get(name)

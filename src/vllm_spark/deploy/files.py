@@ -5,29 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from vllm_spark.core import host_layout, paths
+from vllm_spark.core.host_file import File
 from vllm_spark.core.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
 from vllm_spark.core.types import Document, Facts, Record
 from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of the toolkit on a host. `syntax` names the shell that must accept it before it is installed."""
-
-    path: str
-    content: str
-    mode: str = "0644"
-    syntax: str = ""
-
-    def differs(self, facts: Facts) -> bool:
-        """Return True if the host has another content or mode, or no such file."""
-        planned = [hashlib.sha256(self.content.encode()).hexdigest(), self.mode]
-        return list(facts.get("files", {}).get(self.path, [])) != planned
 
 
 def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed: Record) -> list[File]:

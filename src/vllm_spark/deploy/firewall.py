@@ -6,12 +6,12 @@ The table says from where clients reach the edge. The launch of a pair, which kn
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from vllm_spark.core import host_layout, paths, templates
+from vllm_spark.core.host_file import File
 from vllm_spark.core.ports import IMAGES_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import config
@@ -21,7 +21,6 @@ from vllm_spark.inventory.spec import Spec
 
 # Before Docker's DNAT (-100) and after the kernel has found the connection (-200).
 PRIORITY = -110
-FILE_MODE = "0644"
 EVERYWHERE = frozenset({"0.0.0.0/0", "::/0"})
 
 
@@ -60,8 +59,8 @@ def steps(owner: Spec | Front, facts: Facts) -> FirewallSteps:
         return FirewallSteps()
     found = facts["table"]
     text, unit = table(owner, found["ssh_ports"]), unit_file()
-    files = {host_layout.FIREWALL: text, host_layout.FIREWALL_UNIT_FILE: unit}
-    same = all(list(found["files"].get(path, ())) == [_sha256(one), FILE_MODE] for path, one in files.items())
+    files = (File(host_layout.FIREWALL, text), File(host_layout.FIREWALL_UNIT_FILE, unit))
+    same = not any(file.differs(found["files"]) for file in files)
     state = found["unit"]
     stays = found["loaded"] and state.get("UnitFileState") == "enabled" and state.get("ActiveState") == "active"
     if same and stays and state.get("NeedDaemonReload") != "yes":
@@ -138,7 +137,3 @@ def _by_family(networks: Iterable[str]) -> dict[str, tuple[str, ...] | None]:
     # How nft names the families.
     found = {"ip": tuple(str(one) for one in ipv4), "ip6": tuple(str(one) for one in ipv6)}
     return {family: None if EVERYWHERE & {*some} else some for family, some in found.items()}
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

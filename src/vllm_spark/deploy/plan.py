@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from vllm_spark.core.host_file import File
 from vllm_spark.core.host_layout import EDGE_GROUP
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
-from vllm_spark.deploy.files import File
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import front as front_edge
@@ -222,8 +222,9 @@ def _folders(spec: Spec) -> list[str]:
 def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
     """Return True if vllm_files would write nothing. A file outside of the folders has its folder too."""
     env = facts.get("env")
+    present = facts.get("files", {})
     folders = set(_folders(spec)) <= set(facts.get("folders", ()))
-    return folders and env is not None and env["same"] and not any(file.differs(facts) for file in planned)
+    return folders and env is not None and env["same"] and not any(file.differs(present) for file in planned)
 
 
 def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:

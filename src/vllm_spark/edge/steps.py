@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from vllm_spark.core import host_layout, paths
+from vllm_spark.core.host_file import File
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import authority, config, switch_request
 from vllm_spark.inventory import edge
@@ -77,16 +77,17 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
     found = facts["edge"]
     files = _files(spec, address)
     if spec.edge.joins(spec.host) and trusted:
-        files[host_layout.EDGE_AUTHORITY] = (trusted, FILE_MODE)
+        files.append(File(host_layout.EDGE_AUTHORITY, trusted, FILE_MODE))
     same = not _stale(files, facts)
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
-    if files.keys() & SWITCH_ARGUMENTS.keys():
+    content = {file.path: file.content for file in files}
+    if content.keys() & SWITCH_ARGUMENTS.keys():
         stays = stays and found["switch"].get("ActiveState") == "active"
     return EdgeSteps(
-        config=files[host_layout.EDGE_CONFIG][0],
-        tokens=files[host_layout.EDGE_TOKENS][0],
-        unit=files[host_layout.EDGE_UNIT_FILE][0],
-        switch={SWITCH_ARGUMENTS[path]: one for path, (one, _) in files.items() if path in SWITCH_ARGUMENTS},
+        config=content[host_layout.EDGE_CONFIG],
+        tokens=content[host_layout.EDGE_TOKENS],
+        unit=content[host_layout.EDGE_UNIT_FILE],
+        switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         edited=edited(spec, facts, address),
         renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
         first_key=not found["keys"],
@@ -103,21 +104,21 @@ def edited(spec: EdgeOwner, facts: Facts, address: str) -> list[str]:
     return [path.rpartition("/")[2] for path in _stale(_files(spec, address), facts)]
 
 
-def _files(spec: EdgeOwner, address: str) -> dict[str, tuple[str, str]]:
-    """Return the files of an edge but its certificates: path -> (content, mode)."""
-    return {
-        host_layout.EDGE_CONFIG: (config.config(spec, address), FILE_MODE),
-        host_layout.EDGE_TOKENS: (tokens_file(), FILE_MODE),
-        host_layout.EDGE_UNIT_FILE: (unit_file(), UNIT_MODE),
-        **switch_request.files(spec),
-    }
+def _files(spec: EdgeOwner, address: str) -> list[File]:
+    """Return the files of an edge but its certificates."""
+    return [
+        File(host_layout.EDGE_CONFIG, config.config(spec, address), FILE_MODE),
+        File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
+        File(host_layout.EDGE_UNIT_FILE, unit_file(), UNIT_MODE),
+        *switch_request.files(spec),
+    ]
 
 
-def _stale(files: Mapping[str, tuple[str, str]], facts: Facts) -> list[str]:
+def _stale(files: Sequence[File], facts: Facts) -> list[str]:
     """Return the files that are not on the host as planned, and those that start models although none may."""
     present = facts["edge"]["files"]
-    differ = [path for path, (text, mode) in files.items() if list(present.get(path, ())) != [_sha256(text), mode]]
-    return [*differ, *sorted((SWITCH_ARGUMENTS.keys() & present.keys()) - files.keys())]
+    differ = [file.path for file in files if file.differs(present)]
+    return [*differ, *sorted((SWITCH_ARGUMENTS.keys() & present.keys()) - {file.path for file in files})]
 
 
 def unit_file() -> str:
@@ -160,7 +161,3 @@ def _renewal(spec: EdgeOwner, present: str, names: Sequence[str], trusted: str, 
     if spec.edge.tls == edge.FILES:
         return "" if authority.same_certificates(present, trusted) else "vllm_edge.certificate has changed"
     return authority.renewal_reason(present, trusted, names, now, asks=spec.edge.joins(spec.host))
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

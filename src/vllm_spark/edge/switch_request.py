@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vllm_spark.core import host_layout, paths
+from vllm_spark.core.host_file import File
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.front import EdgeOwner
 
@@ -43,10 +44,10 @@ def _targets(backends: Iterable[EdgeBackend]) -> tuple[str, ...]:
     return tuple(backend.deployment for backend in backends if backend.ranks == 1)
 
 
-def files(spec: EdgeOwner) -> dict[str, tuple[str, str]]:
-    """Return the files of the program on a host: path -> (content, mode). None if requests may start nothing there."""
+def files(spec: EdgeOwner) -> list[File]:
+    """Return the files of the program on a host, none if requests may start nothing there."""
     if not any(route.backend == OWN for route in routes(spec)):
-        return {}
+        return []
     limits, targets = spec.edge.limits, _targets(spec.backends)
     document = {
         "deployments": {one.deployment: list(one.models) for one in spec.backends if one.deployment in targets},
@@ -55,8 +56,8 @@ def files(spec: EdgeOwner) -> dict[str, tuple[str, str]]:
     }
     unit = (paths.TEMPLATES / host_layout.EDGE_SWITCH_UNIT).read_text(encoding="utf-8")
     program = (paths.NODE / "edge_switch.py").read_text(encoding="utf-8")
-    return {
-        host_layout.EDGE_SWITCH: (program, "0755"),
-        host_layout.EDGE_SWITCH_LIST: (json.dumps(document, indent=2, sort_keys=True) + "\n", "0640"),
-        host_layout.EDGE_SWITCH_UNIT_FILE: (unit, "0644"),
-    }
+    return [
+        File(host_layout.EDGE_SWITCH, program, "0755"),
+        File(host_layout.EDGE_SWITCH_LIST, json.dumps(document, indent=2, sort_keys=True) + "\n", "0640"),
+        File(host_layout.EDGE_SWITCH_UNIT_FILE, unit),
+    ]
