@@ -10,6 +10,7 @@ import pytest
 
 from fakes import edge_cases
 from vllm_spark.core import host_layout
+from vllm_spark.deploy import plan
 from vllm_spark.edge import authority, config, steps, switch_request
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import switch
@@ -164,20 +165,32 @@ def test_own_files_are_placed_when_they_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_open", "holder", "state"),
+    ("is_open", "active", "at_boot", "state"),
     [
-        (True, None, ""),
-        (True, {"unit": "vllm@demo.service"}, ""),
-        (True, {"unit": "vllm-edge.service"}, "absent"),
-        (False, {"unit": "vllm-edge.service"}, "present"),
-        (False, None, "present"),
+        (True, "inactive", "", ""),
+        (True, "failed", "disabled", ""),
+        (True, "active", "enabled", "absent"),
+        (True, "activating", "disabled", "absent"),
+        # It would take the engine's port at the next boot.
+        (True, "inactive", "enabled", "absent"),
+        (False, "active", "enabled", "present"),
+        (False, "inactive", "", "present"),
     ],
 )
 def test_nothing_is_done_about_an_edge_that_is_open_and_not_there(
-    is_open: bool, holder: dict[str, str] | None, state: str
+    is_open: bool, active: str, at_boot: str, state: str
 ) -> None:
     spec = edge_cases.resolved([edge_cases.DEMO], {"open": is_open})
-    assert steps.state(spec, {"ports": {"8000": holder}}) == state  # type: ignore[dict-item]
+    unit = {"ActiveState": active, "UnitFileState": at_boot}
+    assert steps.state(spec, {"units": {"vllm-edge.service": unit}}) == state  # type: ignore[typeddict-item]
+
+
+def test_the_worker_of_an_open_pair_loses_the_edge_that_it_has() -> None:
+    worker = edge_cases.resolved([{**edge_cases.PAIR, "hosts": ["spark2", "spark1"]}], {"open": True})
+    assert worker.rank == 1
+    assert host_layout.EDGE_UNIT in plan.questions(worker)["units"]
+    unit = {"ActiveState": "active", "UnitFileState": "enabled"}
+    assert steps.state(worker, {"units": {host_layout.EDGE_UNIT: unit}}) == "absent"  # type: ignore[typeddict-item]
 
 
 def test_a_worker_without_a_head_of_its_own_has_no_edge() -> None:

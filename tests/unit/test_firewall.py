@@ -55,6 +55,29 @@ def found(**more: Any) -> Any:
     return {"table": table_facts(OWNER) | more}
 
 
+@pytest.mark.parametrize(
+    ("is_open", "active", "at_boot", "unloads"),
+    [
+        (True, "active", "enabled", True),
+        (True, "inactive", "enabled", True),
+        (True, "active", "disabled", True),
+        (True, "inactive", "", False),
+        # Its deployments are not active: `remove` takes the table.
+        (False, "active", "enabled", False),
+    ],
+)
+def test_the_table_of_a_host_that_was_opened_is_unloaded(
+    is_open: bool, active: str, at_boot: str, unloads: bool
+) -> None:
+    owner = front({"open": is_open}, ())
+    unit = {"ActiveState": active, "UnitFileState": at_boot}
+    facts: Any = {"units": {host_layout.FIREWALL_UNIT: unit}}
+    planned = firewall.steps(owner, facts)
+    assert (planned.unloads, planned.differs, planned.table) == (unloads, unloads, "")
+    said = ["the firewall table would be unloaded: the server is open to every client"]
+    assert list(firewall.lines(planned, owner, facts, acts=False)) == (said if unloads else [])
+
+
 def test_a_host_that_has_the_table_needs_nothing() -> None:
     assert firewall.steps(OWNER, found()) == firewall.FirewallSteps()
     assert list(firewall.lines(firewall.FirewallSteps(), OWNER, found(), acts=True)) == []

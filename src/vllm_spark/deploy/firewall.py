@@ -36,16 +36,17 @@ class Entrance:
 @dataclass(frozen=True, slots=True)
 class FirewallSteps:
     """What a deploy installs. Both texts are empty if the host has them, and runs them, already. `package`: the host
-    lacks nft."""
+    lacks nft. `unloads`: the host still has the table of a closed edge, which the inventory has opened."""
 
     table: str = ""
     unit: str = ""
     package: bool = False
+    unloads: bool = False
 
     @property
     def differs(self) -> bool:
-        """Return True if something is to be installed or loaded."""
-        return bool(self.table)
+        """Return True if something is to be installed, loaded or unloaded."""
+        return bool(self.table) or self.unloads
 
 
 def wanted(owner: Spec | Front) -> bool:
@@ -54,9 +55,10 @@ def wanted(owner: Spec | Front) -> bool:
 
 
 def steps(owner: Spec | Front, facts: Facts) -> FirewallSteps:
-    """Return the steps of a host. A host that wants no table keeps the one that it has until `remove`."""
+    """Return the steps of a host. The table of a host that wants none is unloaded if the inventory opens the host, so
+    that every client reaches the engine. Otherwise it stays until `remove`."""
     if not wanted(owner):
-        return FirewallSteps()
+        return FirewallSteps(unloads=owner.edge.open and edge_steps.unit_lives(facts, host_layout.FIREWALL_UNIT))
     found = facts["table"]
     text, unit = table(owner, found["ssh_ports"]), unit_file()
     files = (File(host_layout.FIREWALL, text), File(host_layout.FIREWALL_UNIT_FILE, unit))
@@ -110,7 +112,9 @@ def entrances(owner: Spec | Front) -> Iterator[Entrance]:
 
 def lines(planned: FirewallSteps, owner: Spec | Front, facts: Facts, *, acts: bool) -> Iterator[str]:
     """Yield what an operator reads before the table changes. Other firewalls of the host are named: they decide too."""
-    if not planned.differs:
+    if planned.unloads:
+        yield f"the firewall table {'will' if acts else 'would'} be unloaded: the server is open to every client"
+    if not planned.table:
         return
     ports = [str(entrance.port) for entrance in entrances(owner)]
     what = f"who reaches {', '.join(ports)}" if ports else "the ports of the pair"

@@ -14,6 +14,7 @@ from vllm_spark.inventory import edge
 from vllm_spark.inventory.front import EdgeOwner
 
 PRESENT, ABSENT = "present", "absent"
+RUNNING = ("active", "activating", "reloading")
 FILE_MODE, UNIT_MODE = "0640", "0644"
 # The files of the program that starts models -> their arguments of the module vllm_edge.
 SWITCH_ARGUMENTS = {
@@ -45,13 +46,17 @@ class EdgeSteps:
 
 
 def state(spec: EdgeOwner, facts: Facts) -> str:
-    """Return PRESENT for a host with a closed edge, ABSENT if an open engine needs the port of an edge that still runs,
-    and nothing otherwise."""
+    """Return PRESENT for a host with a closed edge, ABSENT for an open one whose edge still runs or would run after a
+    boot, and nothing otherwise."""
     if wanted(spec):
         return PRESENT
-    holders = facts.get("ports", {}).values()
-    held = any(holder and holder.get("unit") == host_layout.EDGE_UNIT for holder in holders)
-    return ABSENT if spec.edge.open and held else ""
+    return ABSENT if spec.edge.open and unit_lives(facts, host_layout.EDGE_UNIT) else ""
+
+
+def unit_lives(facts: Facts, unit: str) -> bool:
+    """Return True for a unit of the facts that runs, or will after a boot."""
+    found = facts.get("units", {}).get(unit, {})
+    return found.get("ActiveState") in RUNNING or found.get("UnitFileState") == "enabled"
 
 
 def wanted(spec: EdgeOwner) -> bool:
