@@ -55,29 +55,6 @@ def found(**more: Any) -> Any:
     return {"table": table_facts(OWNER) | more}
 
 
-@pytest.mark.parametrize(
-    ("is_open", "active", "at_boot", "unloads"),
-    [
-        (True, "active", "enabled", True),
-        (True, "inactive", "enabled", True),
-        (True, "active", "disabled", True),
-        (True, "inactive", "", False),
-        # Its deployments are not active: `remove` takes the table.
-        (False, "active", "enabled", False),
-    ],
-)
-def test_the_table_of_a_host_that_was_opened_is_unloaded(
-    is_open: bool, active: str, at_boot: str, unloads: bool
-) -> None:
-    owner = front({"open": is_open}, ())
-    unit = {"ActiveState": active, "UnitFileState": at_boot}
-    facts: Any = {"units": {host_layout.FIREWALL_UNIT: unit}}
-    planned = firewall.steps(owner, facts)
-    assert (planned.unloads, planned.differs, planned.table) == (unloads, unloads, "")
-    said = ["the firewall table would be unloaded: the server is open to every client"]
-    assert list(firewall.lines(planned, owner, facts, acts=False)) == (said if unloads else [])
-
-
 def test_a_host_that_has_the_table_needs_nothing() -> None:
     assert firewall.steps(OWNER, found()) == firewall.FirewallSteps()
     assert list(firewall.lines(firewall.FirewallSteps(), OWNER, found(), acts=True)) == []
@@ -105,10 +82,20 @@ def test_nft_is_installed_where_it_is_missing() -> None:
     assert firewall.steps(OWNER, found(program=False, loaded=False)).package
 
 
-def test_an_open_server_of_one_spark_needs_no_table(resolve: Resolve, facts: dict[str, Any]) -> None:
+def test_an_open_server_of_one_spark_needs_no_table(resolve: Resolve) -> None:
     spec = resolve()
     assert not firewall.wanted(spec)
-    assert firewall.steps(spec, facts) == firewall.FirewallSteps()
+    assert firewall.steps(spec, found(files={}, loaded=False)) == firewall.FirewallSteps()
+
+
+def test_the_table_of_a_closed_spark_lets_every_client_in_after_it_was_opened(resolve: Resolve) -> None:
+    spec = resolve()
+    planned = firewall.steps(spec, found())
+    assert planned.table == firewall.table(spec, [22])
+    assert 'tcp dport 8000 accept comment "clients"' in planned.table
+    assert "dport 8000 ip" not in planned.table
+    opened: Any = {"table": table_facts(spec)}
+    assert firewall.steps(spec, opened) == firewall.FirewallSteps()
 
 
 @pytest.mark.parametrize(("rank", "ports"), [(0, [8000]), (1, [])])

@@ -81,7 +81,7 @@ def _refused(error: RefusedError) -> Drift:
 def _around(planned: Plan, owner: EdgeOwner | None, facts: Facts, address: str) -> Iterator[str]:
     """Yield the reasons outside of the active deployment: the firewall table, the edge, other deployments."""
     if planned.firewall.differs:
-        yield f"the firewall table would be {'unloaded' if planned.firewall.unloads else 'loaded'}"
+        yield "the firewall table would be loaded"
     if planned.edge == edge_steps.PRESENT and owner and address:
         yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(owner, facts, address))
     if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):

@@ -36,17 +36,16 @@ class Entrance:
 @dataclass(frozen=True, slots=True)
 class FirewallSteps:
     """What a deploy installs. Both texts are empty if the host has them, and runs them, already. `package`: the host
-    lacks nft. `unloads`: the host still has the table of a closed edge, which the inventory has opened."""
+    lacks nft."""
 
     table: str = ""
     unit: str = ""
     package: bool = False
-    unloads: bool = False
 
     @property
     def differs(self) -> bool:
-        """Return True if something is to be installed, loaded or unloaded."""
-        return bool(self.table) or self.unloads
+        """Return True if something is to be installed or loaded."""
+        return bool(self.table)
 
 
 def wanted(owner: Spec | Front) -> bool:
@@ -55,11 +54,11 @@ def wanted(owner: Spec | Front) -> bool:
 
 
 def steps(owner: Spec | Front, facts: Facts) -> FirewallSteps:
-    """Return the steps of a host. The table of a host that wants none is unloaded if the inventory opens the host, so
-    that every client reaches the engine. Otherwise it stays until `remove`."""
-    if not wanted(owner):
-        return FirewallSteps(unloads=owner.edge.open and edge_steps.unit_lives(facts, host_layout.FIREWALL_UNIT))
+    """Return the steps of a host. A host that wants no table keeps the one that it has until `remove`: a launch of a
+    pair that is not active needs it. If the inventory opens the host, that table lets every client in."""
     found = facts["table"]
+    if not wanted(owner) and not (owner.edge.open and found["files"]):
+        return FirewallSteps()
     text, unit = table(owner, found["ssh_ports"]), unit_file()
     files = (File(host_layout.FIREWALL, text), File(host_layout.FIREWALL_UNIT_FILE, unit))
     same = not any(file.differs(found["files"]) for file in files)
@@ -112,9 +111,7 @@ def entrances(owner: Spec | Front) -> Iterator[Entrance]:
 
 def lines(planned: FirewallSteps, owner: Spec | Front, facts: Facts, *, acts: bool) -> Iterator[str]:
     """Yield what an operator reads before the table changes. Other firewalls of the host are named: they decide too."""
-    if planned.unloads:
-        yield f"the firewall table {'will' if acts else 'would'} be unloaded: the server is open to every client"
-    if not planned.table:
+    if not planned.differs:
         return
     ports = [str(entrance.port) for entrance in entrances(owner)]
     what = f"who reaches {', '.join(ports)}" if ports else "the ports of the pair"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from vllm_spark.core.host_file import File
-from vllm_spark.core.host_layout import EDGE_GROUP, EDGE_UNIT, FIREWALL_UNIT
+from vllm_spark.core.host_layout import EDGE_GROUP, EDGE_UNIT
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
@@ -28,8 +28,6 @@ from vllm_spark.verify import runner
 
 # The refusal of a worker whose head reports the reason.
 REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
-# What a closed edge leaves running. The deploy that opens it ends both.
-OF_CLOSED = (EDGE_UNIT, FIREWALL_UNIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +73,12 @@ def questions(spec: Spec) -> dict[str, Any]:
     return {
         **checks.questions(spec),
         "images": images.questions(spec),
-        "units": [unit, *([] if spec.rank else [timer]), *inactive, *(OF_CLOSED if spec.edge.open else ())],
+        "units": [unit, *([] if spec.rank else [timer]), *inactive, *([EDGE_UNIT] if spec.edge.open else [])],
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
         **({"edge": True} if edge_steps.wanted(spec) else {}),
-        **({"table": True} if firewall.wanted(spec) else {}),
+        "table": True,
         "folders": _folders(spec),
     }
 

@@ -50,13 +50,9 @@ def state(spec: EdgeOwner, facts: Facts) -> str:
     boot, and nothing otherwise."""
     if wanted(spec):
         return PRESENT
-    return ABSENT if spec.edge.open and unit_lives(facts, host_layout.EDGE_UNIT) else ""
-
-
-def unit_lives(facts: Facts, unit: str) -> bool:
-    """Return True for a unit of the facts that runs, or will after a boot."""
-    found = facts.get("units", {}).get(unit, {})
-    return found.get("ActiveState") in RUNNING or found.get("UnitFileState") == "enabled"
+    unit = facts.get("units", {}).get(host_layout.EDGE_UNIT, {})
+    stays = unit.get("ActiveState") in RUNNING or unit.get("UnitFileState") == "enabled"
+    return ABSENT if spec.edge.open and stays else ""
 
 
 def wanted(spec: EdgeOwner) -> bool:
