@@ -234,9 +234,9 @@ class RunningEdge:
             pass
         return line
 
-    def memory_kib(self) -> int:
-        """Return the resident memory of the worker."""
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.worker()}/status").read_text(encoding="ascii"))
+    def memory_kib(self, what: str = "VmRSS") -> int:
+        """Return the resident memory of the worker, or its peak: VmHWM."""
+        found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{self.worker()}/status").read_text(encoding="ascii"))
         assert found
         return int(found[1])
 
