@@ -239,6 +239,7 @@ TOOLS = (
 
 
 def is_installed(tool: Tool, *both: End) -> bool:
+    # A missing program is an answer here, and `shell` ends the benchmark if a command fails.
     return all(end.shell(f"command -v {tool.program} || true").strip() for end in both)
 
 

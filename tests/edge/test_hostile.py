@@ -247,7 +247,7 @@ def buffers(edge: RunningEdge) -> int:
 
 
 def test_memory_of_large_bodies_is_used_again(start: Start) -> None:
-    """glibc gives back what lies on top of the heap, so how much of it is chance. The rest serves the next bodies."""
+    """How much glibc gives back differs from run to run. The next bodies use the rest again."""
     edge = start(tls="off", limits={"streams": HELD, "requests_per_minute": 1000})
     peaks = []
     for _ in range(ROUNDS):

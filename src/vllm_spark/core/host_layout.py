@@ -1,10 +1,12 @@
-"""Folders and files of the toolkit on a Spark. They are constant, because units and programs name them literally."""
+"""Folders, files and units of the toolkit on a Spark. They are constant: units and programs name them literally."""
 
 from __future__ import annotations
 
 CONFIG_DIR = "/etc/vllm-spark"
 RUN_DIR = "/run/vllm-spark"
 UNIT_DIR = "/etc/systemd/system"
+# ActiveState of a unit that has begun and not ended.
+RUNNING = ("active", "activating", "reloading")
 UNIT_FILE = f"{UNIT_DIR}/vllm@.service"
 
 PROGRAM_DIR = "/usr/local/lib/vllm-spark"

@@ -14,7 +14,6 @@ from vllm_spark.inventory import edge
 from vllm_spark.inventory.front import EdgeOwner
 
 PRESENT, ABSENT = "present", "absent"
-RUNNING = ("active", "activating", "reloading")
 FILE_MODE, UNIT_MODE = "0640", "0644"
 # The files of the program that starts models -> their arguments of the module vllm_edge.
 SWITCH_ARGUMENTS = {
@@ -51,7 +50,7 @@ def state(spec: EdgeOwner, facts: Facts) -> str:
     if wanted(spec):
         return PRESENT
     unit = facts.get("units", {}).get(host_layout.EDGE_UNIT, {})
-    stays = unit.get("ActiveState") in RUNNING or unit.get("UnitFileState") == "enabled"
+    stays = unit.get("ActiveState") in host_layout.RUNNING or unit.get("UnitFileState") == "enabled"
     return ABSENT if spec.edge.open and stays else ""
 
 

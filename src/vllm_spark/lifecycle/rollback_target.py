@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.host_layout import CONFIG_DIR
+from vllm_spark.core.host_layout import CONFIG_DIR, RUNNING
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.lifecycle import launch_difference
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
@@ -25,7 +25,6 @@ ROLLBACK_UNKNOWN = register("rollback-unknown", runbook="rollback-refused")
 ROLLBACK_WHICH = register("rollback-which", runbook="rollback-refused")
 
 CURRENT, PREVIOUS, SWAPPING = "current", "previous", "swapping"
-RUNS = ("active", "activating", "reloading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def _running(state: InstalledState) -> list[str]:
     return [
         unit.removeprefix("vllm@").removesuffix(".service")
         for unit, active in state["units"].items()
-        if unit.startswith("vllm@") and active in RUNS
+        if unit.startswith("vllm@") and active in RUNNING
     ]
 
 
