@@ -19,6 +19,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     sha256,
     write_file,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import unit_properties
 
 ACCOUNT = "vllm-spark-edge"
 FOLDER = "/etc/vllm-spark/edge"
@@ -109,8 +110,7 @@ def ensure_folder() -> None:
 
 def unit_state(unit: str = UNIT) -> dict[str, str]:
     """Return properties of a unit by name."""
-    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), unit)
-    return dict(line.split("=", 1) for line in result.output.splitlines() if "=" in line)
+    return unit_properties(unit, PROPERTIES)
 
 
 def follow(closed: bool) -> None:

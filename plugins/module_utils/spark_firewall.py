@@ -16,6 +16,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     sha256,
     write_file,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import unit_properties
 
 FILE, TABLE = "/etc/vllm-spark/firewall.nft", ("inet", "vllm_spark")
 UNIT = "vllm-spark-firewall.service"
@@ -42,16 +43,10 @@ def facts() -> dict[str, Any]:
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "files": {path: [sha256(path) or "", mode_of(path)] for path in (FILE, UNIT_FILE) if os.path.isfile(path)},
-        "unit": unit_state(),
+        "unit": unit_properties(UNIT, PROPERTIES),
         "loaded": run(PROGRAM, "list", "table", *TABLE).status == 0,
         "ssh_ports": ssh_ports(),
     }
-
-
-def unit_state() -> dict[str, str]:
-    """Return properties of the unit by name."""
-    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), UNIT)
-    return dict(line.split("=", 1) for line in result.output.splitlines() if "=" in line)
 
 
 def ssh_ports() -> list[int]:

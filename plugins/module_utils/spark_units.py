@@ -18,6 +18,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records i
     read_record,
     typed,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import properties_of
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import JudgedFacts, Record
@@ -41,10 +42,7 @@ def enabled_units() -> list[str]:
 def units(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return (the state of the named units, the names of all running vllm@ units). `active_s`: seconds since the unit
     became active."""
-    result = run("systemctl", "show", "--property", ",".join(("Id", *UNIT_PROPERTIES)), *names)
-    blocks: list[dict[str, Any]] = [
-        dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in result.output.split("\n\n")
-    ]
+    blocks: list[dict[str, Any]] = [*properties_of(names, ("Id", *UNIT_PROPERTIES))]
     active = "active,activating,deactivating"
     listed = run("systemctl", "list-units", "--plain", "--no-legend", "--state", active, "vllm@*.service")
     now = time.clock_gettime(time.CLOCK_MONOTONIC)

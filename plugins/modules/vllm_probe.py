@@ -109,17 +109,13 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send_all
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import unit_properties
 
 PROPERTIES = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", "ExecMainStatus",
               "ExecMainStartTimestampMonotonic")  # fmt: skip
 CURSOR = "-- cursor: "
-
-
-def unit_state(unit: str) -> dict[str, str]:
-    result = run("systemctl", "show", "--property", ",".join(PROPERTIES), unit, timeout_s=None)
-    return dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
 
 
 def running_seconds(state: dict[str, str]) -> float:
@@ -190,7 +186,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    state = unit_state(params["unit"])
+    state = unit_properties(params["unit"], PROPERTIES)
     env = variables(params["env_path"])
     server = params["socket"] or (params["address"], params["port"])
     # A closed engine checks no key.
