@@ -26,7 +26,7 @@ from vllm_spark.lifecycle.switch_report import PHASES
 
 INVENTORY = paths.ROOT / "inventories" / "sandbox"
 STATE = paths.ROOT / ".sandbox"
-CLIENT = paths.ROOT / "molecule" / "switch" / "files" / "two_models.py"
+CLIENT = paths.ROOT / "molecule" / "shared" / "files" / "two_models.py"
 RECIPES = paths.ROOT / "sandbox" / "recipes"
 CACHE = "/var/lib/vllm-spark/cache/other"
 GAP = re.compile(r"other holds its gates (\d+\.\d+) s after the stop")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run a command that breaks the server, and measure the time to the next good answer and the number of wrong ones.
+"""Run a command that breaks the server, measure the time to the next good answer, and keep the wrong answers.
 
     outage.py --url URL --break COMMAND [--mend COMMAND --after S]    (the API key is in VLLM_API_KEY)
 
@@ -10,34 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
-QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
-# A truncated answer counts as wrong.
-ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
+from chat import ask
+
+MODEL = "tiny-gemma4"
 # A server that is about to stop may still answer once.
 GOOD_IN_A_ROW = 3
-ASK_S = 10
 EVERY_S = 0.5
-
-
-def ask(url: str) -> str:
-    """Return "good", "wrong" (status 200 with another answer) or "down"."""
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions",
-        json.dumps({"model": "tiny-gemma4", **QUESTION}).encode(),
-        {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ['VLLM_API_KEY']}"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=ASK_S) as reply:
-            text = json.load(reply)["choices"][0]["message"]["content"]
-    except (OSError, ValueError):
-        return "down"
-    return "good" if text and text.strip() == ANSWER else "wrong"
 
 
 def main() -> int:
@@ -48,20 +29,20 @@ def main() -> int:
     parser.add_argument("--after", type=float, default=0.0)
     parser.add_argument("--deadline", type=float, default=300.0)
     args = parser.parse_args()
-    if ask(args.url) != "good":
+    if ask(args.url, MODEL)[0] != "good":
         print(json.dumps({"error": "no good answer before the break"}))
         return 1
     begun = time.monotonic()
     subprocess.run(args.breaking, shell=True, check=True, stdout=subprocess.DEVNULL)
-    seen = {"down_after": None, "good_after": None, "wrong": 0}
+    seen = {"down_after": None, "good_after": None, "wrong": []}
     mended, good, first_good = not args.mend, 0, 0.0
     while (at := time.monotonic() - begun) < args.deadline:
         if not mended and at >= args.after:
             subprocess.run(args.mend, shell=True, check=True, stdout=subprocess.DEVNULL)
             mended = True
-        kind = ask(args.url)
-        seen["wrong"] += kind == "wrong"
-        if kind == "down" and seen["down_after"] is None:
+        kind, answer = ask(args.url, MODEL)
+        seen["wrong"] += [answer] if kind == "wrong" else []
+        if kind not in {"good", "wrong"} and seen["down_after"] is None:
             seen["down_after"] = round(at, 1)
         first_good = first_good if good else round(time.monotonic() - begun, 1)
         good = good + 1 if kind == "good" else 0

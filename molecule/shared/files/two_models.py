@@ -4,8 +4,9 @@
     two_models.py --url URL --models A,B [--long A] -- COMMAND …    (the API key is in VLLM_API_KEY)
 
 Prints one JSON object with these keys: rc and output of the command; gap_s, the longest time between two good answers
-of any model; wrong, the number of answers with status 200 from the wrong model; counts, the number of answers by model
-and kind; last, the model of the last good answer; long, the result of a request that ran when the command started.
+of any model; wrong, the answers that are not those of the model that was asked; counts, the number of answers by model
+and kind (chat.py); last, the model of the last good answer; long, the result of a request that ran when the command
+started.
 """
 
 from __future__ import annotations
@@ -13,42 +14,18 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import os
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 
-ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
-ASK_S = 10
+from chat import ask, post
+
 LONG_S = 120
 EVERY_S = 0.1
 # Time after the end of the command, so the model that started last can answer.
 AFTER_S = 2.0
 # About 20 s on a CPU, which is longer than the time until the drain starts.
 LONG_TOKENS = 700
-NOT_HERE = 404
-
-
-def post(url: str, path: str, body: dict, timeout: float) -> dict:
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ['VLLM_API_KEY']}"}
-    request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=timeout) as reply:
-        return json.load(reply)
-
-
-def ask(url: str, model: str) -> str:
-    """Return "good", "wrong" (status 200 with another model or answer), "absent" (unknown model) or "down"."""
-    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
-    try:
-        answer = post(url, "/v1/chat/completions", body, ASK_S)
-    except urllib.error.HTTPError as error:
-        return "absent" if error.code == NOT_HERE else "down"
-    except (OSError, ValueError):
-        return "down"
-    good = answer.get("model") == model and (answer["choices"][0]["message"]["content"] or "").strip() == ANSWER
-    return "good" if good else "wrong"
 
 
 def long_request(url: str, model: str, result: dict) -> None:
@@ -77,19 +54,20 @@ def main() -> int:
     reader = threading.Thread(target=lambda: output.extend(running.stdout))
     reader.start()
     counts: collections.Counter = collections.Counter()
+    wrong: list[str] = []
     last, gap, by, ended = time.monotonic(), 0.0, "", 0.0
     while not ended or time.monotonic() - ended < AFTER_S:
         if not ended and running.poll() is not None:
             ended = time.monotonic()
         for model in args.models.split(","):
-            kind = ask(args.url, model)
+            kind, answer = ask(args.url, model)
             counts[f"{model} {kind}"] += 1
+            wrong += [answer] if kind == "wrong" else []
             if kind == "good":
                 gap, last, by = max(gap, time.monotonic() - last), time.monotonic(), model
         time.sleep(EVERY_S)
     reader.join()
     gap = max(gap, time.monotonic() - last)
-    wrong = sum(count for name, count in counts.items() if name.endswith(" wrong"))
     seen = {"rc": running.returncode, "gap_s": round(gap, 1), "wrong": wrong, "counts": counts, "last": by}
     print(json.dumps({**seen, **result, "output": "".join(output)}))
     return 0
