@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,7 +103,7 @@ def test_the_probe_asks_the_socket(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     module = load_module("vllm_probe")
-    monkeypatch.setattr(module, "run", lambda *_, **__: SimpleNamespace(stdout=""))
+    monkeypatch.setattr(module, "unit_properties", lambda *_: {})
     monkeypatch.setattr(module, "journal", lambda *_: ([], ""))
     monkeypatch.setattr(module, "container_state", lambda _: None)
     request = {"id": "one", "method": "POST", "path": "/v1/completions", "body": {"model": "m"}, "timeout_s": 60}
