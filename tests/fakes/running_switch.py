@@ -17,10 +17,11 @@ from vllm_spark.edge import persons, switch_request
 from waiting import LIMIT_S, until
 
 BOB = "sk-of-bob"
-# It writes its target, waits for the file with the end of this run, says its second part and ends with its first.
+# It writes its target, waits for the file with the end of this run, says its second part and ends with its first. It
+# also ends with its test, because the program that starts it leaves it running.
 SCRIPT = """#!/bin/sh
 echo "$1" >> {folder}/calls
-while [ ! -e {folder}/end-"$1" ]; do sleep 0.02; done
+while [ ! -e {folder}/end-"$1" ]; do [ ! -e {folder}/closed ] || exit 1; sleep 0.02; done
 read -r status said < {folder}/end-"$1"
 rm {folder}/end-"$1"
 echo "$said"
@@ -89,3 +90,4 @@ class RunningSwitch:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(LIMIT_S)
+        (self.folder / "closed").touch()
