@@ -23,7 +23,7 @@ def post(url: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[st
 
 
 def ask(url: str, model: str) -> tuple[str, str]:
-    """Return the kind of the answer, and the answer itself if it is wrong.
+    """Return the kind of the answer, and the answer itself if it is wrong or cut.
 
     Kinds: those of `judge`; absent, the server does not know the model; down, everything else.
     """
@@ -34,7 +34,7 @@ def ask(url: str, model: str) -> tuple[str, str]:
     except (OSError, ValueError):
         return "down", ""
     kind = judge(answer, model)
-    return kind, json.dumps(answer) if kind == "wrong" else ""
+    return kind, "" if kind == "good" else json.dumps(answer)
 
 
 def judge(answer: dict[str, Any], model: str) -> str:

@@ -41,8 +41,9 @@ def main() -> int:
             subprocess.run(args.mend, shell=True, check=True, stdout=subprocess.DEVNULL)
             mended = True
         kind, answer = ask(args.url, MODEL)
-        seen["wrong"] += [answer] if kind == "wrong" else []
-        if kind not in {"good", "wrong"} and seen["down_after"] is None:
+        # A cut answer counts as wrong.
+        seen["wrong"] += [answer] if answer else []
+        if kind in {"absent", "down"} and seen["down_after"] is None:
             seen["down_after"] = round(at, 1)
         first_good = first_good if good else round(time.monotonic() - begun, 1)
         good = good + 1 if kind == "good" else 0
