@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import selectors
 import socket
 import ssl
 import time
@@ -147,6 +148,11 @@ def answer(wire: socket.socket) -> int:
             missing -= len(part)
     except (ConnectionError, TimeoutError, ssl.SSLError):
         return 0
+    return status_of(received)
+
+
+def status_of(received: bytes) -> int:
+    """Return the status of an answer, 0 if nothing has come that is one."""
     match = STATUS.match(received)
     return int(match[1]) if match else 0
 
@@ -170,19 +176,34 @@ def drip(target: Target, limit_s: int) -> dict[str, float]:
 
 
 def one_stream_more(target: Target, key: str, limit: int) -> int:
-    """Return the status of a request beside as many as a key may have at once, which wait for a body in vain."""
+    """Return the first status among requests that are one more than a key may have at once; 0 if none is answered.
+
+    Each waits for a body in vain, and the edge may read their headers in any order: it refuses the one that it reads
+    last. A short request in the place of that one might end before the edge has read the others.
+    """
     with ExitStack() as open_ones:
-        for _ in range(limit):
-            wire = open_ones.enter_context(connection(target))
+        wires = [open_ones.enter_context(connection(target)) for _ in range(limit + 1)]
+        for wire in wires:
             wire.sendall(head(target, "POST", CHAT, key, length=1))
-        # The edge reads these headers before the last request, whose connection is younger, or soon after it. A busy
-        # Spark has ten seconds for that. More requests might reach the limit of a minute.
-        seen = 0
-        for tried in range(20):
-            if (seen := status(target, head(target, "POST", CHAT, key))) == 429:  # noqa: PLR2004
-                return seen
-            time.sleep(0.05 * tried)
-        return seen
+        return first_answer(wires)
+
+
+def first_answer(wires: Iterable[socket.socket]) -> int:
+    """Return the status of the answer that comes first, 0 if that connection is cut or all are silent."""
+    with selectors.DefaultSelector() as waiting:
+        for wire in wires:
+            wire.setblocking(False)
+            waiting.register(wire, selectors.EVENT_READ, wire)
+        deadline = time.monotonic() + TIMEOUT_S
+        while (left := deadline - time.monotonic()) > 0:
+            for ready, _ in waiting.select(left):
+                try:
+                    return status_of(ready.data.recv(4096))
+                except ssl.SSLWantReadError:
+                    continue  # a message of TLS itself
+                except (ConnectionError, ssl.SSLError):
+                    return 0
+    return 0
 
 
 def one_request_more(target: Target, key: str, limit: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,28 @@ def test_nobody_listens() -> None:
     seen = spark_edge_probe.outside(Target("127.0.0.1", 1, True, "x"), gate.UNLISTED)
     assert "ConnectionRefusedError" in seen["error"]
     assert failed({"inside": seen, "outside": seen}) == ["answers"]
+
+
+# What the edge sends on two connections, None: nothing more -> the status of the first answer. The probe reads it from
+# the connection that is refused, whichever that is.
+FIRST_ANSWERS = {
+    "the oldest is refused": ([b"HTTP/1.1 429 Too Many Requests\r\n\r\n", None], 429),
+    "the youngest is refused": ([None, b"HTTP/1.1 429 Too Many Requests\r\n\r\n"], 429),
+    "one is cut": ([None, b""], 0),
+    "one answer is no HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n", None], 0),
+    "nothing comes": ([None, None], 0),
+}
+
+
+@pytest.mark.parametrize("case", FIRST_ANSWERS)
+def test_any_of_the_requests_may_be_the_refused_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_edge_probe, "TIMEOUT_S", 0.1)
+    sent, expected = FIRST_ANSWERS[case]
+    pairs = [socket.socketpair() for _ in sent]
+    for (far, _), text in zip(pairs, sent, strict=True):
+        if text is not None:
+            far.sendall(text)
+            far.shutdown(socket.SHUT_WR)
+    assert spark_edge_probe.first_answer([near for _, near in pairs]) == expected
+    for wire in (wire for pair in pairs for wire in pair):
+        wire.close()
