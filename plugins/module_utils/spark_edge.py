@@ -7,10 +7,10 @@ import os
 import pwd
 import re
 import shutil
-import socket
 import time
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET, ask_admin
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
     must,
@@ -27,7 +27,6 @@ CONFIG, KEYS, CERTIFICATE = f"{FOLDER}/haproxy.cfg", f"{FOLDER}/keys.map", f"{FO
 AUTHORITY, TOKENS = f"{FOLDER}/ca.crt", f"{FOLDER}/tokens.lua"
 UNIT = "vllm-edge.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
-ADMIN_SOCKET = "/run/vllm-edge/admin.sock"
 PROGRAM = "/usr/sbin/haproxy"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = "/usr/local/lib/vllm-spark/edge-switch", f"{FOLDER}/switch.json"
@@ -39,10 +38,8 @@ MAY_SWITCH = "/switch"
 FOLDER_MODE, FILE_MODE, UNIT_MODE, PROGRAM_MODE = "2750", "0640", "0644", "0755"
 PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload", "Result")
-ADMIN_TIMEOUT_S = 5.0
 # HAProxy reads its configuration again, which takes less than a second on a Spark that has nothing else to do.
 TAKEOVER_S, POLL_INTERVAL_S = 30.0, 0.1
-MAX_ADMIN_BYTES = 1 << 20
 
 
 class EdgeError(Exception):
@@ -134,7 +131,7 @@ def reload() -> None:
 def worker(admin_socket: str = "") -> str:
     """Return the process id of the HAProxy that answers the runtime API, empty while none does."""
     try:
-        lines = ask_admin("show info", admin_socket or ADMIN_SOCKET).splitlines()
+        lines = ask_admin("show info", admin_socket or SOCKET).splitlines()
     except OSError:
         return ""
     return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
@@ -153,7 +150,7 @@ def write_keys(keys: dict[str, str], path: str = KEYS) -> None:
     write_file(path, "".join(lines), FILE_MODE)
 
 
-def apply_keys(keys: dict[str, str], path: str = KEYS, admin_socket: str = ADMIN_SOCKET) -> bool:
+def apply_keys(keys: dict[str, str], path: str = KEYS, admin_socket: str = SOCKET) -> bool:
     """Make HAProxy's map in memory that of the file, without a reload. Returns False if no edge runs. Raises EdgeError
     if the map is another one afterwards."""
     if (before := shown_keys(path, admin_socket)) is None:
@@ -177,15 +174,3 @@ def shown_keys(path: str, admin_socket: str) -> dict[str, str] | None:
     # Each line is an address in memory, the hash and the name.
     lines = [line.split() for line in answer.splitlines()]
     return {words[1]: words[2] for words in lines if len(words) == 3}  # noqa: PLR2004
-
-
-def ask_admin(command: str, admin_socket: str) -> str:
-    """Return the answer of HAProxy's runtime API. Raises OSError without one."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(ADMIN_TIMEOUT_S)
-        client.connect(admin_socket)
-        client.sendall(f"{command}\n".encode())
-        answer = b""
-        while len(answer) < MAX_ADMIN_BYTES and (part := client.recv(65536)):
-            answer += part
-    return answer.decode(errors="replace")

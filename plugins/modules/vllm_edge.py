@@ -86,6 +86,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     CommandError,
     mode_of,
@@ -202,7 +203,7 @@ def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) 
     elif step:
         must("systemctl", step, spark_edge.UNIT)
     elif not spark_edge.apply_keys(spark_edge.read_keys()):
-        raise spark_edge.EdgeError(f"nothing answers at {spark_edge.ADMIN_SOCKET}")
+        raise spark_edge.EdgeError(f"nothing answers at {SOCKET}")
 
 
 def stop(module: AnsibleModule) -> None:

@@ -52,6 +52,7 @@ import ssl
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_edge_probe
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET, ask_admin
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Limits, Target, limits_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders
@@ -66,11 +67,11 @@ def with_key(target: Target, limits: Limits) -> dict[str, object]:
     key_hash = hashlib.sha256(key.encode()).hexdigest()
     # A name of its own for each probe: its count of requests starts at zero.
     name = f"gate-{secrets.token_hex(4)}"
-    spark_edge.ask_admin(f"add map {spark_edge.KEYS} {key_hash} {name}", spark_edge.ADMIN_SOCKET)
+    ask_admin(f"add map {spark_edge.KEYS} {key_hash} {name}", SOCKET)
     try:
         return {**spark_edge_probe.inside(target, key, limits), "limits": limits._asdict()}
     finally:
-        spark_edge.ask_admin(f"del map {spark_edge.KEYS} {key_hash}", spark_edge.ADMIN_SOCKET)
+        ask_admin(f"del map {spark_edge.KEYS} {key_hash}", SOCKET)
 
 
 def placed_certificate() -> str:

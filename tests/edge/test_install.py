@@ -33,7 +33,7 @@ class Host:
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "UNIT_FILE", "ADMIN_SOCKET")
+        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "UNIT_FILE", "SOCKET")
         for name in (*files, "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)

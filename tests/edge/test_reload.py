@@ -19,7 +19,7 @@ def test_a_port_that_a_reload_adds_answers_when_it_ends(start: Start, monkeypatc
     config.write_text(
         config.read_text().replace("frontend edge_api\n", f"frontend edge_api\n  bind {ADDRESS}:{port}\n")
     )
-    monkeypatch.setattr(spark_edge, "ADMIN_SOCKET", edge.files.admin_socket)
+    monkeypatch.setattr(spark_edge, "SOCKET", edge.files.admin_socket)
     monkeypatch.setattr(spark_edge, "must", lambda *_: edge.reload())
     before = edge.worker()
     spark_edge.reload()
@@ -29,7 +29,7 @@ def test_a_port_that_a_reload_adds_answers_when_it_ends(start: Start, monkeypatc
 
 def test_a_process_that_stays_is_an_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = start()
-    monkeypatch.setattr(spark_edge, "ADMIN_SOCKET", edge.files.admin_socket)
+    monkeypatch.setattr(spark_edge, "SOCKET", edge.files.admin_socket)
     monkeypatch.setattr(spark_edge, "TAKEOVER_S", 0.3)
     monkeypatch.setattr(spark_edge, "must", lambda *_: None)
     with pytest.raises(spark_edge.EdgeError, match="still answers"):

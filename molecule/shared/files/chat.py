@@ -25,12 +25,13 @@ def post(url: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[st
 def ask(url: str, model: str) -> tuple[str, str]:
     """Return the kind of the answer, and the answer itself if it is wrong or cut.
 
-    Kinds: those of `judge`; absent, the server does not know the model; down, everything else.
+    Kinds: those of `judge`; absent, the server does not know the model; refused, another error with a status;
+    down, no answer.
     """
     try:
         answer = post(url, "/v1/chat/completions", {"model": model, **QUESTION}, ASK_S)
     except urllib.error.HTTPError as error:
-        return "absent" if error.code == NOT_HERE else "down", ""
+        return "absent" if error.code == NOT_HERE else "refused", ""
     except (OSError, ValueError):
         return "down", ""
     kind = judge(answer, model)

@@ -43,7 +43,7 @@ def main() -> int:
         kind, answer = ask(args.url, MODEL)
         # A cut answer counts as wrong.
         seen["wrong"] += [answer] if answer else []
-        if kind in {"absent", "down"} and seen["down_after"] is None:
+        if kind in {"absent", "refused", "down"} and seen["down_after"] is None:
             seen["down_after"] = round(at, 1)
         first_good = first_good if good else round(time.monotonic() - begun, 1)
         good = good + 1 if kind == "good" else 0

@@ -46,7 +46,7 @@ SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 # every system: Debian's policy and systemd's table of users end below 65536, and subordinate users begin at 100000.
 EDGE_GROUP = "vllm-spark-edge"
 ENGINE_USER = 70000
-# Modules by which liveness and vllm-switch reach an engine.
+# Modules by which liveness and vllm-switch reach an engine and the edge.
 MODULES = f"{PROGRAM_DIR}/modules"
 
 # Of `bench`: programs, and the evidence of a run that has not been fetched yet.

@@ -113,9 +113,9 @@ def switch_program() -> Iterator[File]:
 
 
 def modules() -> Iterator[File]:
-    """Yield the modules by which liveness and vllm-switch reach an engine."""
+    """Yield the modules by which liveness and vllm-switch reach an engine and the edge."""
     yield from _packages(host_layout.MODULES)
-    for name in ("unix_http.py", "engine_api.py"):
+    for name in ("unix_http.py", "engine_api.py", "edge_admin.py"):
         text = (paths.NODE / name).read_text(encoding="utf-8")
         yield File(f"{host_layout.MODULES}/vllm_spark/node/{name}", text)
 

@@ -32,7 +32,7 @@ from typing import cast
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node import edge_admin, engine_api  # noqa: E402  the path above leads to it
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 
 CONFIG_DIR = Path("/etc/vllm-spark")
@@ -41,6 +41,8 @@ MEMINFO = Path("/proc/meminfo")
 OWN_UNIT = "vllm-switch.service"
 
 DRAIN_S = 30.0
+# What the edge holds back comes in again this long after the drain's deadline, if nothing has followed the drain.
+LET_IN_S = 120.0
 # Unified memory comes back a while after its process has ended.
 MEMORY_S = 60.0
 POLL_INTERVAL_S = 0.5
@@ -113,15 +115,41 @@ def requests_in(metrics: str) -> int:
 
 
 def drain(name: str, within_s: float) -> Document:
-    """Wait until it has no request left. Returns drain_s, and the number `left` at the deadline. A rank without an API,
-    or one that does not answer, has nothing to wait for."""
+    """Let the edge send it no new request, and wait until it has none left. Returns drain_s, and the number `left` at
+    the deadline. A rank without an API, or one that does not answer, has nothing to wait for."""
     started_at, api, left = time.monotonic(), api_of(name), 0
+    if api:
+        hold_back(name, within_s)
     while api:
-        left = requests_in(engine_api.metrics(api))
+        left = max(requests_in(engine_api.metrics(api)), edge_admin.requests_at(name))
         if not left or time.monotonic() - started_at >= within_s:
             break
         time.sleep(POLL_INTERVAL_S)
     return {"drain_s": time.monotonic() - started_at, "left": left}
+
+
+def hold_back(name: str, within_s: float) -> None:
+    """Let the edge send a deployment no new request. A timer undoes that, in case this run does not go on."""
+    if not edge_admin.hold_back(name):
+        return  # an open engine, or another rank's
+    timer = let_in_timer(name)
+    systemctl("stop", timer)  # of an earlier switch
+    run = ["systemd-run", "--quiet", "--collect", f"--unit={timer}", f"--on-active={within_s + LET_IN_S:.0f}"]
+    run += [sys.executable, os.path.abspath(__file__), "--step=let-in", name]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    if done.returncode:
+        edge_admin.let_in(name)
+        syslog.syslog(f"new requests for {name} are not held back: {done.stderr.strip()}")
+
+
+def let_in(name: str, *, stopped: bool = False) -> None:
+    """Let the edge send a deployment new requests again, as soon as it is up."""
+    if edge_admin.let_in(name, stopped=stopped):
+        systemctl("stop", let_in_timer(name))
+
+
+def let_in_timer(name: str) -> str:
+    return f"vllm-switch-let-in-{name}.timer"
 
 
 def memory() -> tuple[int, int]:
@@ -165,7 +193,10 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
         return not error
 
     started_at = time.monotonic()
-    if stop and not step("stop_s", systemctl("stop", *map(unit, stop)), started_at):
+    stopped = not stop or step("stop_s", systemctl("stop", *map(unit, stop)), started_at)
+    for old in stop:
+        let_in(old, stopped=stopped)
+    if not stopped:
         return done
     if stop:
         systemctl("reset-failed", *map(unit, stop))  # an engine that is stopped may end with status 1
@@ -316,8 +347,8 @@ def main(argv: Sequence[str]) -> int:
         "--drain-s", type=float, default=DRAIN_S, help="how long to wait for requests to end (%(default)s)"
     )
     parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="how long to wait for memory (%(default)s)")
-    # What switch.yml calls; each prints a JSON object.
-    parser.add_argument("--step", choices=("drain", "change", "settle"), help=argparse.SUPPRESS)
+    # What switch.yml calls; each prints a JSON object. The timer of a drain calls let-in.
+    parser.add_argument("--step", choices=("drain", "let-in", "change", "settle"), help=argparse.SUPPRESS)
     parser.add_argument("--stop", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--how", choices=("start", "restart"), default="start", help=argparse.SUPPRESS)
     parser.add_argument("--anyway", action="store_true", help="though somebody holds this Spark with Ansible")
@@ -338,6 +369,8 @@ def main(argv: Sequence[str]) -> int:
     match args.step:
         case "drain":
             reply(json.dumps(drain(args.name, args.drain_s)))
+        case "let-in":
+            edge_admin.let_in(args.name)
         case "change":
             done = change(args.stop, args.name, args.memory_s, args.how, anyway=args.anyway)
             syslog.syslog(f"stopped {' and '.join(args.stop) or 'nothing'}, {args.how} of {args.name or 'nothing'}: "

@@ -1,0 +1,66 @@
+"""The runtime API of the edge's HAProxy: how a program of this host asks it, and how it holds new requests back.
+
+plugins/module_utils/spark_edge_admin.py is a link to this file. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import socket
+
+SOCKET = "/run/vllm-edge/admin.sock"
+TIMEOUT_S = 5.0
+MAX_BYTES = 1 << 20
+# The server of a deployment's backend, and how the names of a site's backends begin: there a server has the name of its
+# deployment (templates/haproxy.cfg.j2).
+SERVER, SITE = "engine", "site_"
+
+
+def ask_admin(command: str, admin_socket: str) -> str:
+    """Return the answer of HAProxy's runtime API. Raises OSError without one."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(TIMEOUT_S)
+        client.connect(admin_socket)
+        client.sendall(f"{command}\n".encode())
+        answer = b""
+        while len(answer) < MAX_BYTES and (part := client.recv(65536)):
+            answer += part
+    return answer.decode(errors="replace")
+
+
+def hold_back(deployment: str) -> bool:
+    """Let the edge send a deployment no new request; those that it has go on. Clients get what they get when it does
+    not run. Returns False if no edge has this deployment."""
+    return _set(f"set server {deployment}/{SERVER} state drain")
+
+
+def let_in(deployment: str, *, stopped: bool = False) -> bool:
+    """Undo hold_back. The edge's checks find whether the deployment is up. `stopped`: it has just ended, which they
+    would find two seconds later."""
+    server = f"{deployment}/{SERVER}"
+    if stopped:
+        _set(f"set server {server} health down")
+    return _set(f"set server {server} state ready")
+
+
+def requests_at(deployment: str) -> int:
+    """Return how many requests the edge has at a deployment now; 0 without an edge. The engine's own count lacks those
+    that it has not read yet."""
+    try:
+        lines = ask_admin("show stat -1 4 -1", SOCKET).splitlines()
+    except OSError:
+        return 0
+    # Backend, server, requests in its queue and the most of them, requests.
+    rows = [line.split(",")[:5] for line in lines if not line.startswith("#") and line]
+    return sum(
+        int(row[4] or 0)
+        for row in rows
+        if row[:2] == [deployment, SERVER] or (row[0].startswith(SITE) and row[1] == deployment)
+    )
+
+
+def _set(command: str) -> bool:
+    """Return True if HAProxy has done what it answers nothing to."""
+    try:
+        return not ask_admin(command, SOCKET).strip()
+    except OSError:
+        return False
