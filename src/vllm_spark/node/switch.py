@@ -131,7 +131,7 @@ def drain(name: str, within_s: float) -> Document:
 def hold_back(name: str, within_s: float) -> None:
     """Let the edge send a deployment no new request. A timer undoes that, in case this run does not go on."""
     if not edge_admin.hold_back(name):
-        return  # an open engine, or another rank's
+        return  # no edge has it: the engine is open
     timer = let_in_timer(name)
     systemctl("stop", timer)  # of an earlier switch
     run = ["systemd-run", "--quiet", "--collect", f"--unit={timer}", f"--on-active={within_s + LET_IN_S:.0f}"]
