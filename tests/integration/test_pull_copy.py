@@ -61,6 +61,24 @@ def test_the_second_run_copies_and_reads_nothing(head: Path, worker: Path, monke
     assert (second["moved"], second["files"], read) == (0, 0, [])
 
 
+@pytest.mark.parametrize(("asked", "used"), [(3, 3), (0, range_client.STREAMS), (-1, range_client.STREAMS)])
+def test_the_cores_decide_how_many_connections_there_are(
+    head: Path, worker: Path, monkeypatch: pytest.MonkeyPatch, asked: int, used: int
+) -> None:
+    seen: list[int] = []
+    work = range_client.RangeClient._work
+
+    def count(client: range_client.RangeClient, damaged: list[PartialFile]) -> None:
+        seen.append(1)
+        work(client, damaged)
+
+    monkeypatch.setattr(range_client.RangeClient, "_work", count)
+    with file_server(head) as server:
+        fetch(worker, server.server_port, streams=asked)
+    assert len(seen) == used
+    assert snapshot_files(worker) == FILES
+
+
 def test_the_layout_is_that_of_a_hub_cache(head: Path, worker: Path) -> None:
     """The layout that the engine's own library expects in offline mode."""
     with file_server(head) as server:

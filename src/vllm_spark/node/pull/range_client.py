@@ -8,6 +8,7 @@ others. A file is valid if its sha256 matches the manifest.
 from __future__ import annotations
 
 import http.client
+import os
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ from vllm_spark.node.pull.model_files import (
 from vllm_spark.node.pull.partial_file import BLOCK_BYTES, PartialFile
 from vllm_spark.node.pull.peer_server import PeerLogin
 
-STREAMS = 8
+# A thread per connection also computes the sha256 of what arrived, so a host with many cores uses more of them.
+STREAMS = min(16, max(8, os.cpu_count() or 1))
 # A connection without a byte for this long is reopened.
 READ_TIMEOUT_S = 10.0
 # The copy ends if no connection received a byte for this long.
@@ -46,7 +48,8 @@ STOPPED = "stopped on request; what has arrived is kept"
 
 class PeerRequest(HubRequest, total=False):
     """Models to copy from one address. Each names the sha256 of its manifest. `token` is the secret of the run, which
-    is never sent. `sender` is the name of the host for an operator."""
+    is never sent. `sender` is the name of the host for an operator. `streams` is the number of connections, 0 for
+    STREAMS."""
 
     sender: str
     address: str
@@ -225,7 +228,8 @@ def fetch_from_peer(request: PeerRequest, progress: JobProgress, stop: Event) ->
     files = list({file.file: file for file in files}.values())
     if files:
         try:
-            client.fetch(files, int(request.get("streams", STREAMS)))
+            streams = int(request.get("streams", 0))
+            client.fetch(files, streams if streams > 0 else STREAMS)
         finally:
             for checksums in client.checksums.values():
                 checksums.save()
