@@ -340,7 +340,11 @@ def test_progress_ends_at_its_total(head: Path, worker: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]], ids=["in order", "backwards", "mixed"])
-def test_the_hash_follows_the_chunks_and_completes_once(worker: Path, order: list[int]) -> None:
+def test_the_hash_follows_the_chunks_and_completes_once(
+    worker: Path, monkeypatch: pytest.MonkeyPatch, order: list[int]
+) -> None:
+    to_disk: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, __: to_disk.append((begin, begin + size)))
     content = os.urandom(3 * partial_file.CHUNK_BYTES + 5)
     digest = hashlib.sha256(content).hexdigest()
     file = PartialFile(Source(worker, FOLDER, COMMIT), Entry(BIG, len(content), digest, digest))
@@ -353,5 +357,6 @@ def test_the_hash_follows_the_chunks_and_completes_once(worker: Path, order: lis
         completed.append(file.update_hash(Event()))
     assert completed == [False, False, False, True]
     assert file.digest.hexdigest() == digest
+    assert to_disk == [file.chunk_range(number) for number in range(4)], "the disk must begin to write what is hashed"
     assert not file.update_hash(Event()), "two threads would both finish the file"
     file.delete()
