@@ -34,7 +34,7 @@ from vllm_spark.node.pull.model_files import (
 from vllm_spark.node.pull.partial_file import BLOCK_BYTES, PartialFile
 from vllm_spark.node.pull.peer_server import PeerLogin
 
-# A thread per connection also computes the sha256 of what arrived, so a host with many cores uses more of them.
+# Each connection has a thread, which also computes sha256. More cores can therefore use more connections.
 STREAMS = min(16, max(8, os.cpu_count() or 1))
 # A connection without a byte for this long is reopened.
 READ_TIMEOUT_S = 10.0
