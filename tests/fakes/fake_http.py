@@ -19,7 +19,7 @@ import loopback
 
 @dataclass(slots=True)
 class Reply:
-    """A response. A body that is neither text nor bytes is sent as JSON."""
+    """A response. A body that is neither text nor bytes is sent as JSON. Each line of a value is a header."""
 
     body: Any = ""
     status: int = 200
@@ -73,7 +73,8 @@ def serving(
             content = reply.content()
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
-                self.send_header(name, value)
+                for line in value.splitlines() or [""]:
+                    self.send_header(name, line)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)

@@ -93,6 +93,23 @@ def test_the_login_is_sent_for_a_basic_challenge(seen: Seen) -> None:
     assert seen == [(PATH, ""), (PATH, f"Basic {WORD}")]
 
 
+@pytest.mark.usefixtures("login")
+@pytest.mark.parametrize(
+    ("challenges", "accepts"),
+    [
+        (('Basic realm="home"', 'Bearer realm="http://HOST/token"'), "Bearer for-me"),
+        (('Bearer realm="http://HOST/token"', 'Basic realm="home"'), "Bearer for-me"),
+        (("Negotiate", 'Basic realm="home"'), f"Basic {WORD}"),
+    ],
+)
+@pytest.mark.parametrize("between", [", ", "\n"], ids=["one header", "two headers"])
+def test_of_several_challenges_one_that_can_be_met_is_answered(
+    challenges: tuple[str, str], accepts: str, between: str, seen: Seen
+) -> None:
+    assert ask(seen, between.join(challenges), {"token": "for-me"}, accepts) == "the manifest"
+    assert seen[-1] == (PATH, accepts)
+
+
 @pytest.mark.parametrize(
     "challenge",
     ["", "Bearer", "Bearer realm=", 'Bearer service="hub"', 'Basic realm="home"', "Negotiate", '\t, ,="', "x" * 5000],

@@ -1,4 +1,4 @@
-"""Which token service of a registry gets this machine's login."""
+"""What a challenge says, and which token service of a registry gets this machine's login."""
 
 from __future__ import annotations
 
@@ -74,3 +74,25 @@ def test_another_service_does_not(realm: str, registry: str, why: str) -> None:
 def test_a_token_without_a_login_may_come_from_anywhere_over_https() -> None:
     assert token_service.objection("https://tokens.example.net/t", NVCR, login=False) == ""
     assert token_service.objection("file:///etc/hostname", NVCR, login=False) == "does not use https"
+
+
+# WWW-Authenticate headers, joined by commas -> parameters of each scheme
+CHALLENGES = {
+    "": {},
+    "Bearer": {"bearer": {}},
+    "Negotiate, Basic realm=home": {"negotiate": {}, "basic": {"realm": "home"}},
+    'Basic realm="a, b", Bearer realm="https://r/t",service=hub': {
+        "basic": {"realm": "a, b"},
+        "bearer": {"realm": "https://r/t", "service": "hub"},
+    },
+    'BEARER Realm = "https://r/t" , scope="", service=,error=none': {
+        "bearer": {"realm": "https://r/t", "scope": "", "service": "", "error": "none"}
+    },
+    'Bearer realm="https://first/t", Bearer realm="https://second/t"': {"bearer": {"realm": "https://first/t"}},
+    'realm="of no scheme"': {},
+}
+
+
+@pytest.mark.parametrize("challenges", CHALLENGES)
+def test_each_challenge_keeps_its_own_parameters(challenges: str) -> None:
+    assert token_service.parameters_by_scheme(challenges) == CHALLENGES[challenges]

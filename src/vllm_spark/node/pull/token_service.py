@@ -1,8 +1,12 @@
-"""Which token service of a registry may get this machine's login (review security.md, finding 9)."""
+"""What a registry's challenges say, and which token service may get this machine's login (security.md, finding 9)."""
 
 from __future__ import annotations
 
+import re
 import urllib.parse
+
+# A scheme of a challenge, or a parameter with its value; some registries leave the quotes out.
+WORD = re.compile(r'([\w-]+)(?:(\s*=\s*)(?:"([^"]*)"|([^\s",]*)))?')
 
 # Registries whose token service has a host beside or above their own, from their own challenges. A common parent domain
 # is not a proof: customers of azurecr.io, github.io or amazonaws.com share one.
@@ -13,6 +17,22 @@ ELSEWHERE = {
     "registry.digitalocean.com": "api.digitalocean.com",
     "registry.gitlab.com": "gitlab.com",
 }
+
+
+def parameters_by_scheme(challenges: str) -> dict[str, dict[str, str]]:
+    """Return scheme -> parameters of WWW-Authenticate headers, joined by commas (RFC 9110, section 11.6.1).
+
+    Names are in lower case. The first challenge of a scheme counts.
+    """
+    found: dict[str, dict[str, str]] = {}
+    fields: dict[str, str] = {}
+    for name, equals, quoted, bare in WORD.findall(challenges):
+        if equals:
+            fields[name.lower()] = quoted or bare
+        else:
+            fields = {}
+            found.setdefault(name.lower(), fields)
+    return found
 
 
 def objection(realm: str, registry: str, *, login: bool) -> str:

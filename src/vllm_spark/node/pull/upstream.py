@@ -28,8 +28,6 @@ from vllm_spark.node.pull.peer_server import PeerLogin
 TIMEOUT_S = 30.0
 MAX_REPLY_BYTES = 4 << 20
 DOCKER_HUB, DOCKER_HUB_URL = "docker.io", "https://registry-1.docker.io"
-# A parameter of a challenge; some registries leave the quotes out.
-PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')
 TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)  # RFC 6750, section 2.1
 DOCKER_CONFIG = Path.home() / ".docker" / "config.json"
 # The certificates of registries that Docker itself accepts: HOST/*.crt.
@@ -125,7 +123,7 @@ class Upstream:
             except urllib.error.HTTPError as error:
                 if error.code != HTTPStatus.UNAUTHORIZED or retried or self.token:
                     raise
-                self.login = self._answer(error.headers.get("WWW-Authenticate", ""))
+                self.login = self._answer(", ".join(error.headers.get_all("WWW-Authenticate", [])))
             else:
                 return response
         raise BlobError(f"{self.url}{path} requires a login")
@@ -150,19 +148,19 @@ class Upstream:
             return self._peer.headers(path, byte_range)
         return {"Authorization": self.login} if self.login else {}
 
-    def _answer(self, challenge: str) -> str:
-        """Return the Authorization header for a challenge (distribution.github.io/distribution/spec/auth/token).
+    def _answer(self, challenges: str) -> str:
+        """Return the Authorization header for challenges (distribution.github.io/distribution/spec/auth/token).
 
-        Raises BlobError.
+        A token service is preferred to the password itself, as in containerd. Raises BlobError.
         """
-        kind, _, parameters = challenge.partition(" ")
-        fields = {name: quoted or bare for name, quoted, bare in PARAMETER.findall(parameters)}
+        asked = token_service.parameters_by_scheme(challenges)
+        fields = asked.get("bearer", {})
         password = self.login_of(self.host)
-        if kind.lower() == "basic" and password:
-            return f"Basic {password}"
         realm = fields.get("realm", "")
-        if kind.lower() != "bearer" or not realm:
-            message = f"{self.url} requires the login {challenge[:100]!r}, and this host has none"
+        if not realm:
+            if password and "basic" in asked:
+                return f"Basic {password}"
+            message = f"{self.url} requires the login {challenges[:100]!r}, and this host has none"
             raise RefusedByRegistryError(message, HTTPStatus.UNAUTHORIZED)
         if why := token_service.objection(realm, self.url, login=bool(password)):
             raise TokenServiceError(realm, self.url, why)
