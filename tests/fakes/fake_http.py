@@ -19,7 +19,7 @@ import loopback
 
 @dataclass(slots=True)
 class Reply:
-    """A response. A body that is neither text nor bytes is sent as JSON. Each line of a value is a header."""
+    """A response. A body that is neither text nor bytes is sent as JSON. Each line of a header is sent on its own."""
 
     body: Any = ""
     status: int = 200

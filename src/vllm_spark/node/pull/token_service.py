@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import urllib.parse
 
-# A scheme of a challenge, or a parameter with its value; some registries leave the quotes out.
+# A scheme, or a parameter with its value. Some registries leave the quotes out.
 WORD = re.compile(r'([\w-]+)(?:(\s*=\s*)(?:"([^"]*)"|([^\s",]*)))?')
 
 # Registries whose token service has a host beside or above their own, from their own challenges. A common parent domain

@@ -151,7 +151,7 @@ class Upstream:
     def _answer(self, challenges: str) -> str:
         """Return the Authorization header for challenges (distribution.github.io/distribution/spec/auth/token).
 
-        A token service is preferred to the password itself, as in containerd. Raises BlobError.
+        Like containerd, it asks a token service rather than send the password to the registry. Raises BlobError.
         """
         asked = token_service.parameters_by_scheme(challenges)
         fields = asked.get("bearer", {})
