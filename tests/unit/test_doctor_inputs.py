@@ -126,6 +126,14 @@ def test_binary_input_is_refused(data: bytes, words: str, tmp_path: Path, capsys
             "".join(f"{BUILD}VLLM_{name}\n" for name in ("BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG")),
             command.UNKNOWN,
         ),
+        (
+            "".join(
+                f"{BUILD}VLLM_{name}\n"
+                for name in ("VERSION", "BASE_DIR", "FLASH_ATTN_SRC_DIR", "PRECOMPILED_WHEEL_COMMIT")
+            ),
+            command.UNKNOWN,
+        ),
+        (f"{BUILD}VLLM_VERSIONS", command.WARNINGS),
         (f"{BUILD}VLLM_ATTENTION_BACKEND", command.WARNINGS),
         ("gemma3:27b  a418  22 GB  66%/34% CPU/GPU  4 minutes from now", command.WARNINGS),
         ("gemma3:27b  a418  22 GB  100% GPU  4 minutes from now", command.UNKNOWN),

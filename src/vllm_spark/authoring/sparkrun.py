@@ -17,7 +17,7 @@ from vllm_spark.authoring.sparkrun_command import NOT_SPARKRUN
 from vllm_spark.core import text
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments, flag_names, rules
+from vllm_spark.recipe import engine_arguments, flag_names, rules, variable_owners
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -150,8 +150,8 @@ def _drafter(config: Any, model: str, pinned: Mapping[str, str], result: Importe
 def _env(env: Any, result: Imported) -> dict[str, Any]:
     kept = {}
     for name, value in (env or {}).items():
-        if rules.SECRET_NAME.search(str(name)):
-            result.left_out.append(f"env.{name}: a secret belongs in vllm_secrets of the inventory")
+        if fault := variable_owners.fault(str(name)):
+            result.left_out.append(f"{fault.what}; expected: {fault.expected}")
         else:
             kept[str(name)] = str(value)
     return {"env": kept} if kept else {}
@@ -220,7 +220,7 @@ def without_unknown(imported: Imported) -> None:
     recipe["args"] = dict(sorted(args.items()))
     for name, value in list(recipe.get("env", {}).items()):
         for fault in engine_arguments.variable_faults(name, value, engine):
-            imported.left_out.append(f"env.{name}: {fault.what}; expected: {fault.expected}")
+            imported.left_out.append(f"{fault.what}; expected: {fault.expected}")
             recipe["env"].pop(name, None)
     if not recipe.get("env", {}):
         recipe.pop("env", None)

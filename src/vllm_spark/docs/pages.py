@@ -15,6 +15,7 @@ from vllm_spark.docs import (
     prediction,
     recipe_schema,
     recipes,
+    variables,
     where_to_begin,
 )
 
@@ -31,6 +32,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "findings.md": findings.text,
     "prediction.md": prediction.text,
     "recipes.md": recipes.text,
+    "variables.md": variables.text,
 }
 
 

@@ -11,11 +11,16 @@ from typing import Any
 
 import yaml
 
+from vllm_spark.recipe import variable_owners
+
 SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
 # `cause` ends a start or a server by itself; `consequence` follows from another fault, often of another Spark;
 # `symptom` says only that another process failed or hangs, so that any exception explains more;
 # with a `warning` the server runs, slowly, wrongly or not for long. Findings are listed in this order.
 SEVERITIES = ("cause", "consequence", "symptom", "warning")
+
+# In a pattern: the variables that images set for themselves.
+IMAGE_VARIABLES = "IMAGE_VARIABLES"
 
 _LOOK_BEHIND = re.compile(r"\(\?<[!=][^()]*\)")
 _LITERAL = re.compile(r"\\([^\w\s])|([^\\.^$*+?{}\[\]|()])")
@@ -152,7 +157,7 @@ def _signature(
 ) -> Signature:
     general = Texts(fields["cause"], fields["fix"], fields["runbook"])
     return Signature(
-        pattern=re.compile(pattern, re.MULTILINE),
+        pattern=re.compile(pattern.replace(IMAGE_VARIABLES, variable_owners.image_pattern()), re.MULTILINE),
         cases=tuple(_case(general, **case) for case in cases),
         unless=re.compile(unless) if unless else None,
         **fields,

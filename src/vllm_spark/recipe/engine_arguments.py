@@ -11,7 +11,7 @@ from typing import Any
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_flags, flag_types
+from vllm_spark.recipe import engine_flags, flag_types, variable_owners
 from vllm_spark.recipe.engine_flags import Engine, Flag, Variable
 from vllm_spark.recipe.flag_argv import flag_argv
 
@@ -71,8 +71,7 @@ def faults(recipe: Document, engine: Engine) -> Iterator[Fault]:
         if name.replace("-", "_") not in engine.drafter_keys:
             yield Fault(f"drafter.config.{name}: unknown", _meant(name, engine.drafter_keys))
     for name, value in recipe.get("env", {}).items():
-        if name.startswith("VLLM_"):
-            yield from variable_faults(name, value, engine)
+        yield from variable_faults(name, value, engine)
 
 
 def flag_faults(name: str, value: object, engine: Engine, *, check_later: bool = True) -> Iterator[Fault]:
@@ -97,7 +96,9 @@ def flag_faults(name: str, value: object, engine: Engine, *, check_later: bool =
 
 
 def variable_faults(name: str, value: str, engine: Engine) -> Iterator[Fault]:
-    """Yield the fault of one VLLM_* variable. The engine ignores an unknown one with a warning in its log."""
+    """Yield the fault of one variable, if it is the engine's. The engine ignores an unknown one with a warning."""
+    if variable_owners.of(name).owner != "engine":
+        return
     variable = engine.variables.get(name)
     if variable is None:
         yield Fault(f"env.{name}: unknown variable, which the engine ignores", _meant(name, engine.variables))

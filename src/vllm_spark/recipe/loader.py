@@ -29,7 +29,7 @@ SCHEMA = paths.RECIPES / "schema.json"
 MAX_FILE_BYTES = 1 << 20
 
 # Stems of files in a recipe folder that are not recipes.
-NOT_RECIPES = {"compatibility", "gates"}
+NOT_RECIPES = {"compatibility", "gates", "variables"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_flags, flag_names, flag_ranges
+from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, variable_owners
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.
@@ -39,9 +39,6 @@ SECRET_FLAGS = {"hf-token": "HF_TOKEN"}
 FLAG_NAME = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_+-]+)*")
 
 RAY_PIN = re.compile(r"ray(\[[a-z,]+\])?==")
-
-# Names of variables whose values are secrets. They belong in vllm_secrets, which is written only to one 0600 file.
-SECRET_NAME = re.compile(r"(TOKEN|API_KEY|PASSWORD|SECRET)$")
 
 
 def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
@@ -88,10 +85,10 @@ def override_faults(document: Document) -> Iterator[Fault]:
             yield Fault(f"args.{name}: {spelling}", f"to come from {PLANNED_FLAGS[flag]}")
         elif flag in SECRET_FLAGS and isinstance(args[name], str):
             yield Fault(f"args.{name}: a secret", f"{SECRET_FLAGS[flag]} in vllm_secrets of the inventory")
-    for variable in sorted(document.get("env", {})):
-        if SECRET_NAME.search(variable):
-            yield Fault(f"env.{variable}: a secret", "in vllm_secrets of the inventory")
-        elif "\n" in (document["env"][variable] or ""):
+    env = document.get("env", {})
+    yield from variable_owners.faults(env)
+    for variable in sorted(env):
+        if "\n" in (env[variable] or ""):
             yield Fault(f"env.{variable}: a line break", "one line, because an env file has one line per variable")
 
 
