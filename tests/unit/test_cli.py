@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from project_files import DATA
 from vllm_spark.cli import main
+from vllm_spark.core import paths
 from vllm_spark.core.version import version
 
 RECIPE = "gemma-4-26b-a4b-nvfp4"
@@ -66,9 +69,45 @@ def test_an_unlocked_recipe_needs_the_lock_file(capsys: pytest.CaptureFixture[st
     assert f"@sha256:{'5' * 64}" in capsys.readouterr().out
 
 
-def test_check_of_a_good_catalogue_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_good_catalogue_has_no_faults_and_says_each_warning_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main.main(["check"]) == 0
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert [line for line in printed.out.splitlines() if ": warning: " not in line] == []
+    (dropped,) = [line for line in printed.out.splitlines() if line.endswith("(grammar-dropped)")]
+    assert dropped.startswith("gemma-4-26b-a4b-fp8-mtp-fp8kv, gemma-4-26b-a4b-fp8-mtp-overlay, ")
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_warning_is_printed_and_refuses_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Gemma recipe without a tool parser is the trap of field report 004."""
+    file = copied(tmp_path, lambda args: args.pop("enable-auto-tool-choice"))
+    assert main.main([command, file]) == 0
+    printed = capsys.readouterr()
+    assert "a request with tools gets 400" in printed.out
+    assert "(tools-off)" in printed.out
+    assert printed.err == ""
+
+
+def test_check_refuses_a_known_issue_until_it_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = copied(tmp_path, lambda args: args.update({"enable-sleep-mode": True}))
+    assert main.main(["check", file]) == 1
+    assert "-e accept_known_issue=sleep-mode" in capsys.readouterr().err
+    assert main.main(["check", file, "--accept-known-issue", "sleep-mode"]) == 0
+    assert "warning: accepted known issue sleep-mode" in capsys.readouterr().out
+
+
+def copied(folder: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """Return a copy of RECIPE whose `args` are changed."""
+    document = yaml.safe_load((paths.RECIPES / f"{RECIPE}.yml").read_text())
+    change(document["args"])
+    file = folder / f"{RECIPE}.yml"
+    file.write_text(yaml.safe_dump(document))
+    return str(file)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:

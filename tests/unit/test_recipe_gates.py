@@ -11,7 +11,7 @@ from vllm_spark.recipe import loader
 from vllm_spark.verify import registry
 from vllm_spark.verify.gates import failover, garbage, reasoning, structured, tools, vision
 
-NAMES = sorted(path.stem for path in paths.RECIPES.glob("*.yml") if path.stem not in ("compatibility", "gates"))
+NAMES = sorted(loader.names([paths.RECIPES]))
 # An earlier reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
 GRAMMARS_SINCE = (0, 22)
 NEEDS_REASON = [gate for gate in registry.OPTIONAL if gate.needs_reason_to_omit]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core import ports
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.recipe import engine_arguments, known_issues
@@ -35,7 +34,7 @@ def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catal
     hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     facts: dict[str, Facts] = {host: {"memory": reference_spark.memory(node_memory_gb)} for host in hosts}
     result = forecast.forecast(recipe["name"], recipe, facts, request, ForecastContext(catalogue=catalogue))
-    subject = known_issues.Subject(recipe, recipe.get("secrets", ()), ports.LOOPBACK)
+    subject = known_issues.of_closed(recipe)
     refusals = [
         *known_issues.refusals(subject, ()),
         *engine_arguments.refusals(recipe, ()),

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def add_accepted(parser: argparse.ArgumentParser) -> None:
+    """Add `--accept-known-issue`."""
+    parser.add_argument("--accept-known-issue", nargs="+", default=[], metavar="ID", help="continue in spite of it")
+
+
 def add_destination(parser: argparse.ArgumentParser) -> None:
     """Add `--into` and `--replace` of a command that writes a recipe."""
     parser.add_argument(

@@ -1,4 +1,5 @@
-"""`vllm-spark check`: recipe files against their schema, their cross-field rules and the evidence that they name."""
+"""`vllm-spark check`: recipe files against their schema, their cross-field rules, the engine's flags and variables, the
+known issues and the evidence that they name."""
 
 from __future__ import annotations
 
@@ -6,27 +7,36 @@ import argparse
 from pathlib import Path
 
 from vllm_spark.bench import recipe_evidence
+from vllm_spark.cli import arguments
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.recipe import engine_arguments, folders, loader
+from vllm_spark.recipe import engine_arguments, folders, known_issues, loader
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the sub-command."""
     parser = commands.add_parser("check", help="check recipe files, every fault at once")
     parser.add_argument("files", nargs="*", type=Path, help="default: the site's own and all of recipes/")
+    arguments.add_accepted(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read every file. Raises RefusedError with the faults of all files."""
+    """Read every file and print its warnings. Raises RefusedError with the faults of all files."""
     refusals: list[Refusal] = []
+    warned: dict[str, list[str]] = {}
     for file in args.files or loader.names(folders.searched()).values():
         try:
             recipe = loader.read(file)
-            refusals += engine_arguments.refusals(recipe.document, ())
+            subject = known_issues.of_closed(recipe.document)
+            refusals += known_issues.refusals(subject, args.accept_known_issue)
+            refusals += engine_arguments.refusals(recipe.document, args.accept_known_issue)
             refusals += recipe_evidence.refusals(recipe, file.resolve().parent)
+            for note in known_issues.notes(subject, args.accept_known_issue):
+                warned.setdefault(note, []).append(recipe.name)
         except RefusedError as error:
             refusals += error.refusals
+    for note, names in warned.items():
+        print(f"{', '.join(names)}: warning: {note}")
     if refusals:
         raise RefusedError(refusals)
     return 0

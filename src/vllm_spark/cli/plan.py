@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vllm_spark.cli import arguments, site_file
 from vllm_spark.cli.site_file import Site
-from vllm_spark.core import paths, ports
+from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
 from vllm_spark.recipe import engine_arguments, known_issues
@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="memory of each Spark without --facts, 64 or 128; default: 128, and the verdict for 64",
     )
     parser.add_argument("--context", type=arguments.positive, help="tokens of context of each sequence")
-    parser.add_argument("--accept-known-issue", nargs="+", default=[], metavar="ID", help="continue in spite of it")
+    arguments.add_accepted(parser)
     parser.add_argument("--streams", type=arguments.positive, default=1, help="concurrent sequences")
     parser.add_argument("--min-speed", type=float, metavar="TOK_S", help="refuse a slower forecast")
     parser.add_argument(
@@ -70,7 +70,7 @@ def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mappi
     """Return the forecast with the refusals that need no other facts."""
     context = ForecastContext(constants=site.constants, catalogue=forecast.catalogue([paths.RECIPES]))
     result = forecast.forecast(recipe.name, recipe.document, facts, _request(args, site), context)
-    subject = known_issues.Subject(recipe.document, recipe.document.get("secrets", ()), ports.LOOPBACK)
+    subject = known_issues.of_closed(recipe.document)
     accepted = args.accept_known_issue
     refusals = [
         *known_issues.refusals(subject, accepted),
@@ -81,7 +81,11 @@ def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mappi
         # The memory of a unit that still runs will be free again, by an amount that is not known.
         if not host_facts.get("running_units"):
             refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
-    notes = [*result.notes, *engine_arguments.notes(recipe.document, accepted)]
+    notes = [
+        *result.notes,
+        *known_issues.notes(subject, accepted),
+        *engine_arguments.notes(recipe.document, accepted),
+    ]
     return replace(result, refusals=refusals, notes=notes)
 
 

@@ -49,6 +49,8 @@ def _condition_parts(name: str, value: Any) -> Iterator[str]:
         yield f"{value} Spark{'s' if value > 1 else ''}"
     elif name == "drafter":
         yield "a drafter" if value == "any" else "the MTP drafter"
+    elif name == "closed":
+        yield "behind the edge" if value else "without the edge"
     else:
         yield f"{name.replace('_', ' ')} `{value}`"
 

@@ -55,7 +55,7 @@ def _section(recipe: Recipe, entry: Entry) -> Iterator[str]:
     own_issues = document.get("known_issues", [])
     yield from (f"- Note: {issue['text']}" for issue in own_issues)
     own_ids = {issue["id"] for issue in own_issues}
-    for issue in known_issues.matching_issues(known_issues.Subject(document)):
+    for issue in known_issues.matching_issues(known_issues.of_closed(document)):
         if issue.id not in own_ids:
             yield f"- Note: {issue.what} ({issue.id})"
     if entry.open:

@@ -8,10 +8,10 @@ from vllm_spark.recipe import variable_owners
 HEAD = """\
 # Environment variables of the engine
 
-`vllm-spark docs` writes this page from `recipes/variables.yml`; do not edit it. A recipe's `env`, and `overrides.env` of
-a deployment, may set the variables of the user and of the engine; `check`, `render` and `plan` refuse the others, and
-`recipe import` leaves them out. A variable that is not listed belongs to the user. `recipes/engines` has the variables
-of each version of vLLM.
+`vllm-spark docs` writes this page from `recipes/variables.yml`; do not edit it. The `env` of a recipe and
+`overrides.env` of a deployment may set the variables of the user and of the engine. `check`, `render` and `plan` refuse
+the others, and `recipe import` leaves them out. A variable that is not listed belongs to the user.
+`recipes/engines` has the variables of each version of vLLM.
 """
 COLUMNS = ("owner", "variables", "reason", "source")
 

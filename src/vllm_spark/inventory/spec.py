@@ -13,7 +13,6 @@ from typing import Any
 from vllm_spark.core import paths
 from vllm_spark.core.host_layout import CONFIG_DIR, api_socket
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
-from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, edge, edge_backends, placement
@@ -279,7 +278,7 @@ def _issue_subject(recipe: Document, secrets: Collection[str], placed: Deploymen
     """Return what known issues are about. A closed engine has no address on the network, and no key."""
     if settings.open:
         return Subject(recipe, tuple(secrets), placed.bind)
-    return Subject(recipe, tuple(name for name in secrets if name != ENGINE_KEY), LOOPBACK)
+    return known_issues.of_closed(recipe, tuple(name for name in secrets if name != ENGINE_KEY))
 
 
 def inactive_units(inventory: Inventory, host: str) -> list[str]:

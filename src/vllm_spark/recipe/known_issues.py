@@ -11,7 +11,7 @@ from typing import Any
 
 from vllm_spark.core import documents, paths
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.ports import ALL_INTERFACES
+from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import engine_arguments
@@ -42,11 +42,19 @@ class KnownIssue:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The input of conditions: a recipe with its overrides, the names of the secrets, the API's address."""
+    """The input of conditions: a recipe with its overrides, the names of the secrets, the API's address, and whether
+    the engine is behind the edge."""
 
     recipe: Document
     secrets: Collection[str] = ()
     bind: str = ALL_INTERFACES
+    closed: bool = False
+
+
+def of_closed(recipe: Document, secrets: Collection[str] | None = None) -> Subject:
+    """Return the subject of an engine behind the edge, which has no address on the network. Without `secrets` every
+    secret that the recipe names counts as set."""
+    return Subject(recipe, recipe.get("secrets", ()) if secrets is None else secrets, LOOPBACK, closed=True)
 
 
 @lru_cache
@@ -162,6 +170,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "args": _settings_match("args"),
     "env": _settings_match("env"),
     "bind": lambda value, subject: subject.bind == value,
+    "closed": lambda value, subject: subject.closed == value,
     "secret": lambda value, subject: value in subject.secrets,
     "pip": _pip_matches,
     "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),

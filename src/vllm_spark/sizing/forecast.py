@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import gib
@@ -276,7 +275,7 @@ def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
         try:
             document = loader.read(file).document
             # A recipe is judged here and not a deployment of it: the loopback address needs no API key.
-            subject = known_issues.Subject(document, document.get("secrets", ()), LOOPBACK)
+            subject = known_issues.of_closed(document)
             if memory.model_of(document) and not any(known_issues.refusals(subject, ())):
                 recipes.append(document)
         except RefusedError:
