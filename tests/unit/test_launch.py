@@ -13,6 +13,7 @@ import pytest
 
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.network.pair import Pair
 
 # Installed beside the interpreter by the lock of requirements, so the environment need not be active.
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")
@@ -124,6 +125,10 @@ def test_the_site_can_switch_swap_off_and_drop_caches_at_every_start(resolve: Ca
         ({"env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}}, "max_split_size_mb:512"),
         ({"env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}}, None),
         ({"args": {"enable-sleep-mode": True}}, None),
+        # vLLM refuses to start a connector of its cache beside expandable segments.
+        ({"args": {"kv-transfer-config": {"kv_connector": "NixlConnector"}}}, None),
+        ({"args": {"kv-transfer-config.kv_connector": "NixlConnector"}}, None),
+        ({"args": {"kv-offloading-size": 8}}, None),
     ],
 )
 def test_torch_expands_its_segments_unless_the_recipe_says_otherwise(
@@ -132,3 +137,22 @@ def test_torch_expands_its_segments_unless_the_recipe_says_otherwise(
     spec = resolve()
     recipe = {**spec.recipe, **{block: {**spec.recipe[block], **changes} for block, changes in overrides.items()}}
     assert launch.environment(replace(spec, recipe=recipe)).get("PYTORCH_CUDA_ALLOC_CONF") == value
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"),
+    [("0.26.0", True), ("0.27.0", False), ("0.28.1rc1.dev7", False), ("0.31.0", False), ("0.32.0", True)],
+)
+@pytest.mark.parametrize("executor", ["mp", "ray"])
+def test_a_pair_keeps_what_flashinfer_tuned_only_where_its_ranks_do_not_wait_for_it(
+    executor: str, version: str, kept: bool, resolve: Callable[..., Spec]
+) -> None:
+    """vllm#57423: the second start of a pair with experts hangs."""
+    alone = resolve()
+    alone = replace(alone, recipe={**alone.recipe, "engine": {"version": version}})
+    paired = replace(alone, pair=Pair(0, executor, "192.168.177.10", "enp1s0f0np0", "192.168.177.11", "spark2"))
+    assert (launch.TUNING_FOLDER not in launch.environment(paired)) is kept
+    assert launch.TUNING_FOLDER not in launch.environment(alone)
+    if not kept:
+        folder = launch.environment(paired)[launch.TUNING_FOLDER]
+        assert not [target for _, target, _ in launch.mounts(paired) if folder.startswith(f"{target}/")]

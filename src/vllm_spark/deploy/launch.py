@@ -11,13 +11,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_spark.core import host_layout, paths, ports
+from vllm_spark.core import engine_version, host_layout, paths, ports
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import pair
 from vllm_spark.node.unix_http import SCHEME
+from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
 from vllm_spark.sizing import memory
@@ -29,6 +30,14 @@ ENGINE_READY_TIMEOUT_S = 600
 # torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On
 # a Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
+
+
+# The versions whose ranks tune FlashInfer's kernels in step and share the first rank's saved result. A rank that finds
+# its experts in it skips steps in which the other one waits for it: a pair with experts hangs at its second start
+# (vllm#57423; vllm/model_executor/warmup/kernel_warmup.py). So the folder of the result ends with the container.
+SHARED_TUNING_SINCE, SHARED_TUNING_BELOW = (0, 27), (0, 32)
+TUNING_FOLDER = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
+TUNING_IN_CONTAINER = "/tmp/flashinfer-autotune"  # noqa: S108  in the container
 
 
 # Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
@@ -64,6 +73,8 @@ def environment(spec: Spec) -> dict[str, str]:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
     if spec.pair:
         env |= pair.environment(spec.pair)
+        if SHARED_TUNING_SINCE <= engine_version.release(spec.recipe["engine"]["version"]) < SHARED_TUNING_BELOW:
+            env[TUNING_FOLDER] = TUNING_IN_CONTAINER
     if closed_engine.is_closed(spec):
         env |= closed_engine.environment(spec)
     return {**env, **spec.recipe.get("env", {})}
@@ -71,8 +82,11 @@ def environment(spec: Spec) -> dict[str, str]:
 
 def _may_expand_segments(recipe: Document) -> bool:
     """Return False if the recipe configures torch's allocator by its newer name, which torch reads first, or uses sleep
-    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py)."""
-    return "PYTORCH_ALLOC_CONF" not in recipe.get("env", {}) and not recipe["args"].get("enable-sleep-mode")
+    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py). Nor with a KV connector: the
+    cache, which connectors register, would move (config/vllm.py, _verify_kv_transfer_compat)."""
+    args = recipe["args"]
+    own = "PYTORCH_ALLOC_CONF" in recipe.get("env", {})
+    return not (own or args.get("enable-sleep-mode") or known_issues.has_kv_connector(recipe))
 
 
 def served_names(recipe: Document) -> str | list[str]:

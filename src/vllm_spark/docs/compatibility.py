@@ -44,11 +44,14 @@ def _condition_parts(name: str, value: Any) -> Iterator[str]:
     elif name in {"args", "env"}:
         for setting, rule in value.items():
             flag = f"{'--' if name == 'args' else ''}{setting}"
-            yield f"{flag} {rule['is']}" if "is" in rule else f"{flag} {'set' if rule['set'] else 'not set'}"
+            value = rule.get("is", rule.get("has"))
+            yield f"{flag} {'set' if rule['set'] else 'not set'}" if "set" in rule else f"{flag} {value}"
     elif name == "nodes":
         yield f"{value} Spark{'s' if value > 1 else ''}"
     elif name == "drafter":
         yield "a drafter" if value == "any" else "the MTP drafter"
+    elif name == "kv_connector":
+        yield "a KV connector" if value else "no KV connector"
     elif name == "closed":
         yield "behind the edge" if value else "without the edge"
     else:

@@ -22,6 +22,8 @@ UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
 
 FILE = paths.RECIPES / "compatibility.yml"
 
+KV_CONNECTOR_FLAGS = ("kv-transfer-config", "kv-offloading-size")
+
 # Condition name (a key of CONDITIONS) -> the value that it must have.
 Conditions = Document
 
@@ -137,16 +139,26 @@ def _drafter_matches(value: str, subject: Subject) -> bool:
 
 
 def _settings_match(block: str) -> Callable[[Any, Subject], bool]:
-    """Return the condition for a block of settings: name -> {set: true or false} or {is: value}."""
+    """Return the condition for a block of settings: name -> {set: true or false}, {is: value} or {has: a text}."""
 
     def match(value: Mapping[str, Document], subject: Subject) -> bool:
         settings = subject.recipe.get(block, {})
-        return all(
-            (name in settings) == rule["set"] if "set" in rule else settings.get(name) == rule["is"]
-            for name, rule in value.items()
-        )
+        return all(_setting_matches(rule, name, settings) for name, rule in value.items())
 
     return match
+
+
+def _setting_matches(rule: Document, name: str, settings: Mapping[str, Any]) -> bool:
+    if "set" in rule:
+        return bool((name in settings) == rule["set"])
+    if "has" in rule:
+        return rule["has"] in str(settings.get(name))
+    return bool(settings.get(name) == rule["is"])
+
+
+def has_kv_connector(recipe: Document) -> bool:
+    """Return True if the engine hands its cache to a connector. vLLM makes one of kv-offloading-size, too."""
+    return any(name.partition(".")[0] in KV_CONNECTOR_FLAGS for name in recipe["args"])
 
 
 def _pip_matches(value: str, subject: Subject) -> bool:
@@ -178,5 +190,6 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
         re.search(value, device) for device in subject.recipe.get("runtime", {}).get("devices", [])
     ),
     "utilization_from": _utilization_matches,
+    "kv_connector": lambda value, subject: has_kv_connector(subject.recipe) == value,
     "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
 }
