@@ -64,6 +64,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, an
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
 	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser edge
+	$(MAKE) containers
 	$(MAKE) molecule
 
 .PHONY: lint
@@ -88,6 +89,11 @@ fuzz: setup ## Read 25,000 damaged recipes, inventories, lock files, records, re
 .PHONY: integration
 integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
 	pytest tests/integration
+
+# The sandbox brings the Docker engine.
+.PHONY: containers
+containers: sandbox-up ## Hand the launches of all recipes to docker create; seconds
+	pytest tests/containers
 
 .PHONY: engine
 engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import project_files
+from fakes import derived_hub
+from vllm_spark.cli.recipe import new
 from vllm_spark.inventory import spec
+from vllm_spark.pinning.hub import Hub
+from waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -39,3 +43,14 @@ def resolve() -> Callable[..., spec.Spec]:
         return resolved
 
     return _resolve
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[derived_hub.Hub]:
+    """A stand-in for the hub, which `recipe new` asks."""
+    # Proxies of the environment would get the requests of the loopback device.
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with derived_hub.serving() as served:
+        monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=served.url, token="", deadline_s=LIMIT_S))
+        yield served

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from vllm_spark.core import container_layout
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeSettings
@@ -38,7 +39,7 @@ def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _of_rank(spec: Spec) -> dict[str, Any]:
     words = [word for group in launch.container_command(spec) for word in group]
     secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
-    hub = hub_cache.HUB_IN_CONTAINER
+    hub = container_layout.HUB_IN_CONTAINER
     return {
         "id": f"{spec.recipe['name']} on {spec.host}{'' if spec.edge.open else ', closed'}",
         # A shell starts Ray before the head's engine; the worker's container runs Ray alone.

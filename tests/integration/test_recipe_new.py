@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,6 @@ from waiting import LIMIT_S
 
 SMALL = "openai/gpt-oss-20b"
 MOST_BYTES = 20e6
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[derived_hub.Hub]:
-    # Proxies of the environment would get the requests of the loopback device.
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "HF_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    with derived_hub.serving() as served:
-        monkeypatch.setattr(new, "Hub", lambda: Hub(endpoint=served.url, token="", deadline_s=LIMIT_S))
-        yield served
 
 
 def run(folder: Path, *words: str) -> int:

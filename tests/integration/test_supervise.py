@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -382,20 +380,3 @@ def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monke
     assert asyncio.run(serve()) is False
     assert json.loads((rank.run_dir / "lives.json").read_text()) == {"restarts": 0, "times": []}
     assert calls == [("systemctl", "reset-failed", "vllm@demo")]
-
-
-@pytest.mark.skipif(shutil.which("docker") is None, reason="no docker command: the template cannot be parsed")
-def test_the_template_of_the_supervisor_prints_an_image() -> None:
-    listed = subprocess.run(["docker", "image", "ls", "-q"], capture_output=True, text=True, check=False)
-    if listed.returncode or not listed.stdout.split():
-        pytest.skip("no Docker engine with an image: the template cannot be parsed")
-    argv = ["docker", "image", "inspect", "--format", identity.IMAGE_CONTENT]
-    inspected = (
-        subprocess.run([*argv, image], capture_output=True, text=True, check=False) for image in listed.stdout.split()
-    )
-    # Other work of this machine may remove an image meanwhile.
-    done = next(one for one in inspected if one.returncode == 0)
-    platform, layers = done.stdout.split(" ")[:2]
-    assert platform.startswith("linux/")
-    assert json.loads(layers)["Layers"][0].startswith("sha256:")
-    assert "null" not in done.stdout.split(" ")[2:]

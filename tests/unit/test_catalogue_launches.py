@@ -15,18 +15,16 @@ import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 
 from fakes.cases import hosts_of, resolved
+from fakes.invented_pins import PINS, lock_of
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import launch, plan, ranks
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.preflight import checks
-from vllm_spark.recipe import image_name, loader, lockfile, rules
+from vllm_spark.recipe import image_name, loader, rules
 
 NAMES = list(loader.names([paths.RECIPES]))
 HOSTS = ["spark1", "spark2"]
-
-# Invented pins of a lock file, for what a recipe does not pin itself.
-PINS = {"image": f"sha256:{'d' * 64}", "model": "e" * 40, "file": "f" * 64}
 
 DERIVED_IMAGE = re.compile(r"127.0.0.1:25093/derived/(?P<recipe>[^:]+):[0-9a-f]{12}")
 
@@ -73,22 +71,13 @@ def case_of(name: str) -> dict[str, Any]:
     """Return a case (see test_cases.py): the recipe placed as `demo` on as many Sparks as it is for."""
     document = loader.load(name).document
     hosts = HOSTS[: document["topology"]["nodes"]]
-    images: dict[str, dict[str, str]] = {}
-    models: dict[str, dict[str, Any]] = {}
-    for ref in lockfile.unpinned_refs(document):
-        match ref.kind:
-            case "image":
-                images[ref.key] = {"digest": PINS["image"]}
-            case "model":
-                models.setdefault(ref.key, {})["revision"] = PINS["model"]
-            case _:
-                models.setdefault(ref.key, {}).setdefault("files", {})[ref.path] = PINS["file"]
+    pins = lock_of(document)
     return {
         "deployments": [{"name": "demo", "recipe": name, "hosts": hosts}],
         "limit": hosts,
         "secrets": {},
-        "lock": images,
-        "lock_models": models,
+        "lock": pins["images"],
+        "lock_models": pins["models"],
     }
 
 
@@ -176,6 +165,8 @@ def check_container(document: Document, spec: Spec, launched: Launch) -> None:
     env = document.get("env", {})
     assert {variable: launched.env.get(variable) for variable in env} == env
     mounts = launched.values("--mount")
+    targets = [re.search(r",target=([^,]+)", mount)[1] for mount in mounts]  # type: ignore[index]
+    assert targets == sorted(set(targets))
     for source in (document["model"], *([document["drafter"]] if "drafter" in document else [])):
         folder = f"models--{source['repository'].replace('/', '--')}"
         assert f"type=bind,source={spec.site.hub_dir}/{folder},target=/hub/{folder},readonly" in mounts

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from fakes.invented_pins import write_lock
 from project_files import DATA
 from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.core.version import version
+from vllm_spark.recipe import loader
 
 RECIPE = "gemma-4-26b-a4b-nvfp4"
 FACTS = str(DATA / "facts" / "spark.json")
@@ -45,6 +47,18 @@ def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> Non
 def test_render_accepts_a_file_and_assumes_its_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
     assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", loader.names([paths.RECIPES]))
+def test_every_recipe_has_a_launch_to_print(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    lock = write_lock(loader.load(name).document, tmp_path / "lock.yml")
+    assert main.main(["render", name, "--lock", str(lock)]) == 0
+    assert f"--name vllm-{name.replace('.', '-')} " in capsys.readouterr().out
+
+
+def test_render_names_a_port_that_a_deployment_may_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["render", RECIPE, "--port", "80"]) == 1
+    assert f"Fix: vllm-spark render {RECIPE} --port 8000." in capsys.readouterr().err
 
 
 def test_render_with_facts_refuses_a_launch_that_does_not_fit(

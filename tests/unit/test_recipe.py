@@ -89,6 +89,14 @@ FAULTS = {
         put("mounts", [{**GOOD["mounts"][1], "path": "files/none"}]),
         "mounts: files/none is not a file beside the recipe",
     ),
+    "mount twice": (
+        put("mounts", [GOOD["mounts"][1], {**GOOD["mounts"][1], "target": "/templates//chat.jinja"}]),
+        "mounts[1].target: /templates/chat.jinja — expected: a target that no other mount has",
+    ),
+    "mount over a model": (
+        put("mounts", [{**GOOD["mounts"][1], "target": "/hub/models--o--n"}]),
+        "mounts[0].target: /hub/models--o--n — expected: one outside of /api, /cache, /hub, /tmp",
+    ),
     "gate pattern": (
         put("gates.log", [{"id": "x", "pattern": "(unclosed", "why": "because it is a test"}]),
         "gates.log[0].pattern: (unclosed — expected: a regular expression",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from vllm_spark.cli import arguments
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import launch, ranks
-from vllm_spark.inventory import spec
+from vllm_spark.inventory import deployment, spec
 from vllm_spark.preflight import checks
 from vllm_spark.sizing import reference_spark
 
@@ -35,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
     recipe, folders = arguments.load_recipe(args.recipe)
     fact_files = arguments.read_facts(recipe, args.facts, args.rank)
     hosts = arguments.hosts_of(recipe)
+    placed = {"name": deployment.name_for(recipe.name), "recipe": recipe.name, "hosts": list(hosts), "port": args.port}
     inventory = spec.Inventory(
-        deployments=[{"name": recipe.name, "recipe": recipe.name, "hosts": list(hosts), "port": args.port}],
+        deployments=[placed],
         sparks=hosts,
         limit=hosts,
         recipe_folders=folders,
@@ -44,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
         secrets=dict.fromkeys(recipe.document.get("secrets", []), True),
         edge={"open": args.open},
     )
-    specs = {host: resolved for host in hosts if (resolved := spec.resolve(inventory, host))}
+    try:
+        specs = {host: resolved for host in hosts if (resolved := spec.resolve(inventory, host))}
+    except RefusedError as error:
+        raise RefusedError(_own(refusal, recipe.name) for refusal in error.refusals) from error
     facts = dict(zip(hosts, fact_files or map(_reference_facts, hosts), strict=True))
     if fact_files:
         refusals = [refusal for host in hosts for refusal in checks.refusals(specs[host], facts[host])]
@@ -52,6 +57,13 @@ def run(args: argparse.Namespace) -> int:
             raise RefusedError(refusals)
     print(launch.script(ranks.join(specs, facts)[hosts[args.rank]]), end="")
     return 0
+
+
+def _own(refusal: Refusal, recipe: str) -> Refusal:
+    """Return a refusal with the fix for this command. No inventory places the recipe: the port alone comes from the
+    user."""
+    is_port = refusal.id == deployment.BAD_DEPLOYMENTS.id
+    return replace(refusal, fix=f"vllm-spark render {recipe} --port 8000.") if is_port else refusal
 
 
 def _reference_facts(host: str) -> Facts:

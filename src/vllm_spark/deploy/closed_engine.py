@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vllm_spark.core import host_layout
+from vllm_spark.core.container_layout import API_IN_CONTAINER, SCRATCH_IN_CONTAINER
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.templates import ShellVariable
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.recipe import engine_flags
 from vllm_spark.recipe.flag_argv import OptionArgv
 
-# The folder of the socket in the container.
-API_IN_CONTAINER = "/api"
 SOCKET_FLAG = "uds"
 MEDIA_DOMAINS = "allowed-media-domains"
 
@@ -25,7 +24,7 @@ MEDIA_DOMAINS = "allowed-media-domains"
 # so does a compilation by ninja and nvcc.
 PIDS_LIMIT = 8192
 # JIT compilers load the libraries that they write here, so the mount may execute.
-TMPFS = "/tmp:rw,exec,nosuid,nodev,size=4g,mode=1777"  # noqa: S108  a mount in the container
+TMPFS = f"{SCRATCH_IN_CONTAINER}:rw,exec,nosuid,nodev,size=4g,mode=1777"
 # The variable of the launch script with the bytes that the container may use.
 MEMORY = ShellVariable("$memory")
 # The engine creates its socket with the mode that its umask leaves (create_server_unix_socket binds and does no more),
@@ -82,7 +81,7 @@ def environment(spec: Spec) -> dict[str, str]:
     of the socket guards it, and the edge checks the keys of clients."""
     known = _engine(spec).variables
     # A number without a name in the image: torch, vLLM and Ray ask for the name of their user.
-    env = {"HOME": "/tmp", "USER": "vllm"}  # noqa: S108  in the container
+    env = {"HOME": SCRATCH_IN_CONTAINER, "USER": "vllm"}
     env |= {one.name: str(one.value) for one in _variables(spec) if one.name in known}
     return {**env, **({ENGINE_KEY: ""} if ENGINE_KEY in spec.secrets else {})}
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_spark.core import engine_version, host_layout, paths, ports
+from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, HUB_IN_CONTAINER
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
@@ -20,7 +21,7 @@ from vllm_spark.network import pair
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
-from vllm_spark.recipe.hub_cache import CACHE_IN_CONTAINER, HUB_IN_CONTAINER, hub_folder, snapshot
+from vllm_spark.recipe.hub_cache import hub_folder, snapshot
 from vllm_spark.sizing import memory
 
 # vLLM gives up on its own engine after this long by default (envs.py, VLLM_ENGINE_READY_TIMEOUT_S).
@@ -173,17 +174,17 @@ def cache_folder(spec: Spec) -> str:
     return f"{spec.site.cache_dir}/{spec.deployment.name}"
 
 
-def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
-    """Return (source on the host, target in the container, read-only), sorted by target."""
-    entries = [(cache_folder(spec), CACHE_IN_CONTAINER, False)]
+def mounts(spec: Spec) -> list[tuple[str, str, bool]]:
+    """Return (source on the host, target in the container, read-only), sorted by target. Each target is there once: a
+    drafter may lie in the model's own repository, and recipe/rules.py keeps the mounts of a recipe apart."""
+    entries = {(cache_folder(spec), CACHE_IN_CONTAINER, False), *closed_engine.mounts(spec)}
     for source in (spec.recipe["model"], spec.recipe.get("drafter")):
         if source:
             folder = hub_folder(source["repository"])
-            entries.append((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
+            entries.add((f"{spec.site.hub_dir}/{folder}", f"{HUB_IN_CONTAINER}/{folder}", True))
     for mount in spec.recipe.get("mounts", []):
-        entries.append((mount_source(spec, mount), mount["target"], True))
-    entries += closed_engine.mounts(spec)
-    return iter(sorted(entries, key=lambda entry: entry[1]))
+        entries.add((mount_source(spec, mount), mount["target"], True))
+    return sorted(entries, key=lambda entry: entry[1])
 
 
 def container_options(spec: Spec) -> Iterator[OptionArgv]:

@@ -73,6 +73,13 @@ class Deployment:
         return ports.LOOPBACK if self.bind == ports.ALL_INTERFACES else self.bind
 
 
+def name_for(recipe: str) -> str:
+    """Return the name of a deployment for a recipe that no inventory places: dashes in place of its dots, and never the
+    edge's."""
+    name = recipe.replace(".", "-")
+    return f"{name}-model" if name == EDGE_NAME else name
+
+
 def parse(raw: object) -> list[Deployment]:
     """Check `vllm_deployments` and return it. Raises RefusedError with every fault of it."""
     # Importing jsonschema takes a tenth of a second, and only this phase needs it.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from vllm_spark.core.types import Document
 
-HUB_IN_CONTAINER = "/hub"
-CACHE_IN_CONTAINER = "/cache"
-
 
 def hub_folder(repository: str) -> str:
     """Return the name of a repository's folder in a hub cache, as huggingface_hub builds it."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
+from vllm_spark.core.container_layout import OWN_FOLDERS
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, variable_owners
@@ -47,6 +50,7 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
         yield Fault(f"name: {document['name']}", f"{stem}, the file's stem")
     yield from override_faults(document)
     yield from _topology_faults(document)
+    yield from _mount_faults(document)
     yield from _ray_faults(document)
     yield from _log_gates_faults(document)
     yield from _evidence_faults(document)
@@ -108,6 +112,17 @@ def _topology_faults(document: Document) -> Iterator[Fault]:
         yield Fault("topology.executor: ray", "uni or mp, because one Spark needs no Ray")
     if topology["nodes"] > 1 and topology["executor"] == "uni":
         yield Fault("topology.executor: uni", "mp or ray for two Sparks")
+
+
+def _mount_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of targets: Docker takes each one once, and the folders of the toolkit are taken."""
+    targets = [posixpath.normpath(mount["target"]) for mount in document.get("mounts", [])]
+    for number, target in enumerate(targets):
+        place = f"mounts[{number}].target: {target}"
+        if target in targets[:number]:
+            yield Fault(place, "a target that no other mount has")
+        if any(PurePosixPath(target).is_relative_to(folder) for folder in OWN_FOLDERS):
+            yield Fault(place, f"one outside of {', '.join(OWN_FOLDERS)}, which are the toolkit's")
 
 
 def _ray_faults(document: Document) -> Iterator[Fault]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm_spark.core import host_layout
+from vllm_spark.core import container_layout, host_layout
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.front import is_asked
 from vllm_spark.inventory.spec import Spec
@@ -55,7 +55,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         port=spec.deployment.port,
         served_name=recipe["model"]["served_name"],
         api_key=spec.has_engine_key,
-        model_root=hub_cache.snapshot(hub_cache.HUB_IN_CONTAINER, recipe["model"]),
+        model_root=hub_cache.snapshot(container_layout.HUB_IN_CONTAINER, recipe["model"]),
         max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
         log=recipe["gates"].get("log", []),
