@@ -213,6 +213,7 @@ def main() -> None:
         path = Path(edge.files.sockets) / "demo" / "api.sock"
         path.parent.mkdir()
         edge.start()
+        edge.show_key()
         journal = multiprocessing.Process(target=read_log, args=(edge.log,), daemon=True)
         journal.start()
         trust = ssl.create_default_context(cafile=str(edge.folder / "ca.crt"))

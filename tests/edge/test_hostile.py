@@ -194,6 +194,8 @@ def storm(edge: RunningEdge, context: ssl.SSLContext, count: int, first: int) ->
 def test_nothing_reaches_an_engine_and_the_memory_is_flat(start: Start, engine: ScriptedEngine) -> None:
     edge = start(limits={"requests_per_minute": 100_000, "header_timeout_s": 1})
     context = ssl.create_default_context(cafile=str(edge.folder / "ca.crt"))
+    edge.show_key()
+    engine.heads.clear()
     # HAProxy keeps the buffers that it once had.
     storm(edge, context, 2000, first=COUNT)
     before = edge.memory_kib()
@@ -249,6 +251,7 @@ def buffers(edge: RunningEdge) -> int:
 def test_memory_of_large_bodies_is_used_again(start: Start) -> None:
     """How much glibc gives back differs from run to run. The next bodies use the rest again."""
     edge = start(tls="off", limits={"streams": HELD, "requests_per_minute": 1000})
+    edge.show_key()
     peaks = []
     for _ in range(ROUNDS):
         hold_bodies(edge)

@@ -116,6 +116,7 @@ def test_streams_of_one_name_are_balanced(start_site: StartSite, capsys: pytest.
     site = start_site(hosts=("spark1", "spark2"))
     for engine in site.engines.values():
         engine.turns = threading.Semaphore(0)
+    site.edges["spark1"].show_key()
     with ThreadPoolExecutor(24) as pool:
         answers = pool.map(lambda _: ask(site.edges["spark1"], "model").status, range(24))
         # No stream ends before all of them have begun.

@@ -74,6 +74,7 @@ def test_events_arrive_one_by_one(start: Start, tls: str, held: ScriptedEngine) 
 
 def test_64_streams_at_once_and_not_one_more(start: Start, held: ScriptedEngine) -> None:
     edge = start(limits={"streams": 64})
+    edge.show_key()
     with ThreadPoolExecutor(64) as pool:
         opened = list(pool.map(lambda _: open_stream(edge), range(64)))
         assert [response.status for response in opened] == [200] * 64

@@ -281,6 +281,7 @@ def test_without_the_program_the_edge_says_so(start_both: StartBoth) -> None:
 
 def test_many_requests_at_once_are_one_switch(start_both: StartBoth) -> None:
     edge, switch = start_both()
+    edge.show_key()
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda _: ask(edge), range(200)))
     seen = Counter((answer.status, answer.error["code"]) for answer in answers)

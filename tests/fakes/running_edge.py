@@ -228,6 +228,10 @@ class RunningEdge:
         finally:
             connection.close()
 
+    def show_key(self) -> None:
+        """Ask once with the key. From then on this address may hold more connections than a stranger's."""
+        self.ask("GET", "/v1/models")
+
     def logged(self, part: str = "client=") -> str:
         """Return the next line of the log with a text. Without a word of the caller it is the next one of a request."""
         while part not in (line := self.log.recv(65536).decode()):

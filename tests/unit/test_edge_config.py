@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
 from fakes import edge_cases
 from project_files import DATA
+from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, config
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.spec import Spec
@@ -48,6 +50,18 @@ def test_a_listener_for_all_addresses_covers_the_others_of_its_port() -> None:
     ]
     spec = edge_cases.resolved(deployments, {"open": False})
     assert config.listeners(spec) == ["0.0.0.0:8000", "192.168.1.20:8001"]
+
+
+@pytest.mark.parametrize("body_mib", [1, 16, 64])
+def test_a_stranger_fills_at_most_256_mib_of_buffers(body_mib: int) -> None:
+    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False, "limits": {"body_mib": body_mib}})
+    text = config.config(spec, "192.168.1.20")
+    buffer, strangers = (
+        int(re.findall(pattern, text)[0])
+        for pattern in (r"tune.bufsize (\d+)", r"sc1_conn_cur gt (\d+) } { sc1_get_gpt0 0 }")
+    )
+    assert 3 <= strangers <= 128
+    assert strangers * buffer <= 256 * MIB
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ MORE_CONNECTIONS = 32
 THREADS = 4
 # The buffer holds the body, the header, and HAProxy's own bookkeeping.
 BUFFER_RESERVE = 256 * 1024
+# A client that neither speaks nor waits for an answer, until its connection ends.
+CLIENT_SILENCE_S = 30
+# Buffers that one address may fill before it has shown a key.
+STRANGER_BYTES = 256 * MIB
+# Connections to the metrics, of all their readers.
+READERS = 16
 # The longest name of a person that has a key.
 MAX_USER = 64
 
@@ -57,6 +63,7 @@ def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str
     settings = spec.edge
     routes, switches = site.routes(spec), switch_request.routes(spec)
     body = settings.limits.body_mib * MIB
+    buffer = body + BUFFER_RESERVE
     text: str = (
         templates.templates()
         .get_template("haproxy.cfg.j2")
@@ -83,7 +90,10 @@ def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str
             errors=list(answers.own_errors()),
             healthy=answers.HEALTHY,
             body_bytes=body,
-            buffer_bytes=body + BUFFER_RESERVE,
+            buffer_bytes=buffer,
+            strangers=min(settings.limits.connections // 4, STRANGER_BYTES // buffer),
+            readers=READERS,
+            silence_s=CLIENT_SILENCE_S,
             threads=THREADS,
             user_length=MAX_USER,
         )

@@ -39,7 +39,7 @@ class EdgeLimits:
     """Limits of the edge of one host.
 
     - `requests_per_minute`, `streams`: of one key; streams are requests at the same time
-    - `connections`: of all clients together
+    - `connections`: of all clients together; one address may hold a quarter, and fewer before its first key
     - `body_mib`, `header_kib`: sizes of one request
     - `header_timeout_s`: seconds until the last byte of a request's header
     - `switches_waiting`: models that wait for their start, if requests may start models
