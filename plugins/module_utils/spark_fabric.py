@@ -96,6 +96,10 @@ class Host:
         name = os.path.basename(os.path.realpath(self.path(path)))
         return name if PCI_ADDRESS.fullmatch(name) else None
 
+    def link(self, path: str) -> str:
+        """Return the name of what a link leads to, or an empty text."""
+        return os.path.basename(os.readlink(self.path(path))) if os.path.islink(self.path(path)) else ""
+
     def command(self, record: str, *argv: str) -> tuple[str, str]:
         """Return (output of a command, its error). `record` is the file of a recorded host that has the output."""
         if self.root != "/":
@@ -136,6 +140,7 @@ def netdev(host: Host, name: str, addresses: list[AddressFacts]) -> NetdevFacts:
         "carrier": host.text(f"{path}/carrier") == "1",
         "wireless": host.exists(f"{path}/wireless") or host.exists(f"{path}/phy80211"),
         "pci": host.pci(f"{path}/device"),
+        "master": host.link(f"{path}/master"),
     }
 
 

@@ -37,6 +37,8 @@ def record(root: Path, host: Mapping[str, Any]) -> dict[str, Any]:
     for name, entry in devices.items():
         write(root / "sys/class/net" / name, netdev_files(entry))
         link_device(root, f"sys/class/net/{name}", entry)
+        if "master" in entry:
+            (root / "sys/class/net" / name / "master").symlink_to(f"../{entry['master']}")
     for name, entry in host.get("hcas", {}).items():
         write(root / "sys/class/infiniband" / name / "ports/1", port_files(entry))
         link_device(root, f"sys/class/infiniband/{name}", entry)

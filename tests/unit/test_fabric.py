@@ -112,6 +112,7 @@ def test_the_collector_reads_a_whole_host(tmp_path: Path) -> None:
         "carrier": True,
         "wireless": False,
         "pci": "0000:01:00.1",
+        "master": "",
     }
     assert netdevs["enp1s0f0np0"]["speed_mbps"] is None
     assert netdevs["enp1s0f0np0"]["carrier"] is False

@@ -330,3 +330,13 @@ def test_a_cache_that_is_too_small_names_the_setting_of_its_size(budget: dict[st
     facts = {"spark1": {"memory": reference_spark.MEMORY}}
     result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
     assert f"raise overrides.memory.{key}, or lower" in result.refusals[0].fix
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_sparks_are_proposed_to_one(nodes: int) -> None:
+    recipe = loader.load("gemma-4-31b-bf16").document
+    recipe = {**recipe, "topology": {**recipe["topology"], "nodes": nodes, "tensor_parallel": nodes}}
+    facts = {host: {"memory": reference_spark.memory(64 // nodes)} for host in reference_spark.HOSTS[:nodes]}
+    result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
+    assert "a recipe with smaller weights" in result.refusals[0].fix
+    assert ("or one for two Sparks" in result.refusals[0].fix) == (nodes == 1)

@@ -142,6 +142,8 @@ class NetdevFacts(TypedDict):
     wireless: bool
     speed_mbps: NotRequired[int | None]
     pci: NotRequired[str | None]
+    # The bond or bridge that it is part of, or an empty text.
+    master: NotRequired[str]
 
 
 class GidFacts(TypedDict):

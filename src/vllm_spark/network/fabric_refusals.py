@@ -67,10 +67,13 @@ def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
             )
         if fabric.up and not fabric.links:
             cables = ", ".join(f"{hca.name}/{netdev.name}" for hca, netdev in fabric.up)
+            masters = list(dict.fromkeys(netdev.master for _, netdev in fabric.up if netdev.master))
+            bond = f"; they are part of {' and '.join(masters)}" if masters else ""
             yield FABRIC_NO_ADDRESS(
-                what=f"{fabric.host} has a cable on {cables} and no IPv4 address there"
+                what=f"{fabric.host} has a cable on {cables} and no IPv4 address there{bond}"
                 f"{f' ({fabric.error})' if fabric.error else ''}",
-                expected="an address on each, each in its own subnet",
+                expected="an address on each, each in its own subnet"
+                f"{', and none in a bond or bridge, of which RDMA has one rail' if masters else ''}",
                 fix="vllm_fabric in the inventory and ansible-playbook fabric.yml, or netplan as the runbook shows.",
             )
 

@@ -27,13 +27,14 @@ class Gid:
 
 @dataclass(frozen=True, slots=True)
 class Netdev:
-    """A network device of the kernel."""
+    """A network device of the kernel. `master` is the bond or bridge that it is part of, or an empty text."""
 
     name: str
     addresses: tuple[IPv4Interface, ...]
     mtu: int | None
     carrier: bool
     wireless: bool
+    master: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,14 @@ def _links_by_subnet(fabric: HostFabric) -> dict[IPv4Network, list[FabricLink]]:
 
 def _netdev(entry: NetdevFacts) -> Netdev:
     addresses = [IPv4Interface(f"{address['address']}/{address['prefix']}") for address in entry["addresses"]]
-    return Netdev(entry["name"], tuple(addresses), entry["mtu"], entry["carrier"], entry["wireless"])
+    return Netdev(
+        name=entry["name"],
+        addresses=tuple(addresses),
+        mtu=entry["mtu"],
+        carrier=entry["carrier"],
+        wireless=entry["wireless"],
+        master=entry.get("master", ""),
+    )
 
 
 def _hca(entry: HcaFacts) -> Hca:

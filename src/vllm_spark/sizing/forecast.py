@@ -232,21 +232,22 @@ def too_small(name: str, host: str, recipe: Document, fit: Fit, request: Forecas
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",
-            fix=_fix_of_room(fit)
+            fix=_fix_of_room(fit, recipe["topology"]["nodes"])
             if fit.room < 0
             else f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
             f"{', --context or --streams' if request.context else ''}.",
         )
 
 
-def _fix_of_room(fit: Fit) -> str:
+def _fix_of_room(fit: Fit, nodes: int) -> str:
     """Return the fix if the weights alone are too large: a share that is large enough, or another recipe."""
     share = (fit.weights + fit.workspace + fit.request) / fit.total
     if share < LARGEST_SHARE and (share * fit.total) + fit.floor <= fit.available:
         return f"overrides.memory.utilization: {share + 0.005:.2f} or more."
+    other = ", or one for two Sparks" if nodes == 1 else ""
     return (
-        f"a recipe with smaller weights, or one for two Sparks (vllm-spark recipes): {gib(fit.total)} of memory do not "
-        "hold this one beside the host."
+        f"a recipe with smaller weights{other} (vllm-spark recipes): {gib(fit.total)} of memory do not hold this one "
+        "beside the host."
     )
 
 
