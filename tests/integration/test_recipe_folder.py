@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -80,10 +81,69 @@ def test_a_config_alone_leaves_the_widths_open(tmp_path: Path, capsys: pytest.Ca
     file = derived_hub.DATA / "openai--gpt-oss-20b" / "config.json"
     assert main.main(["recipe", "new", str(file), "--as", "openai/gpt-oss-20b", "--into", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "model.layout: which width has each part? config.json names mxfp4" in output
+    assert "model.layout: which width has each part? The configuration names mxfp4" in output
     assert "args.chat-template: which template do chats use?" in output
     text = (tmp_path / "gpt-oss-20b.yml").read_text()
     assert "  # open: layout: which width" in text
+
+
+def configured(folder: Path, changes: dict[str, Any], quantisation: dict[str, Any]) -> Path:
+    """Write the configuration of a model with 8 billion weights in two files, as ModelOpt does. Returns the folder."""
+    config = json.loads((derived_hub.DATA / "meta-llama--Meta-Llama-3.1-8B" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    (folder / "hf_quant_config.json").write_text(json.dumps(quantisation))
+    return folder
+
+
+@pytest.mark.parametrize("of", [".", "config.json"])
+@pytest.mark.parametrize(
+    ("quantisation", "named"),
+    [
+        ({"quantization": {"quant_algo": "NVFP4"}}, "names NVFP4"),
+        ({"quant_algo": "FP8"}, "names FP8"),
+        ({"quantization": {}}, "has a quantisation without a name"),
+    ],
+)
+def test_a_quantisation_beside_config_json_is_not_taken_for_bf16(
+    of: str, quantisation: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = configured(tmp_path, {}, quantisation)
+    words = ["recipe", "new", str(folder / of), "--as", LLAMA, "--into", str(tmp_path / "out")]
+    assert main.main(words) == 0
+    output = capsys.readouterr().out
+    assert f"model.layout: which width has each part? The configuration {named}; the headers" in output
+    assert "memory, speed and time to first token: unknown" in output
+    (recipe,) = (tmp_path / "out").glob("*.yml")
+    assert "layout" not in loader.read(recipe).document["model"]
+
+
+# Layers of a model that has 32 with 8 billion weights, its quantisation, options; the Sparks or a part of a message.
+@pytest.mark.parametrize(
+    "case",
+    [
+        (320, "FP8", [], 1),
+        (570, "FP8", [], 2),
+        (570, "NVFP4", [], 1),
+        (570, "FP8", ["--nodes", "1"], "has at least 125.4 GB of weights; 1 Spark of 128 GB hold 104.5 GB"),
+        (1000, "FP8", [], "has at least 219.2 GB of weights; 2 Sparks of 128 GB hold 209.1 GB"),
+        (1000, "NVFP4", [], 2),
+    ],
+    ids=str,
+)
+def test_weights_of_unknown_width_have_a_least_size(
+    case: tuple[int, str, list[str], int | str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers, algorithm, options, expected = case
+    folder = configured(tmp_path, {"num_hidden_layers": layers}, {"quantization": {"quant_algo": algorithm}})
+    status = main.main(["recipe", "new", str(folder), "--as", "some/model", "--into", str(tmp_path / "out"), *options])
+    if isinstance(expected, str):
+        assert status == 1
+        message = capsys.readouterr().err
+        assert expected in message
+        assert ("or two Sparks (--nodes 2)" in message) == bool(options)
+        return
+    assert status == 0
+    assert loader.read(tmp_path / "out" / "model.yml").document["topology"]["nodes"] == expected
 
 
 # Model, changes of its config.json, and a part of the question about them.

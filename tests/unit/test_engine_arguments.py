@@ -134,6 +134,30 @@ def test_a_fault_names_what_was_meant(name: str, value: Any, what: str, expected
     assert fault.expected.startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("disable-log-requests", ["enable-log-requests"], "enable-log-requests: false, which means the same"),
+        ("log-requests", ["enable-log-requests", "disable-log-requests"], ""),
+        ("VLLM_USE_FLASHINFER_MOE_FP4", ["VLLM_USE_FLASHINFER_MOE_INT4"], ""),
+        ("VLLM_USE_FLASHINFER_MOE_FP8", ["VLLM_USE_FLASHINFER_MOE_INT4"], ""),
+        ("VLLM_FLASHINFER_MOE_BACKEND", ["VLLM_FLASHINFER_ALLREDUCE_BACKEND"], ""),
+        ("B12X_MLA_SPARSE", ["XPU_MLA_SPARSE"], ""),
+        ("MLA_SPARSE", ["XPU_MLA_SPARSE"], ""),
+        ("fp4", ["mxfp4", "nvfp4"], ""),
+        ("mxfp4-backend", ["moe-backend"], ""),
+        ("gpu-memory-utilisation", ["gpu-memory-utilization"], "gpu-memory-utilization"),
+        ("max-batched-tokens", ["max-num-batched-tokens", "max-num-seqs"], "max-num-batched-tokens"),
+        ("enable-prefix-cache", ["enable-prefix-caching"], "enable-prefix-caching"),
+        ("VLLM_LOGGIN_LEVEL", ["VLLM_LOGGING_LEVEL"], "VLLM_LOGGING_LEVEL"),
+        ("gemma-4", ["gemma3", "gemma4"], "gemma4"),
+    ],
+)
+def test_a_suggestion_means_the_same(name: str, known: list[str], meant: str) -> None:
+    expected = meant or f"one of {', '.join(known)}"
+    assert engine_arguments.meant(name, known) == expected
+
+
 def test_flags_by_key_are_one_map() -> None:
     args = {"compilation-config.cudagraph_modes": 1, "compilation-config.pass_config.fuse": "true"}
     faults = list(engine_arguments.faults(changed("args", args), ENGINE))

@@ -12,7 +12,7 @@ from vllm_spark.authoring import sampling
 from vllm_spark.authoring.source import MAX_TEXT_BYTES, NOT_A_CHECKPOINT, Source, Tensor, bad_file
 from vllm_spark.core.refusal import RefusedError
 
-INDEX = "model.safetensors.index.json"
+INDEX, QUANTISATION = "model.safetensors.index.json", "hf_quant_config.json"
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 # Headers of files that are read before the sum is tried.
 BATCH = 2
@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def alone(self) -> bool:
-        """True for a config.json without any other file."""
+        """True for the configuration without weights."""
         return not self.weights
 
 
@@ -66,8 +66,8 @@ def open_checkpoint(source: Source) -> Checkpoint:
     config = document(source, "config.json")
     weights, notes = _weights(source)
     quantisation = _text_of(config).get("quantization_config") or config.get("quantization_config")
-    if not isinstance(quantisation, Mapping) and "hf_quant_config.json" in source.files:
-        quantisation = document(source, "hf_quant_config.json")
+    if not isinstance(quantisation, Mapping) and QUANTISATION in source.files:
+        quantisation = document(source, QUANTISATION)
     return Checkpoint(
         name=source.name,
         repository=source.repository,
@@ -133,11 +133,12 @@ def _text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _weights(source: Source) -> tuple[dict[str, int], list[str]]:
-    """Return the safetensors files that the engine reads, and notes. A folder with config.json alone has none."""
+    """Return the safetensors files that the engine reads, and notes. The configuration alone has none."""
     found = {path: size for path, size in source.files.items() if path.endswith(".safetensors") and "/" not in path}
     if not found:
-        if len(source.files) == 1:
-            return {}, ["only config.json is there: widths, sizes and the drafting head are not settled by headers"]
+        if set(source.files) <= {"config.json", QUANTISATION}:
+            there = "config.json is" if len(source.files) == 1 else f"config.json and {QUANTISATION} are"
+            return {}, [f"only {there} there: widths, sizes and the drafting head are not settled by headers"]
         raise RefusedError([_not_a_checkpoint(source, f"has no safetensors files, but {_formats(source.files)}")])
     if 0 < source.files.get(INDEX, 0) <= MAX_INDEX_BYTES:
         return _indexed(source, found), []

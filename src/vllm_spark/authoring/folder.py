@@ -1,4 +1,4 @@
-"""A checkpoint in a folder of this machine, or a config.json alone."""
+"""A checkpoint in a folder of this machine, or its configuration alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vllm_spark.authoring import headers
+from vllm_spark.authoring.checkpoint import QUANTISATION
 from vllm_spark.authoring.source import MAX_TEXT_BYTES, Source, Tensor, bad_file
 from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
@@ -17,12 +18,17 @@ SNAPSHOT = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P
 
 
 class Folder(Source):
-    """A snapshot folder. Of a single config.json, only that file is read."""
+    """A snapshot folder. Of a single config.json, only that file and the quantisation beside it are read."""
 
     def __init__(self, path: Path, repository: str = "", revision: str = "") -> None:
         self._root = path.parent if path.is_file() else path
         alone = path.is_file()
-        found = {"config.json": path} if alone else {file.name: file for file in sorted(self._root.iterdir())}
+        beside = self._root / QUANTISATION
+        found = (
+            {"config.json": path, **({QUANTISATION: beside} if beside.is_file() and path.name == "config.json" else {})}
+            if alone
+            else {file.name: file for file in sorted(self._root.iterdir())}
+        )
         self.files = {name: file.stat().st_size for name, file in found.items() if file.is_file()}
         self._config = path if alone else self._root / "config.json"
         self.name = str(path)

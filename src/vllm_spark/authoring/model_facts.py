@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_spark.authoring import dimensions, widths
+from vllm_spark.authoring import dimensions, least_size, widths
 from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.widths import Part
 from vllm_spark.core import text
@@ -16,6 +16,7 @@ from vllm_spark.recipe.architecture import Architecture
 
 # A part may differ by so much from its dimensions: norms, biases, and vectors of linear layers.
 TOLERANCE = 0.02
+BITS_OF_A_BYTE = 8
 # Parts of a layout that are always named, and parts that follow another one or are BF16 unless they are named.
 NAMED = ("attention", "mlp", "experts", "head")
 DEFAULTS: Mapping[str, str] = architecture.PARTS
@@ -35,7 +36,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model. `architecture` and `head` (its own drafting head) are documents of files, empty if not settled."""
+    """A model. `architecture` and `head` (its own drafting head) are documents of files, empty if not settled.
+
+    `least_bytes` is the least size of its weights, 0 if its dimensions are not known.
+    """
 
     family: Document
     architecture: dict[str, Any]
@@ -43,6 +47,7 @@ class ModelFacts:
     head: dict[str, Any]
     vision: bool
     questions: tuple[Question, ...]
+    least_bytes: int = 0
 
     @property
     def settled(self) -> bool:
@@ -82,7 +87,9 @@ def read(checkpoint: Checkpoint, known: Document, name: str) -> ModelFacts:
     questions += open_widths
     head = own_head(checkpoint, known, document, parts)
     settled = not questions
-    return ModelFacts(known, document if settled else {}, layout if settled else {}, head, vision, tuple(questions))
+    least = sum(built.stored_weights().values()) * least_size.bits_of(checkpoint.quantisation) / BITS_OF_A_BYTE
+    settled_parts = (document, layout) if settled else ({}, {})
+    return ModelFacts(known, *settled_parts, head, vision, tuple(questions), int(least))
 
 
 def _layers(document: Mapping[str, Any]) -> int:
@@ -164,9 +171,17 @@ def _plain_layout(needed: list[str], checkpoint: Checkpoint) -> tuple[dict[str, 
     """Return the layout of a config.json without files: BF16 if it names no quantisation."""
     if not checkpoint.quantisation:
         return dict.fromkeys(needed, "bf16"), []
-    method = checkpoint.quantisation.get("quant_method") or checkpoint.quantisation.get("quantization", {})
-    text = f"which width has each part? config.json names {str(method)[:60]}; the files' headers tell the parts apart"
+    text = f"which width has each part? The configuration {_quantised(checkpoint.quantisation)}; the headers of the " \
+           "files tell the parts apart"  # fmt: skip
     return {}, [Question("model.layout", text)]
+
+
+def _quantised(quantisation: Mapping[str, Any]) -> str:
+    """Return what a quantisation calls itself, in words. ModelOpt has its name one level down."""
+    inner = quantisation.get("quantization")
+    named = {**quantisation, **(inner if isinstance(inner, Mapping) else {})}
+    words = [str(named[key]) for key in ("quant_method", "quant_algo") if named.get(key)]
+    return f"names {text.one_line(' '.join(words))[:60]}" if words else "has a quantisation without a name"
 
 
 def own_head(checkpoint: Checkpoint, known: Document, document: Document, parts: Mapping[str, Part]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_spark.authoring import checkpoint as checkpoints
-from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, model_facts
+from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, least_size, model_facts
 from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.composing import Request
 from vllm_spark.authoring.judging import Verdict
@@ -16,12 +16,9 @@ from vllm_spark.authoring.source import Source
 from vllm_spark.core import text
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.core.units import GB, gib
 from vllm_spark.recipe import architecture
-from vllm_spark.sizing import forecast, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
-DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
 NEEDS_CODE = register("needs-remote-code", runbook="recipe-new")
 NO_NAME = register("no-repository", runbook="recipe-new")
 BAD_CONTEXT = register("bad-context", runbook="recipe-new")
@@ -69,10 +66,12 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     verdicts, questions = {}, {}
     for nodes in [order.nodes] if order.nodes else NODES:
         recipe, questions[nodes] = composing.compose(read, model, base, order.request, nodes)
-        verdicts[nodes] = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
+        verdict = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
+        larger = [] if model.settled else _larger(opened, model, order, nodes)
+        verdicts[nodes] = replace(verdict, refusals=[*larger, *verdict.refusals])
     chosen = next((nodes for nodes, verdict in verdicts.items() if not verdict.refusals), 0)
     if not chosen:
-        raise RefusedError(_refusals(opened, verdicts, order))
+        raise RefusedError(verdicts[max(verdicts)].refusals)
     recipe = {key: value for key, value in verdicts[chosen].recipe.items() if key != "architectures"}
     used = {recipe[key].get("architecture") for key in ("model", "drafter") if key in recipe}
     brought = {name: one for name, one in new.items() if name in used}
@@ -133,28 +132,20 @@ def _refuse_early(opened: Checkpoint, order: Order) -> None:
     """Refuse what needs no header: no name, and more bytes than the Sparks have."""
     if not opened.repository:
         raise RefusedError([_no_name(opened)])
-    memory = reference_spark.memory(order.node_memory_gb)
-    most = (order.nodes or max(NODES)) * forecast.LARGEST_SHARE * memory["total"]
-    if opened.size_bytes > most:
-        raise RefusedError([_too_large(opened, order)])
-
-
-def _refusals(opened: Checkpoint, verdicts: dict[int, Verdict], order: Order) -> list[Refusal]:
-    """Return why no number of Sparks will do: what stands against the most of them."""
-    nodes = max(verdicts)
-    return [*verdicts[nodes].refusals] or [_too_large(opened, order)]
-
-
-def _too_large(opened: Checkpoint, order: Order) -> Refusal:
-    memory = reference_spark.memory(order.node_memory_gb)
     nodes = order.nodes or max(NODES)
-    most = nodes * forecast.LARGEST_SHARE * memory["total"]
-    return DOES_NOT_FIT(
-        what=f"{opened.name} has {opened.size_bytes / GB:.1f} GB of weights; {nodes} Spark{'s' * (nodes > 1)} of "
-        f"{order.node_memory_gb} GB hold {most / GB:.1f} GB beside their hosts, {gib(memory['total'])} each",
-        expected="weights that fit",
-        fix="name a checkpoint of the model with fewer bits (NVFP4, AWQ), or a smaller model.",
-    )
+    if opened.size_bytes > least_size.most(nodes, order.node_memory_gb):
+        size = least_size.words(opened.size_bytes, least=False)
+        raise RefusedError([least_size.too_large(opened.name, size, nodes, order.node_memory_gb)])
+
+
+def _larger(opened: Checkpoint, model: ModelFacts, order: Order, nodes: int) -> list[Refusal]:
+    """Refuse weights without a forecast that are larger than so many Sparks hold, or must be."""
+    size = opened.size_bytes or model.least_bytes or least_size.of_name(opened.repository)
+    if size <= least_size.most(nodes, order.node_memory_gb):
+        return []
+    more = ", or two Sparks (--nodes 2)" if nodes == 1 == order.nodes else ""
+    words = least_size.words(size, least=not opened.size_bytes)
+    return [least_size.too_large(opened.name, words, nodes, order.node_memory_gb, more)]
 
 
 def _needs_code(opened: Checkpoint) -> Refusal:

@@ -33,15 +33,18 @@ def texts(new: NewRecipe) -> dict[str, str]:
 
 def write(new: NewRecipe, folder: Path, *, replace: bool) -> list[Path]:
     """Write a new recipe and its architectures. Returns the files, the recipe's first."""
-    return place(texts(new), folder, replace=replace)
+    return place(texts(new), folder, replace=replace, source=Path(new.checkpoint.name))
 
 
-def place(files: Mapping[str, str], folder: Path, *, replace: bool) -> list[Path]:
-    """Write a recipe (the first file) and what it needs. Raises RefusedError if `check` refuses it or it exists."""
+def place(files: Mapping[str, str], folder: Path, *, replace: bool, source: Path) -> list[Path]:
+    """Write a recipe (the first file) and what it needs. `source` is what the recipe was made from.
+
+    Raises RefusedError if `check` refuses the recipe, which then names `source`, or if it exists.
+    """
     _refuse_paths(files)
     with tempfile.TemporaryDirectory() as trial:
         written = _write(files, Path(trial))
-        loader.read(written[0])
+        loader.read(written[0], source)
     existing = [folder / path for path in files if (folder / path).exists()]
     if existing and not replace:
         raise FILE_EXISTS.error(

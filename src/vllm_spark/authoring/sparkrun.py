@@ -9,15 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from vllm_spark.authoring import composing, sparkrun_command
+from vllm_spark.authoring import composing, least_size, refused_values, sparkrun_command
 from vllm_spark.authoring.composing import FLOOR_BYTES, UTILIZATION
+from vllm_spark.authoring.model_facts import Question
 from vllm_spark.authoring.sparkrun_command import NOT_SPARKRUN
 from vllm_spark.core import text
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments, flag_names, rules, variable_owners
+from vllm_spark.recipe import engine_arguments, flag_names, flag_ranges, kept_files, known_issues, rules
+from vllm_spark.recipe.engine_flags import Engine
+from vllm_spark.sizing import reference_spark
+
+BAD_IMPORT = register("bad-import", runbook="recipe-new")
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -31,6 +37,7 @@ OWN = {
     "tensor-parallel-size": "topology",
     "gpu-memory-utilization": "memory.utilization",
     "speculative-config": "drafter",
+    "kv-cache-memory-bytes": "memory.kv_cache_bytes",
 }
 MOST_NODES = 2
 # Keys that are read, or say nothing that a recipe here could.
@@ -42,10 +49,11 @@ READ = {
 
 @dataclass(slots=True)
 class Imported:
-    """A recipe without image digest and gates of its model, and what was left out, each with its reason."""
+    """A recipe, what was left out, each with its reason, and what its owner must answer."""
 
     recipe: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
 
 
 def is_sparkrun(document: object) -> bool:
@@ -53,19 +61,22 @@ def is_sparkrun(document: object) -> bool:
     return isinstance(document, Mapping) and "model" in document and ("runtime" in document or "container" in document)
 
 
-def convert(document: Document, name: str, base: Document, origin: str) -> Imported:
-    """Return the recipe. `base` has the image and engine to use. `origin` is its file, for `sources`.
+def convert(document: Document, name: str, base: Document, file: Path) -> Imported:
+    """Return the recipe. `base` has the image and engine to use. `file` is the one that its owner wrote.
 
-    Raises RefusedError for another engine, another number of Sparks, or a model that is not of the hub.
+    Raises RefusedError for another engine, another number of Sparks, a model that is not of the hub, a server whose
+    answers no gate can prove, and for anything else that `check` would refuse.
     """
     model = str(document["model"])
     refusal = _refusal(document, model)
     if refusal:
         raise RefusedError([refusal])
     result = Imported()
-    flags = dict(sparkrun_command.flags(document, result.left_out))
-    defaults = document.get("defaults") or {}
-    nodes = _nodes(document, flags, defaults)
+    engine = flag_names.engine_of(base["engine"]["version"])
+    flags = _flags(document, engine, result)
+    _refuse_other_servers(flags)
+    nodes = _nodes(document, flags, result)
+    _refuse_too_large(model, nodes)
     args = {flag: value for flag, value in flags.items() if flag not in rules.PLANNED_FLAGS}
     for flag in sorted(set(flags) & set(rules.PLANNED_FLAGS) - set(OWN)):
         result.left_out.append(f"--{flag}: comes from {rules.PLANNED_FLAGS[flag]}")
@@ -73,7 +84,7 @@ def convert(document: Document, name: str, base: Document, origin: str) -> Impor
         result.left_out.append(
             "--trust-remote-code: it runs Python of the checkpoint; add it to args if the model needs it"
         )
-    if "/" not in str(args.get("chat-template", "/")):
+    if not set("/{") & set(str(args.get("chat-template", "/"))):
         result.left_out.append(
             f"--chat-template {text.one_line(str(args.pop('chat-template')))}: its file is not in the recipe"
         )
@@ -81,24 +92,85 @@ def convert(document: Document, name: str, base: Document, origin: str) -> Impor
     pinned = {"revision": revision} if isinstance(revision, str) and COMMIT.fullmatch(revision) else {}
     if revision and not pinned:
         result.left_out.append(f"model_revision {text.one_line(str(revision))}: not a commit; lock.yml resolves one")
+    env = {str(name): str(value) for name, value in (document.get("env") or {}).items()}
     result.recipe = {
         "schema_version": 1,
         "name": name,
         "summary": f"{model} as a recipe of sparkrun serves it, imported",
-        "sources": [f"{origin}: {_description(document)}"],
+        "sources": [f"{file.name}: {_description(document)}"],
         "image": base["image"],
         "engine": base["engine"],
         "model": {"repository": model, **pinned, "served_name": _served(flags, model)},
         **_drafter(flags.get("speculative-config"), model, pinned, result),
-        **_env(document.get("env"), result),
-        "args": dict(sorted(args.items())),
+        **({"env": env} if env else {}),
+        "args": args,
         "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
-        "memory": {"utilization": _utilization(flags, result), "free_floor_bytes": FLOOR_BYTES},
+        "memory": _memory(flags, result),
         "runtime": {"shm_size": "16g"},
         "gates": _gates(args, nodes),
     }
+    _leave_out_refused(result, file)
+    result.recipe["args"] = dict(sorted(result.recipe["args"].items()))
     result.left_out += _rest(document, base)
+    result.questions += _questions(result.recipe)
     return result
+
+
+def _questions(recipe: Document) -> Iterator[Question]:
+    """Yield what of an imported recipe only its owner can settle."""
+    yield from (Question(*question) for question in kept_files.questions(recipe))
+    for issue in known_issues.matching_issues(known_issues.of_closed(recipe)):
+        if issue.level == "refuse":
+            yield Question("image", f"which engine? Known issue {issue.id}: {issue.what}. {issue.instead}")
+
+
+def _flags(document: Document, engine: Engine, result: Imported) -> dict[str, Any]:
+    """Return the flags in the engine's spelling. The keys of --speculative-config.KEY are one map."""
+    read = dict(sparkrun_command.flags(document, result.left_out))
+    odd = [name for name in read if not rules.FLAG_NAME.fullmatch(name)]
+    result.left_out += [f"--{text.one_line(name)}: not the name of a flag" for name in odd]
+    flags = flag_names.canonical({name: value for name, value in read.items() if name not in odd}, engine)
+    joined = {name: value for name, value in engine_arguments.joined(flags).items() if name in rules.PLANNED_FLAGS}
+    return {name: value for name, value in flags.items() if name.partition(".")[0] not in joined} | {
+        name: {**flags[name], **value} if isinstance(flags.get(name), dict) else value for name, value in joined.items()
+    }
+
+
+def _refuse_other_servers(flags: Mapping[str, Any]) -> None:
+    """Raise RefusedError for a server that answers no chat."""
+    asked = {flag: flags[flag] for flag in flag_ranges.TASKS if flag in flags}
+    faults = list(flag_ranges.faults(asked))
+    if "omni" in flags:
+        what, expected = "--omni, which is vllm-omni's: a server of pictures, video or speech", "a recipe for vLLM"
+    elif faults:
+        what, expected = faults[0].what.replace("args.", "--"), faults[0].expected
+    else:
+        return
+    raise RefusedError(
+        [NOT_SPARKRUN(what=what, expected=expected, fix="choose a recipe of a model that generates text.")]
+    )
+
+
+def _refuse_too_large(model: str, nodes: int) -> None:
+    """Raise RefusedError for a model whose name says that it is larger than the memory of so many Sparks."""
+    least, node_memory_gb = least_size.of_name(model), max(reference_spark.SIZES_GB)
+    if least > least_size.most(nodes, node_memory_gb):
+        words = least_size.words(least, least=True)
+        more = ", or a recipe for two Sparks" if nodes == 1 else ""
+        raise RefusedError([least_size.too_large(model, words, nodes, node_memory_gb, more)])
+
+
+def _leave_out_refused(result: Imported, file: Path) -> None:
+    """Leave out each value that `check` refuses. Raises RefusedError, which names the owner's file, for the rest."""
+    recipe = result.recipe
+    lines, faults = refused_values.leave_out(recipe, file.parent)
+    result.left_out += lines
+    if faults:
+        raise RefusedError(
+            BAD_IMPORT(what=f"{file}: {fault.what}", expected=fault.expected, fix=f"correct {file}.")
+            for fault in faults
+        )
+    recipe["gates"] = _gates(recipe["args"], recipe["topology"]["nodes"])
 
 
 def _refusal(document: Document, model: str) -> Refusal | None:
@@ -120,10 +192,16 @@ def _refusal(document: Document, model: str) -> Refusal | None:
     )
 
 
-def _nodes(document: Document, flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> int:
-    asked = flags.get("tensor-parallel-size", defaults.get("tensor_parallel", 1))
+def _nodes(document: Document, flags: Mapping[str, Any], result: Imported) -> int:
+    """Return the number of Sparks. sparkrun replaces the tensor parallelism by the number of its Sparks."""
+    asked = flags.get("tensor-parallel-size", (document.get("defaults") or {}).get("tensor_parallel", 1))
+    asked = asked if isinstance(asked, int) else 1
     least = document.get("min_nodes") or (2 if document.get("cluster_only") else 1)
-    return min(MOST_NODES, max(int(asked) if isinstance(asked, int) else 1, int(least)))
+    most = 1 if document.get("solo_only") else MOST_NODES
+    nodes = min(most, max(asked, int(least), 1))
+    if asked > nodes:
+        result.left_out.append(f"--tensor-parallel-size {asked}: the recipe is for {nodes}, one rank on each Spark")
+    return nodes
 
 
 def _served(flags: Mapping[str, Any], model: str) -> str:
@@ -147,14 +225,14 @@ def _drafter(config: Any, model: str, pinned: Mapping[str, str], result: Importe
     return {"drafter": {**block, "speculative_tokens": tokens, **({"config": config} if config else {})}}
 
 
-def _env(env: Any, result: Imported) -> dict[str, Any]:
-    kept = {}
-    for name, value in (env or {}).items():
-        if fault := variable_owners.fault(str(name)):
-            result.left_out.append(f"{fault.what}; expected: {fault.expected}")
-        else:
-            kept[str(name)] = str(value)
-    return {"env": kept} if kept else {}
+def _memory(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
+    """Return the memory block: the bytes of the cache if the recipe names them, else a share of the Spark."""
+    cache = flags.get("kv-cache-memory-bytes")
+    if isinstance(cache, int) and not isinstance(cache, bool) and cache > 0:
+        return {"kv_cache_bytes": cache, "free_floor_bytes": FLOOR_BYTES}
+    if cache is not None:
+        result.left_out.append(f"--kv-cache-memory-bytes {text.one_line(str(cache))}: not a number of bytes")
+    return {"utilization": _utilization(flags, result), "free_floor_bytes": FLOOR_BYTES}
 
 
 def _utilization(flags: Mapping[str, Any], result: Imported) -> float:
@@ -206,21 +284,3 @@ def _rest(document: Document, base: Document) -> Iterator[str]:
     }
     yield from (f"{key}: {reason}" for key, reason in reasons.items() if document.get(key))
     yield from (f"{text.one_line(str(key))}: not known here" for key in document if key not in READ | set(reasons))
-
-
-def without_unknown(imported: Imported) -> None:
-    """Leave out the flags and variables that the engine does not take, each with the engine's reason."""
-    recipe = imported.recipe
-    engine = flag_names.engine_of(recipe["engine"]["version"])
-    args = flag_names.canonical(recipe["args"], engine)
-    for name, value in list(args.items()):
-        for fault in engine_arguments.flag_faults(name, value, engine):
-            imported.left_out.append(f"--{name}: {fault.what}; expected: {fault.expected}")
-            args.pop(name, None)
-    recipe["args"] = dict(sorted(args.items()))
-    for name, value in list(recipe.get("env", {}).items()):
-        for fault in engine_arguments.variable_faults(name, value, engine):
-            imported.left_out.append(f"{fault.what}; expected: {fault.expected}")
-            recipe["env"].pop(name, None)
-    if not recipe.get("env", {}):
-        recipe.pop("env", None)

@@ -11,7 +11,7 @@ from typing import Any
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_flags, flag_types, variable_owners
+from vllm_spark.recipe import engine_flags, flag_types, near_names, variable_owners
 from vllm_spark.recipe.engine_flags import Engine, Flag, Variable
 from vllm_spark.recipe.flag_argv import flag_argv
 
@@ -23,8 +23,8 @@ PLUGINS = {"tool-parser-plugin": "tool-call-parser", "reasoning-parser-plugin": 
 # A message lists so many names and no more.
 LISTED = 60
 
-# Names with less in common are not taken for a misspelling: a removed variable has many that begin like it.
-CLOSE = 0.7
+# Names with less in common are not taken for a misspelling. Of so many, the first with the same meaning is named.
+CLOSE, CANDIDATES = 0.7, 5
 
 # Strings that the engine reads as a boolean, where it does not expect a string.
 BOOLEAN_WORDS = {"0", "1", "f", "false", "n", "no", "off", "on", "t", "true", "y", "yes"}
@@ -65,11 +65,11 @@ def faults(recipe: Document, engine: Engine) -> Iterator[Fault]:
     for name, value in args.items():
         if "." not in name:
             yield from flag_faults(name, value, engine, check_later=name not in extended)
-    for name, value in _joined(args).items():
+    for name, value in joined(args).items():
         yield from flag_faults(name, value, engine)
     for name in recipe.get("drafter", {}).get("config", {}):
         if name.replace("-", "_") not in engine.drafter_keys:
-            yield Fault(f"drafter.config.{name}: unknown", _meant(name, engine.drafter_keys))
+            yield Fault(f"drafter.config.{name}: unknown", meant(name, engine.drafter_keys))
     for name, value in recipe.get("env", {}).items():
         yield from variable_faults(name, value, engine)
 
@@ -78,7 +78,7 @@ def flag_faults(name: str, value: object, engine: Engine, *, check_later: bool =
     """Yield the fault of one flag, if the engine refuses it."""
     flag = engine.flags.get(name)
     if flag is None:
-        yield Fault(f"args.{name}: unknown flag", _meant(name, engine.flags))
+        yield Fault(f"args.{name}: unknown flag", meant(name, engine.flags))
         return
     words = flag_argv(name, value)
     if any(map(_is_flag, words[1:])):
@@ -92,7 +92,7 @@ def flag_faults(name: str, value: object, engine: Engine, *, check_later: bool =
     if flag.keys and (document := _object(words, flag)) is not None:
         yield from _key_faults(name, document, flag.keys)
     if flag.later and check_later and words[-1] not in (*flag.later, "", *(["None"] if flag.optional else [])):
-        yield Fault(f"args.{name}: {words[-1]}", _meant(words[-1], flag.later))
+        yield Fault(f"args.{name}: {words[-1]}", meant(words[-1], flag.later))
 
 
 def variable_faults(name: str, value: str, engine: Engine) -> Iterator[Fault]:
@@ -101,7 +101,7 @@ def variable_faults(name: str, value: str, engine: Engine) -> Iterator[Fault]:
         return
     variable = engine.variables.get(name)
     if variable is None:
-        yield Fault(f"env.{name}: unknown variable, which the engine ignores", _meant(name, engine.variables))
+        yield Fault(f"env.{name}: unknown variable, which the engine ignores", meant(name, engine.variables))
     elif variable.unread:
         yield Fault(f"env.{name}: no file of this version reads it", "a variable or a flag with an effect")
     elif not _variable_takes(variable, value):
@@ -132,7 +132,7 @@ def _is_flag(word: str) -> bool:
     return "." in word or "=" in word or not (" " in word or re.fullmatch(r"-\d+", word))
 
 
-def _joined(args: Document) -> dict[str, Any]:
+def joined(args: Document) -> dict[str, Any]:
     """Return the maps that the engine makes of FLAG.KEY.KEY, by flag."""
     maps: dict[str, Any] = {}
     for name, value in args.items():
@@ -171,7 +171,7 @@ def _object(words: Sequence[str], flag: Flag) -> Mapping[str, Any] | None:
 def _key_faults(name: str, document: Mapping[str, Any], keys: Mapping[str, Sequence[str] | None]) -> Iterator[Fault]:
     for key, value in document.items():
         if key not in keys:
-            yield Fault(f"args.{name}.{key}: unknown key", _meant(key, keys))
+            yield Fault(f"args.{name}.{key}: unknown key", meant(key, keys))
             continue
         named = keys[key]
         if named is None or not isinstance(value, str) or _reads_as_scalar(value):
@@ -186,11 +186,13 @@ def _reads_as_scalar(text: str) -> bool:
     return text.lower() in BOOLEAN_WORDS or bool(re.fullmatch(r"\s*[-+]?[\d._]+(e[-+]?\d+)?\s*", text, re.IGNORECASE))
 
 
-def _meant(name: str, known: Collection[str]) -> str:
-    """Return the known name that is close to `name`, or in how many names it is not."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
-    if close:
-        return close[0]
+def meant(name: str, known: Collection[str]) -> str:
+    """Return the known name that was meant, or in how many names it is not."""
+    close = difflib.get_close_matches(name, known, n=CANDIDATES, cutoff=CLOSE)
+    same = next((each for each in close if near_names.same_meaning(name, each)), None)
+    opposite = near_names.opposite(name, known)
+    if same or opposite:
+        return same or f"{opposite}: false, which means the same"
     return f"one of {', '.join(known)}" if len(known) <= LISTED else f"one of the {len(known)} that this version knows"
 
 

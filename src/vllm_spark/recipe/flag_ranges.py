@@ -42,10 +42,16 @@ SWITCHES = (
 WORDS = {
     "dtype": (re.compile("auto|bfloat16|float|float16|float32|half"), "auto, bfloat16, float16, float32 or half"),
     "kv-cache-dtype": (
-        re.compile(r"auto|bfloat16|float16|fp8(_\w+)?|nvfp4|turboquant_\w+|int\d\w*"),
+        re.compile(r"auto|bfloat16|float16|(fp8|nvfp4)(_\w+)?|turboquant_\w+|int\d\w*"),
         "auto, bfloat16, fp8 or another name of the engine's list",
     ),
 }
+# Flags that make a server which answers with numbers instead of text.
+TASKS = ("runner", "convert", "task")
+WORDS |= dict.fromkeys(
+    TASKS,
+    (re.compile("auto|generate|none"), "auto: a deployment is proved by a generated token, and this server has none"),
+)
 # What bounds of one value mean.
 ONE_GPU = "1, because a Spark has one GPU"
 

@@ -14,7 +14,7 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments
+from vllm_spark.recipe import engine_arguments, kept_files
 from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
@@ -114,9 +114,10 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
 
 
 def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
-    """Return the warnings that apply to a deployment, and the accepted issues, one line each."""
+    """Return the warnings that apply to a deployment, files that it may miss, and the accepted issues, a line each."""
     issues = matching_issues(subject)
     warned = [f"{issue.what}: {issue.instead} ({issue.id})" for issue in issues if issue.level == "warn"]
+    warned += [f"{field}: {question}" for field, question in kept_files.questions(subject.recipe)]
     return warned + [f"accepted known issue {issue.id}: {issue.what}" for issue in issues if issue.id in accepted]
 
 

@@ -84,28 +84,35 @@ def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
     return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
 
 
-def read(file: Path) -> Recipe:
-    """Read and check one recipe file. Raises RefusedError with every fault of it."""
+def read(file: Path, named: Path | None = None) -> Recipe:
+    """Read and check one recipe file. Raises RefusedError with every fault of it, which name the file `named` if a
+    person wrote that one."""
     try:
         document = documents.read_yaml(file)
     except DocumentError as error:
-        raise RefusedError([_refusal(file, error.fault)]) from error
+        raise RefusedError([_refusal(named or file, error.fault)]) from error
+    recipe, faults = checked(document, file.parent, file.stem)
+    if faults:
+        raise RefusedError(_refusal(named or file, fault) for fault in faults)
+    return recipe
+
+
+def checked(document: Document, folder: Path, stem: str) -> tuple[Recipe, list[Fault]]:
+    """Return the recipe of a document in a folder, and every fault of it. With a fault the recipe is not complete."""
     faults = list(schema.faults(document, SCHEMA))
     if faults:
-        raise RefusedError(_refusal(file, fault) for fault in faults)
-    document, architecture_faults = _with_architectures(document, file.parent)
+        return Recipe(document), faults
+    document, architecture_faults = _with_architectures(document, folder)
     faults += architecture_faults
     faults += shared_gates.faults(document)
     document = shared_gates.expanded(document)
-    faults += rules.recipe_faults(document, file.stem)
+    faults += rules.recipe_faults(document, stem)
     document = with_flag_names(document, document["engine"]["version"])
     faults += rules.value_faults(document)
-    files, file_faults = _toolkit_files(document, file.parent)
+    files, file_faults = _toolkit_files(document, folder)
     faults += file_faults
-    faults += _evidence_faults(document, file.parent)
-    if faults:
-        raise RefusedError(_refusal(file, fault) for fault in faults)
-    return Recipe(document, files)
+    faults += _evidence_faults(document, folder)
+    return Recipe(document, files), faults
 
 
 def _with_architectures(document: Document, folder: Path) -> tuple[Document, list[Fault]]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.authoring import composing, engine_choice, recipe_file, recipe_text, sharing, sparkrun
+from vllm_spark.authoring.model_facts import Question
 from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import documents, paths
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.recipe import engine_arguments, folders
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.recipe import folders
 from vllm_spark.sizing import forecast
-
-BAD_IMPORT = register("bad-import", runbook="recipe-new")
 
 # Any vLLM: a recipe of sparkrun names an image and not a version.
 ANY_ENGINE = {"name": "sparkrun", "engine": {"since": "0.0.0"}}
@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise RefusedError([_bad(args.file, "no `name` in it", "a file of `vllm-spark recipe export`")])
     recipe, architectures = sharing.parted(document)
     files = _texts(args.name, recipe, architectures)
-    print("\n".join(f"written: {file}" for file in recipe_file.place(files, into, replace=args.replace)))
+    placed = recipe_file.place(files, into, replace=args.replace, source=args.file)
+    print("\n".join(f"written: {file}" for file in placed))
     return 0
 
 
@@ -58,12 +59,14 @@ def _read(file: Path) -> Any:
 
 
 def _bad(file: Path, what: str, expected: str) -> Any:
-    return BAD_IMPORT(what=f"{file}: {what}", expected=expected, fix="name another file.")
+    return sparkrun.BAD_IMPORT(what=f"{file}: {what}", expected=expected, fix="name another file.")
 
 
-def _texts(name: str | None, recipe: dict[str, Any], architectures: dict[str, Any]) -> dict[str, str]:
+def _texts(
+    name: str | None, recipe: dict[str, Any], architectures: dict[str, Any], questions: Sequence[Question] = ()
+) -> dict[str, str]:
     named = {**recipe, "name": name} if name else recipe
-    files = {f"{named['name']}.yml": recipe_text.text(named, recipe_file.SCHEMA)}
+    files = {f"{named['name']}.yml": recipe_text.text(named, recipe_file.SCHEMA, questions)}
     for key, one in architectures.items():
         files[f"architectures/{key}.yml"] = recipe_text.text(one, recipe_file.ARCHITECTURE_SCHEMA)
     return files
@@ -73,16 +76,17 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     name = args.name or composing.recipe_name(args.file.stem)
     catalogue = forecast.catalogue([paths.RECIPES])
     base = like.base(args.like) or engine_choice.choose(str(args.file), ANY_ENGINE, catalogue)
-    imported = sparkrun.convert(document, name, base, args.file.name)
+    imported = sparkrun.convert(document, name, base, args.file)
     recipe = imported.recipe
-    sparkrun.without_unknown(imported)
-    refusals = list(engine_arguments.refusals(recipe, ()))
-    if refusals:
-        raise RefusedError(refusals)
-    files = recipe_file.place(_texts(None, recipe, {}), into, replace=args.replace)
+    files = recipe_file.place(
+        _texts(None, recipe, {}, imported.questions), into, replace=args.replace, source=args.file
+    )
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
     print(f"  Sparks: {recipe['topology']['nodes']}")
-    print("\n".join(f"  left out: {line}" for line in imported.left_out))
+    for line in imported.left_out:
+        print(f"  left out: {line}")
+    for question in imported.questions:
+        print(f"  open: {question}")
     print("\n".join(f"written: {file}" for file in files))
     print(f"next: vllm-spark recipe new {recipe['model']['repository']} knows its architecture, widths and forecast")
     return 0

@@ -1,0 +1,75 @@
+"""The least that the weights of a model can have in bytes, where no list of files tells their size. Pure.
+
+It refuses what cannot fit, and promises nothing: norms, embeddings and layers that stay unquantised come on top.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.units import GB, gib
+from vllm_spark.sizing import forecast, reference_spark
+
+DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
+
+# Billions of weights in the name of a repository: 122B, and not the active ones (A10B, E4B) or one expert of 8x22B.
+BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[Bb](?![A-Za-z0-9])")
+# Words of a name or a quantisation -> bits of a weight, the fewest first.
+BITS = (
+    (re.compile(r"\b[12](\.\d+)?[-_ ]?bit|exl[23]|aqlm"), 1),
+    (re.compile(r"\b3[-_ ]?bit"), 3),
+    (re.compile(r"fp4|int4|w4|4[-_ ]?bit|awq|gptq|autoround|auto-round"), 4),
+    (re.compile(r"fp8|int8|w8|8[-_ ]?bit"), 8),
+    (re.compile(r"bf16|fp16"), 16),
+)
+# Of a model that names no width. gpt-oss has four bits and does not say so.
+UNKNOWN_BITS, FEWEST_BITS = 4, 1
+# Names of models from which experts or layers were removed.
+PRUNED = re.compile(r"(?i)reap|prun")
+# Keys of a quantisation with the bits of its weights.
+KEYS = re.compile(r'"(?:bits|num_bits|w_bit|wbits)": (\d+)')
+
+
+def of_name(repository: str) -> int:
+    """Return the bytes that a model of this name has at least, 0 if the name tells no size."""
+    name = repository.rpartition("/")[2]
+    counts = [float(count) for count in BILLIONS.findall(name)]
+    if not counts or PRUNED.search(name):
+        return 0
+    return int(min(counts) * 1e9 * _bits(name.lower(), UNKNOWN_BITS) / 8)
+
+
+def bits_of(quantisation: Mapping[str, Any]) -> float:
+    """Return the fewest bits that a weight of this quantisation has."""
+    said = json.dumps(quantisation, default=str).lower()
+    numbers = [int(bits) for bits in KEYS.findall(said)]
+    return min(numbers) if numbers else _bits(said, FEWEST_BITS)
+
+
+def _bits(words: str, otherwise: float) -> float:
+    return next((bits for pattern, bits in BITS if pattern.search(words)), otherwise)
+
+
+def most(nodes: int, node_memory_gb: int) -> float:
+    """Return the bytes of weights that so many Sparks hold beside their hosts."""
+    return nodes * forecast.LARGEST_SHARE * reference_spark.memory(node_memory_gb)["total"]
+
+
+def too_large(name: str, size: str, nodes: int, node_memory_gb: int, more: str = "") -> Refusal:
+    """Return the refusal of weights of a size. `more` ends the fix: how to ask for two Sparks."""
+    total = reference_spark.memory(node_memory_gb)["total"]
+    return DOES_NOT_FIT(
+        what=f"{name} has {size} of weights; {nodes} Spark{'s' * (nodes > 1)} of {node_memory_gb} GB hold "
+        f"{most(nodes, node_memory_gb) / GB:.1f} GB beside their hosts, {gib(total)} each",
+        expected="weights that fit",
+        fix=f"name a checkpoint of the model with fewer bits (NVFP4, AWQ), or a smaller model{more}.",
+    )
+
+
+def words(size_bytes: int, *, least: bool) -> str:
+    """Return a size in words."""
+    return f"{'at least ' * least}{size_bytes / GB:.1f} GB"

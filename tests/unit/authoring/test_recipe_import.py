@@ -1,0 +1,132 @@
+"""`vllm-spark recipe import` of sparkrun's recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from project_files import DATA
+from vllm_spark.authoring import refused_values
+from vllm_spark.cli import main
+from vllm_spark.core import paths
+from vllm_spark.recipe import kept_files, loader
+
+CASES: list[dict[str, Any]] = yaml.safe_load((DATA / "sparkrun" / "cases.yml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_a_recipe_of_sparkrun(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "theirs.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(case["recipe"]))
+    status = main.main(["recipe", "import", str(file), "--into", str(out)])
+    printed = capsys.readouterr()
+    if "refused" in case:
+        assert status == 1
+        assert case["refused"] in printed.err
+        assert " Fix: " in printed.err
+        assert not out.exists()
+        return
+    assert status == 0
+    recipe = loader.read(out / "theirs.yml").document
+    assert {key: recipe.get(key) for key in case["expected"]} == case["expected"]
+    assert set(recipe["gates"]) == set(case.get("gates", recipe["gates"]))
+    assert ("drafter" in recipe) == ("drafter" in case["expected"])
+    for word, key in (("left out", "left_out"), ("open", "open")):
+        lines = [
+            line.removeprefix(f"  {word}: ") for line in printed.out.splitlines() if line.startswith(f"  {word}: ")
+        ]
+        assert len(lines) == len(case.get(key, ())), lines
+        for line, expected in zip(sorted(lines), sorted(case.get(key, ())), strict=True):
+            assert line.startswith(expected)
+    text = (out / "theirs.yml").read_text()
+    assert all(f"# open: {question.partition('.')[2]}" in text for question in case.get("open", ()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[1, 2]",
+        "a: b",
+        "{",
+        "model: 5",
+        "name: x",
+        "name: ../../x",
+        "name: x\nmodel: {}",
+        "name: x\narchitectures: 5",
+        "name: x\narchitectures: {../y: {}}",
+        "model: a/b\nruntime: vllm\ndefaults: [1]",
+        "model: a/b\nruntime: vllm\nenv: x",
+        "model: a/b\nruntime: vllm\nmin_nodes: two",
+        "model: a/b\nruntime: vllm\ncommand: 5",
+        "model: [a]\nruntime: vllm",
+    ],
+)
+def test_a_file_that_is_no_recipe(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(content)
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
+    assert " Fix: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"memory": {"utilization": 2}}, "memory.utilization: 2"),
+        ({"args": {"max-num-seqs": "many"}}, "args.max-num-seqs: 'many'"),
+        ({"model": {"repository": "no repository"}}, "model.repository"),
+    ],
+)
+def test_a_fault_of_an_exported_recipe_names_the_file_of_its_owner(
+    change: dict[str, Any], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    for block, values in change.items():
+        document[block] |= values
+    file = tmp_path / "gpt-oss-120b.yml"
+    file.write_text(yaml.safe_dump(document))
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr().err
+    assert f"{file}: {what}" in printed
+    assert f"Fix: correct {file}." in printed
+
+
+def test_what_cannot_be_left_out_remains() -> None:
+    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document["args"] |= {"seed": "x"}
+    document["topology"]["executor"] = "ray"
+    lines, faults = refused_values.leave_out(document, paths.RECIPES)
+    assert [line.partition(";")[0] for line in lines] == ["--seed: 'x'"]
+    assert [fault.what for fault in faults] == ["topology.executor: ray"]
+
+
+def test_check_names_files_that_no_mount_brings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document["args"] |= {"chat-template": "/models/x.jinja", "lora-modules": ['{"name": "a", "path": "/lora/a"}']}
+    mount = {
+        "from": "model",
+        "path": "x.jinja",
+        "target": "/models/x.jinja",
+        "sha256": "0" * 64,
+        "why": "the template of chats",
+    }
+    file = tmp_path / "gpt-oss-120b.yml"
+    for mounted, expected in (({}, 1), ({"mounts": [mount]}, 0)):
+        file.write_text(yaml.safe_dump({**document, **mounted}))
+        assert main.main(["check", str(file)]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count("warning: args.chat-template: is /models/x.jinja in the image?") == expected
+        assert "warning: args.lora-modules: is /lora/a in the image?" in printed
+
+
+def test_no_recipe_of_the_catalogue_misses_a_file() -> None:
+    documents = [loader.read(file).document for file in loader.names([paths.RECIPES]).values()]
+    assert [list(kept_files.questions(document)) for document in documents] == [[]] * len(documents)
+
+
+def test_the_group_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["recipe"]) == 2
+    assert "usage: vllm-spark recipe" in capsys.readouterr().err
