@@ -29,7 +29,7 @@ class FilterModule:
             "vllm_has_image_step": images.any_step,
             "vllm_is_occupied": decision.is_occupied,
             "vllm_needs_check": weights.needs_check,
-            "vllm_overlay_failure": messages.overlay_failure,
+            "vllm_download_failure": messages.download_failure,
             "vllm_ping_results": ping_results,
             "vllm_rollback_result": rollback.ended,
             "vllm_rollback_failure": rollback.failure_report,

@@ -51,6 +51,8 @@ def test_a_published_model(name: str, hub: derived_hub.Hub, tmp_path: Path, caps
     assert capsys.readouterr().err.startswith("read ")
     recipe = loader.read(next(tmp_path.glob("*.yml"))).document
     expected = EXPECTED[name]
+    assert recipe.get("env", {}) == expected.get("env", {})
+    assert [file["path"] for file in recipe["image"].get("derive", {}).get("files", [])] == expected.get("files", [])
     assert recipe["model"]["layout"] == expected["layout"]
     assert {key: recipe["args"].get(key) for key in expected["args"]} == expected["args"]
     assert sorted(recipe["gates"]) == sorted([*expected["gates"], "failover", "log", "ready"])

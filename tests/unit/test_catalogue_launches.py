@@ -156,6 +156,7 @@ def check_image(document: Document, spec: Spec, image: str) -> None:
     assert derived.files.get("pins.txt", "").splitlines() == derive.get("pip", [])
     assert {key: derive.get("overlay", {}).get(key) for key in derived.overlay} == derived.overlay
     assert bool(derived.overlay) == ("overlay" in derive)
+    assert list(derived.added.values()) == derive.get("files", [])
     in_context = [path for path in derived.files if path.startswith("patches/")]
     assert [path.partition("-")[2] for path in in_context] == [Path(patch["path"]).name for patch in patches]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,10 +34,11 @@ PLAIN = {
 
 
 def subject(changes: dict[str, Any]) -> Subject:
-    """Return PLAIN with changes. `secrets` and `bind` are fields of the deployment."""
+    """Return PLAIN with changes. `secrets`, `bind` and `closed` are of the deployment."""
     changes = copy.deepcopy(changes)
     secrets, bind = changes.pop("secrets", []), changes.pop("bind", ports.ALL_INTERFACES)
-    return Subject(merge(copy.deepcopy(PLAIN), changes), secrets, bind)
+    closed = changes.pop("closed", False)
+    return Subject(merge(copy.deepcopy(PLAIN), changes), secrets, bind, closed)
 
 
 def test_every_known_issue_has_cases() -> None:
@@ -57,8 +59,27 @@ def test_an_issue_does_not_match_similar_recipes(name: str) -> None:
 
 @pytest.mark.parametrize("name", loader.names([paths.RECIPES]))
 def test_no_recipe_of_the_catalogue_has_a_refusing_issue(name: str) -> None:
-    issues = known_issues.matching_issues(Subject(loader.load(name).document))
-    assert [issue.id for issue in issues if issue.level == "refuse"] == []
+    document = loader.load(name).document
+    for one in (Subject(document), known_issues.of_closed(document)):
+        assert [issue.id for issue in known_issues.matching_issues(one) if issue.level == "refuse"] == []
+
+
+def test_a_vocabulary_that_is_fetched_is_refused_behind_the_edge_only(tmp_path: Path) -> None:
+    """The engine of one Spark has no network there (vllm#22525)."""
+    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    del document["env"], document["image"]["derive"]
+    (tmp_path / "gpt-oss-120b.yml").write_text(yaml.safe_dump(document))
+
+    def resolved(*, opened: bool) -> spec.Spec | None:
+        placed = {"name": "demo", "recipe": "gpt-oss-120b", "hosts": ["spark1"]}
+        return spec.resolve(
+            spec.Inventory([placed], ("spark1",), ("spark1",), (tmp_path,), edge={"open": opened}), "spark1"
+        )
+
+    assert resolved(opened=True)
+    with pytest.raises(RefusedError) as refused:
+        resolved(opened=False)
+    assert [refusal.id for refusal in refused.value.refusals] == ["harmony-vocabulary"]
 
 
 def test_an_accepted_issue_deploys_and_is_recorded(resolve: Callable[..., spec.Spec], facts: dict[str, Any]) -> None:

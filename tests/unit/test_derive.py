@@ -29,13 +29,14 @@ PATCH = "--- a/vllm/x.py\n+++ b/vllm/x.py\n@@ -1,2 +1,2 @@\n-a\n+b\n c\n"
 FILES = {"patches/x.patch": PATCH}
 DIGEST = f"sha256:{'1' * 64}"
 OVERLAY = {"url": "https://example.org/o.tar.gz", "sha256": "3" * 64, "folder": "o-1/vllm", "why": "because of tests"}
+ADDED = {"url": "https://example.org/v.txt", "sha256": "5" * 64, "path": "/usr/local/share/v.txt", "why": "of tests"}
 DOCUMENT: dict[str, Any] = {
     "name": "demo",
     "image": {
         "repository": "ghcr.io/owner/engine",
         "tag": "v1",
         "digest": DIGEST,
-        "derive": {"pip": ["ray[cgraph]==2.55.1", "transformers==5.14.1"], "overlay": OVERLAY},
+        "derive": {"pip": ["ray[cgraph]==2.55.1", "transformers==5.14.1"], "overlay": OVERLAY, "files": [ADDED]},
     },
     "patches": [{"path": "patches/x.patch", "sha256": "2" * 64, "why": "because of tests"}],
 }
@@ -84,6 +85,9 @@ CHANGES: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {
     "overlay's url": (put("image.derive.overlay", {**OVERLAY, "url": "https://example.org/p.tar.gz"}), FILES),
     "overlay's folder": (put("image.derive.overlay", {**OVERLAY, "folder": "o-2/vllm"}), FILES),
     "no overlay": (put("image.derive.overlay", None), FILES),
+    "file's checksum": (put("image.derive.files", [{**ADDED, "sha256": "6" * 64}]), FILES),
+    "file's path": (put("image.derive.files", [{**ADDED, "path": "/usr/local/share/w.txt"}]), FILES),
+    "no file": (put("image.derive.files", None), FILES),
     "patch's text": (DOCUMENT, {"patches/x.patch": PATCH.replace("+b", "+B")}),
     "order of patches": (
         put("patches", [{"path": "patches/y.patch"}, {"path": "patches/x.patch"}]),
@@ -101,6 +105,8 @@ def test_a_change_of_any_input_changes_the_name() -> None:
 SAME = {
     "tag": put("image.tag", "v2"),
     "why of the overlay": put("image.derive.overlay", {**OVERLAY, "why": "another reason"}),
+    # A mirror has the same bytes.
+    "url of a file": put("image.derive.files", [{**ADDED, "url": "https://example.com/v.txt"}]),
     "why of a patch": put("patches", [{**DOCUMENT["patches"][0], "why": "another reason"}]),
     "arguments": {**DOCUMENT, "args": {"max-model-len": 1}},
 }
@@ -118,12 +124,17 @@ def test_the_program_and_the_template_are_inputs(monkeypatch: pytest.MonkeyPatch
     assert derived().inputs != before
 
 
-def test_the_build_context_has_every_file_but_the_overlay() -> None:
+def test_the_build_context_has_every_file_but_the_downloads() -> None:
     image = derived()
     assert set(image.files) == {"Dockerfile", "image_steps.py", "pins.txt", "patches/01-x.patch"}
     assert image.files["patches/01-x.patch"] == PATCH
     assert image.files["pins.txt"] == "ray[cgraph]==2.55.1\ntransformers==5.14.1\n"
     assert image.overlay == {key: value for key, value in OVERLAY.items() if key != "why"}
+    assert image.downloads == [
+        {"url": OVERLAY["url"], "sha256": OVERLAY["sha256"], "path": f"{image.folder}/overlay.tar.gz"},
+        {"url": ADDED["url"], "sha256": ADDED["sha256"], "path": f"{image.folder}/files/{'5' * 64}"},
+    ]
+    assert image.folders == [image.folder, f"{image.folder}/files", f"{image.folder}/patches"]
 
 
 def instructions(image: derived_image.DerivedImage) -> list[str]:
@@ -141,13 +152,16 @@ def test_the_dockerfile_starts_from_the_digest_and_patches_last() -> None:
         f"RUN python3 {steps}/image_steps.py pip {steps}/pins.txt",
         "COPY overlay.tar.gz /tmp/",
         f"RUN python3 {steps}/image_steps.py overlay /tmp/overlay.tar.gz o-1/vllm && rm /tmp/overlay.tar.gz",
+        f"COPY files/{'5' * 64} /usr/local/share/v.txt",
         f"COPY patches/ {steps}/patches/",
         f"RUN cd {steps}/patches && python3 ../image_steps.py patch 01-x.patch",
     ]
 
 
 def test_the_dockerfile_has_only_the_steps_of_the_recipe() -> None:
-    only_pins = derived({**put("patches", None), "image": put("image.derive.overlay", None)["image"]}, {})
+    document = put("image.derive.overlay", None)
+    del document["patches"], document["image"]["derive"]["files"]
+    only_pins = derived(document, {})
     assert [line.split()[0] for line in instructions(only_pins)] == ["FROM", "COPY", "ARG", "ARG", "COPY", "RUN"]
 
 
@@ -211,15 +225,13 @@ def test_a_failed_build_reports_its_reason_and_its_log(name: str) -> None:
     assert message.endswith(f"See docs/runbooks/{runbook}.md")
 
 
-def test_the_headline_and_the_overlay_failure_of_a_build() -> None:
+def test_the_headline_and_the_download_failure_of_a_build() -> None:
     assert messages.build_headline("\x1b[91mStep 2/9 : COPY x y\x1b[0m", 61, 3600) == (
         "building (Step 2/9 : COPY x y)  01:01 of 1:00:00"
     )
-    message = messages.overlay_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
-    assert message.startswith(
-        "the overlay https://example.org/o.tar.gz was not downloaded: The checksum for x did not match"
-    )
-    assert f"expected: an archive with sha256 {'3' * 64}" in message
+    message = messages.download_failure(OVERLAY, "The checksum for x did not match …; it was 55.")
+    assert message.startswith("https://example.org/o.tar.gz was not downloaded: The checksum for x did not match")
+    assert f"expected: a file with sha256 {'3' * 64}" in message
 
 
 # --- recipes with patches

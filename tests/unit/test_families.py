@@ -13,7 +13,7 @@ import yaml
 from vllm_spark.authoring import dimensions, family, sampling, widths
 from vllm_spark.authoring.source import Tensor
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.recipe import architecture, engine_flags, flag_names, shared_gates
+from vllm_spark.recipe import architecture, engine_flags, flag_names, loader, shared_gates
 
 HUB = Path(__file__).parents[1] / "data" / "hub"
 
@@ -174,3 +174,11 @@ def test_files_are_read_from_both_ends(count: int) -> None:
     order = sampling.order(paths)
     assert sorted(order) == paths
     assert order[:2] == [*paths[:1], *paths[1:][-1:]]
+
+
+def test_the_recipe_of_the_catalogue_has_what_its_family_adds() -> None:
+    """One address and one checksum, in the recipe that people read and in what `recipe new` writes."""
+    (added,) = [one["adds"] for one in family.load() if one["name"] == "gpt-oss"]
+    recipe = loader.load("gpt-oss-120b").document
+    assert recipe["image"]["derive"] == added["derive"]
+    assert recipe["env"] == added["env"]

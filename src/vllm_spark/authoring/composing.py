@@ -67,15 +67,17 @@ def compose(
     }
     sized = {"size_bytes": checkpoint.size_bytes} if checkpoint.size_bytes else {}
     settled = {"architecture": model.architecture["name"], "layout": model.layout} if model.settled else {}
+    adds = model.family.get("adds", {})
     recipe: dict[str, Any] = {
         "schema_version": 1,
         "name": request.name,
         "summary": f"{checkpoint.repository} for {'one Spark' if nodes == 1 else 'two Sparks'}, written by recipe new",
         "sources": _sources(checkpoint, model),
-        "image": base["image"],
+        "image": _image(base["image"], adds.get("derive", {})),
         "engine": base["engine"],
         "model": {**repository, **settled, "served_name": recipe_name(checkpoint.repository), **sized},
         **({"drafter": drafter} if drafter else {}),
+        **({"env": adds["env"]} if "env" in adds else {}),
         "args": dict(sorted(args.items())),
         "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
         "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": FLOOR_BYTES}),
@@ -83,6 +85,11 @@ def compose(
         "gates": gates(checkpoint, model, args, facts),
     }
     return recipe, questions
+
+
+def _image(image: Document, derive: Document) -> Document:
+    """Return the image with what the family adds to it, beside what it is derived with already."""
+    return {**image, "derive": {**image.get("derive", {}), **derive}} if derive else image
 
 
 def _open(text: str) -> Question:

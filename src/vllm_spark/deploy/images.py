@@ -112,9 +112,9 @@ def _build(spec: Spec, derived: derived_image.DerivedImage, toolkit: str) -> dic
     return {
         "image": derived.image,
         "base": spec.source,
-        "folders": sorted({folder, *(f"{folder}/{path.rpartition('/')[0]}".rstrip("/") for path in derived.files)}),
+        "folders": derived.folders,
         "files": [{"path": f"{folder}/{path}", "content": text} for path, text in sorted(derived.files.items())],
-        "overlay": {**derived.overlay, "path": f"{folder}/overlay.tar.gz"} if derived.overlay else {},
+        "downloads": derived.downloads,
         "command": derived_image.command(derived, toolkit, spec.site.pip_index),
         "log": f"{folder}/build.log",
     }

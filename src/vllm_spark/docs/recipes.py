@@ -67,5 +67,6 @@ def _additions(document: Document) -> str:
     """Return what the derived image adds to the base image, or an empty text."""
     derive = document["image"].get("derive", {})
     additions = [*derive.get("pip", []), *(["Python sources over its own"] if "overlay" in derive else [])]
+    additions += [file["path"].rpartition("/")[2] for file in derive.get("files", [])]
     additions += [patch["path"].rpartition("/")[2] for patch in document.get("patches", [])]
     return f", with {', '.join(additions)}" if additions else ""

@@ -124,8 +124,8 @@ def _of_recipe(recipe: Document, manifests: Mapping[str, str]) -> Iterator[Compo
         name, _, version = pin.partition("==")
         purl = f"pkg:pypi/{re.sub('[-_.]+', '-', name).lower()}@{version}"
         yield {"type": "library", "bom-ref": f"image:{purl}", "name": name, "version": version, "purl": purl}
-    if overlay := derive.get("overlay"):
-        yield _file(overlay["url"], overlay["sha256"])
+    for file in (*([derive["overlay"]] if "overlay" in derive else []), *derive.get("files", ())):
+        yield _file(file["url"], file["sha256"])
     for file in (*recipe.get("patches", ()), *recipe.get("mounts", ())):
         yield _file(file["path"], file["sha256"])
     for source in (recipe["model"], recipe.get("drafter")):

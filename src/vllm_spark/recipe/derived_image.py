@@ -26,18 +26,36 @@ NAME_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class DerivedImage:
-    """One derived image. `files` is the build context (path -> content) without the overlay, which is downloaded."""
+    """One derived image. `files` is the build context (path -> content) without the downloads: the overlay, and
+    `added` (path in the context -> url and sha256)."""
 
     recipe: str
     base: str
     files: Mapping[str, str]
     overlay: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> str:
         """Hash of every input of the build: the context's files and the overlay's URL, sha256 and folder."""
         hashed = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in self.files.items()}
         return hashlib.sha256(json.dumps([hashed, dict(self.overlay)], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def downloads(self) -> list[dict[str, str]]:
+        """The files that are downloaded into the folder: url, sha256 and path."""
+        wanted = {**({"overlay.tar.gz": self.overlay} if self.overlay else {}), **self.added}
+        return [
+            {"url": one["url"], "sha256": one["sha256"], "path": f"{self.folder}/{path}"}
+            for path, one in wanted.items()
+        ]
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of the build context."""
+        return sorted(
+            {self.folder, *(f"{self.folder}/{path}".rpartition("/")[0] for path in (*self.files, *self.added))}
+        )
 
     @property
     def image(self) -> str:
@@ -61,16 +79,25 @@ def derived_image(document: Document, files: Mapping[str, str]) -> DerivedImage 
     overlay = {key: derive["overlay"][key] for key in ("url", "sha256", "folder")} if "overlay" in derive else {}
     # Numbered, because the order matters and files of two folders may have the same name.
     numbered = {f"{number:02}-{patch['path'].rpartition('/')[2]}": patch for number, patch in enumerate(patches, 1)}
+    # The name has the checksum, so that the Dockerfile, which is an input of the image, has it too.
+    added = {f"files/{one['sha256']}": one for one in derive.get("files", ())}
     context = {
         "Dockerfile": templates()
         .get_template("Dockerfile.j2")
-        .render(recipe=document["name"], base=base, pip=derive.get("pip"), overlay=overlay, patches=list(numbered)),
+        .render(
+            recipe=document["name"],
+            base=base,
+            pip=derive.get("pip"),
+            overlay=overlay,
+            added=added,
+            patches=list(numbered),
+        ),
         "image_steps.py": (paths.NODE / "image_build.py").read_text(encoding="utf-8"),
         **{f"patches/{name}": files[patch["path"]] for name, patch in numbered.items()},
     }
     if "pip" in derive:
         context["pins.txt"] = "\n".join(derive["pip"]) + "\n"
-    return DerivedImage(document["name"], base, context, overlay)
+    return DerivedImage(document["name"], base, context, overlay, added)
 
 
 def command(image: DerivedImage, toolkit: str, pip_index: str = "") -> list[str]:

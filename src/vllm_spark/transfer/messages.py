@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from vllm_spark.core import units
 from vllm_spark.core.refusal import register
 
-IMAGE_OVERLAY = register("image-overlay", runbook="image-overlay")
+IMAGE_DOWNLOAD = register("image-download", runbook="image-download")
 PATCH_DOES_NOT_APPLY = register("patch-does-not-apply", runbook="patch-does-not-apply")
 IMAGE_BUILD = register("image-build", runbook="image-build")
 
@@ -24,13 +24,14 @@ def build_headline(line: str, elapsed_s: float, deadline_s: float) -> str:
     return f"building ({text or 'starting'})  {units.clock(elapsed_s)} of {units.clock(deadline_s)}"
 
 
-def overlay_failure(overlay: Mapping[str, str], detail: str) -> str:
-    """Return the refusal for an overlay; `detail` is the message of get_url, which contains the actual checksum."""
+def download_failure(download: Mapping[str, str], detail: str) -> str:
+    """Return the refusal for a file of a build; `detail` is the message of get_url, which contains the actual
+    checksum."""
     return str(
-        IMAGE_OVERLAY(
-            what=f"the overlay {overlay['url']} was not downloaded: {' '.join(detail.split())}",
-            expected=f"an archive with sha256 {overlay['sha256']}",
-            fix="correct image.derive.overlay of the recipe, if its archive changed on purpose; nothing was built.",
+        IMAGE_DOWNLOAD(
+            what=f"{download['url']} was not downloaded: {' '.join(detail.split())}",
+            expected=f"a file with sha256 {download['sha256']}",
+            fix="correct image.derive of the recipe, if the file changed on purpose; nothing was built.",
         )
     )
 
