@@ -14,6 +14,7 @@ FABRIC_IB_CORE = register("fabric-ib-core", runbook="fabric-no-devices")
 FABRIC_NO_DEVICES = register("fabric-no-devices", runbook="fabric-no-devices")
 FABRIC_NO_ADDRESS = register("fabric-no-address", runbook="fabric-no-address")
 FABRIC_TWINS_ONE_SUBNET = register("fabric-twins-one-subnet", runbook="fabric-twins-one-subnet")
+FABRIC_SHARED_SUBNET = register("fabric-shared-subnet", runbook="fabric-shared-subnet")
 FABRIC_MTU = register("fabric-mtu", runbook="fabric-mtu")
 FABRIC_SAME_ADDRESS = register("fabric-same-address", runbook="fabric-same-address")
 FABRIC_NAME = register("fabric-name", runbook="fabric-netdev")
@@ -36,6 +37,7 @@ def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequ
         *_no_devices(fabrics),
         *_odd_names(fabrics),
         *_twins_in_one_subnet(fabrics, crowded),
+        *_shared_subnet(fabrics, rails),
         *_mtu(fabrics, rails),
         *_same_address(fabrics),
         *_no_gid(fabrics, rails),
@@ -102,6 +104,25 @@ def _twins_in_one_subnet(fabrics: Sequence[HostFabric], crowded: Sequence[IPv4Ne
                     "the other's RDMA connections fail",
                     fix="use netplan to put each into its own subnet, with the same pair of subnets on both hosts.",
                 )
+
+
+def _shared_subnet(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refusal]:
+    """Yield a refusal per netdev beside the fabric by which the kernel may send to the other Spark. A larger network
+    is harmless: the kernel takes the narrowest route."""
+    for side, fabric in enumerate(fabrics):
+        of_fabric = {link.netdev.name for link in fabric.links}
+        for netdev in (one for name, one in fabric.netdevs.items() if name not in of_fabric):
+            for link, other in ((rail[side], rail[1 - side]) for rail in rails):
+                routes = [one for one in netdev.addresses if other.address.ip in one.network]
+                if any(one.network.prefixlen >= link.subnet.prefixlen for one in routes):
+                    yield FABRIC_SHARED_SUBNET(
+                        what=f"{fabric.host} has {link.netdev.name} {link.address} of the fabric and {netdev.name} "
+                        f"{routes[0]} in one subnet",
+                        expected="a subnet that only the fabric has, because Linux may send the pair's traffic through "
+                        f"{netdev.name}",
+                        fix="vllm_fabric in the inventory with other subnets and ansible-playbook fabric.yml, or "
+                        "netplan as the runbook shows.",
+                    )
 
 
 def _mtu(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refusal]:
