@@ -84,13 +84,16 @@ def file_server(hub: Path, port: int = 0, commit: str = COMMIT) -> Iterator[Rang
         yield server
 
 
+def write_files(root: Path, files: Files) -> None:
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+
+
 @contextmanager
 def serving_hub(folder: Path) -> Iterator[Hub]:
     """Serve a hub that has the model, from a folder."""
-    root = folder / REPOSITORY / COMMIT
-    for path, content in FILES.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(content)
+    write_files(folder / REPOSITORY / COMMIT, FILES)
     with loopback.running(Hub(folder, ("127.0.0.1", 0))) as server:
         yield server
 

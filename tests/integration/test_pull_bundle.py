@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,6 +110,32 @@ def test_a_bundle_is_complete_and_downloaded_once(tmp_path: Path, image: Image, 
         check=False,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_a_bundle_is_written_without_the_store(hub: Hub, wheel: Path, tmp_path: Path) -> None:
+    """In a process of its own with the library of requirements.lock, as the controller writes it."""
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from vllm_spark.transfer import bundle
+        from vllm_spark.transfer.site import PulledModel
+        folder, endpoint, wheels, repository, commit = sys.argv[1:]
+        sources = bundle.RemoteSources({}, {"HF_ENDPOINT": endpoint}, ("--no-index", "--find-links", wheels, "demo"))
+        request = bundle.BundleRequest((), (PulledModel(repository, commit, 1),))
+        bundle.write(Path(folder), request, sources, bundle.Trust(Path("none"), unsigned=True), print)
+        """
+    (tmp_path / "bundle" / "images").mkdir(parents=True)
+    words = [str(tmp_path / "bundle"), f"http://127.0.0.1:{hub.server_port}", str(wheel.parent), REPOSITORY, COMMIT]
+    environment = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", code, *words], env=environment, check=True, timeout=120)
+    model = Source(tmp_path / "bundle" / "hub", FOLDER, COMMIT)
+    assert snapshot_files(model.hub) == FILES
+    assert all(not blob.is_symlink() for blob in (model.root / "blobs").iterdir())
+    # Each file once, through xet.
+    assert len([line for line in hub.requests if "/cas/chunks/" in line]) == len(
+        [c for c in FILES.values() if len(c) > 1000]
+    )
+    assert not (tmp_path / "bundle" / "hub" / "blobs").exists()
 
 
 def test_an_interrupted_bundle_is_not_finished(tmp_path: Path, image: Image, hub: Hub, wheel: Path) -> None:

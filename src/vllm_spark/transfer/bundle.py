@@ -26,6 +26,7 @@ from vllm_spark.core import own_process, paths, version
 from vllm_spark.core.own_process import Log
 from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import shared_blobs
 from vllm_spark.node.host_job import JobEndedError
 from vllm_spark.node.pull import blob_cache, hub_fetch
 from vllm_spark.node.pull.blob_cache import BlobCache
@@ -107,9 +108,12 @@ def write(folder: Path, request: BundleRequest, sources: RemoteSources, trust: T
     layout.write_index({image.name: layout.manifest(image.digest) for image in request.images})
     _write_wheels(folder / "wheels", sources, log)
     # huggingface_hub has no other interface for them. Only it runs from here on.
-    os.environ.update(sources.environment)
+    os.environ.update({**sources.environment, **hub_fetch.ENVIRONMENT})
     for model in request.models:
         _write_model(folder / "hub", model, log)
+    # What an earlier toolkit left there would be in the list of the bundle.
+    for left in shared_blobs.unlinked(folder / "hub"):
+        shared_blobs.remove(left)
     contents: Contents = {
         "toolkit": version.version(),
         "images": [asdict(image) for image in request.images],

@@ -33,7 +33,7 @@ def programs() -> dict[str, str]:
 
     They form a package of their own, so that an installed toolkit on the host does not shadow them.
     """
-    shared = [paths.NODE / name for name in ("host_job.py", "state_file.py", "unix_http.py")]
+    shared = [paths.NODE / name for name in ("host_job.py", "shared_blobs.py", "state_file.py", "unix_http.py")]
     files = [*shared, *sorted((paths.NODE / "pull").glob("*.py"))]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),

@@ -9,6 +9,7 @@ from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.transfer.jobs import JOBS
 from vllm_spark.transfer.site import PulledModel, PullSite, PullSteps, models
@@ -72,7 +73,8 @@ def hub_fetch_argv(image: str, hub_dir: str) -> list[str]:
     job = JOBS["fetch-hub"]
     return [
         *("docker", "run", "--rm", "--name", FETCH_CONTAINER, "--network", "host", "--pull", "never"),
-        *("--entrypoint", "python3", "--env-file", f"{JOBS_DIR}/{job.id}.env", "--env", "HF_HUB_OFFLINE=0"),
+        *("--entrypoint", "python3", "--env-file", f"{JOBS_DIR}/{job.id}.env"),
+        *(word for name, value in hub_fetch.ENVIRONMENT.items() for word in ("--env", f"{name}={value}")),
         *("--env", "VLLM_SPARK_JOBS=/jobs", "--env", "PYTHONDONTWRITEBYTECODE=1"),
         *("--mount", f"type=bind,source={hub_dir},target=/hub"),
         *("--mount", f"type=bind,source={JOBS_DIR},target=/jobs"),
@@ -145,7 +147,7 @@ def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:
     needed = 0
     for model in incomplete_models:
         state = site.state(host, model)
-        needed += site.missing_bytes(host, model) - (state["partial"] if state else 0)
+        needed += max(site.missing_bytes(host, model) - (state["partial"] if state else 0), 0)
     free = site.facts[host]["disks"][site.hub(host)]["free"]
     if needed > 0 and needed + SPARE_BYTES > free:
         yield PULL_DISK(

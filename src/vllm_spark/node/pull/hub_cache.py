@@ -13,13 +13,11 @@ from contextlib import suppress
 from threading import Event
 from typing import Literal, TypedDict
 
+from vllm_spark.node.pull.adoption import READERS, adopt
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import LinkError, sha256_of
 from vllm_spark.node.pull.job import JobProgress
 from vllm_spark.node.pull.model_files import PART, Entry, Manifest, ManifestError, ModelRef, Source, source_of
-
-# hashlib releases the GIL, so threads are as fast as processes. More than a Spark's fast cores gain nothing.
-READERS = 8
 
 
 class HubRequest(TypedDict, total=False):
@@ -35,7 +33,8 @@ class HubRequest(TypedDict, total=False):
 class ModelState(TypedDict):
     """State of one model. `sha256` is that of its manifest.
 
-    Sizes are in bytes; `partial` is the part of `missing` that is already on the disk.
+    Sizes are in bytes; `partial` is the part of `missing` that is already on the disk. Of a model without a manifest it
+    is what the snapshot has.
     """
 
     folder: str
@@ -88,11 +87,12 @@ def _model_state(model: Source) -> ModelState:
     )
     try:
         manifest = model.stored_manifest()
-        if manifest is None:
-            return state
-        model.accept(manifest)
+        if manifest:
+            model.accept(manifest)
     except ManifestError as error:
-        state["error"] = str(error)
+        manifest, state["error"] = None, str(error)
+    if manifest is None:
+        state["partial"] = sum(file.stat().st_size for file in model.snapshot.rglob("*") if file.is_file())
         return state
     state["sha256"] = manifest.sha256
     checksums = ChecksumCache.load(model.root)
@@ -124,9 +124,11 @@ def remove_bad_files(
 ) -> list[Entry]:
     """Delete and return the files that differ from the manifest: absent, of another size, or of another sha256.
 
-    `verify` also reads files that have a stamp. `on_read` receives the size of each block. Raises StoppedError.
+    What the hub cache's shared store has of them becomes the model's own. `verify` also reads files that have a stamp.
+    `on_read` receives the size of each block. Raises JobError, StoppedError.
     """
     checksums = ChecksumCache.load(model.root)
+    adopt(model, manifest.files, checksums, on_read, stop)
     for entry in manifest.files:
         link_existing_blob(model, entry)
     states = {entry: file_state(model, entry, checksums) for entry in manifest.files}

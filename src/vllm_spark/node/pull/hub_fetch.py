@@ -19,8 +19,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from vllm_spark.node import shared_blobs
 from vllm_spark.node.host_job import JobEndedError, reason_of
-from vllm_spark.node.pull import hub_cache
+from vllm_spark.node.pull import adoption, hub_cache
+from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import LinkError, git_sha1
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress, repeated
@@ -35,6 +37,9 @@ from vllm_spark.node.pull.model_files import (
     source_of,
 )
 
+# Variables of each process that downloads. The library's shared store would have files outside of the model's folder,
+# which alone an engine gets; it exists since 1.32.0 (node/shared_blobs.py).
+ENVIRONMENT = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_SHARED_BLOBS": "1"}
 STREAMS = 8
 POLL_INTERVAL_S = 1.0
 # A file that is damaged after two downloads is damaged on the hub, or the disk damages it.
@@ -60,9 +65,9 @@ def ensure_model(
         if not hub_cache.remove_bad_files(model, existing, verify=verify, on_read=progress.add):
             return existing, False
     files = _with_reasons(progress, lambda: list_files(repository, model))
+    progress.enter("checking", sum(file.size for file in files))
+    _adopt(model, files, progress)
     refuse_links(model)
-    for file in files:
-        _remove_wrong_size(model, file)
     for _ in range(ATTEMPTS):
         progress.enter("downloading", sum(file.size for file in files))
         _with_reasons(progress, lambda: _download(model, repository, files, progress))
@@ -104,11 +109,15 @@ def _listed(file: Any) -> Entry:
 
 
 def refuse_links(model: Source) -> None:
-    """Refuse links in the folders that the hub's library writes to as root: it follows them. Raises LinkError."""
+    """Refuse links in the folders that the hub's library writes to as root: it follows them. Raises LinkError.
+
+    Blobs of other commits may be in the shared store: the library does not write to a blob that exists.
+    """
     for names in (("blobs",), ("refs",), ("snapshots", model.commit)):
         with suppress(FileNotFoundError), model.pinned(*names) as folder:
-            if names == ("blobs",) and (links := [file.name for file in folder.iterdir() if file.is_symlink()]):
-                raise LinkError(f"{model.root / 'blobs' / links[0]} is a link")
+            for file in folder.iterdir() if names == ("blobs",) else ():
+                if file.is_symlink() and not (BLOB_NAME.fullmatch(file.name) and shared_blobs.hash_of(file)):
+                    raise LinkError(f"{model.root / 'blobs' / file.name} is a link")
 
 
 def _download(model: Source, repository: str, files: list[Entry], progress: JobProgress) -> None:
@@ -136,10 +145,17 @@ def _watch_disk(blobs: Path, progress: JobProgress) -> None:
     progress.done = min(sizes, progress.total)
 
 
-def _remove_wrong_size(model: Source, file: Entry) -> None:
-    """Delete a blob of a wrong size: the library assumes that an existing blob is complete."""
-    for path in (model.file(file), model.blob(file)):
-        if path.exists() and path.stat().st_size != file.size:
+def _adopt(model: Source, files: list[Entry], progress: JobProgress) -> None:
+    """Adopt what the shared store has of the files. Delete blobs of a wrong size, and links to what was not adopted.
+
+    The library assumes that an existing blob is complete.
+    """
+    adoption.adopt(model, files, ChecksumCache.load(model.root), progress.add)
+    for file in files:
+        for path in (model.file(file), model.blob(file)):
+            if path.exists() and path.stat().st_size != file.size:
+                model.remove(file)
+        if shared_blobs.hash_of(model.blob(file)):
             model.remove(file)
 
 
@@ -150,17 +166,17 @@ def _manifest(model: Source, repository: str, files: list[Entry]) -> Manifest:
 
 
 def _entry(model: Source, file: Entry) -> Entry:
-    path = model.snapshot / file.path
+    path = model.file(file)
     sha256 = file.sha256
     if not sha256:
         content = path.read_bytes()
         if git_sha1(content) != file.blob:
-            path.resolve().unlink()
+            model.remove(file)
             raise JobError("corrupt", f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.blob}")
         sha256 = hashlib.sha256(content).hexdigest()
-    name = path.resolve().name
-    blob = name if path.is_symlink() and BLOB_NAME.fullmatch(name) else file.blob
-    return Entry(file.path, path.stat().st_size, sha256, blob)
+    # Of a mirror the library takes another name. Where the blob itself leads does not matter.
+    name = path.readlink().name if path.is_symlink() else ""
+    return Entry(file.path, path.stat().st_size, sha256, name if BLOB_NAME.fullmatch(name) else file.blob)
 
 
 def _with_reasons(progress: JobProgress, call: Callable[[], Result]) -> Result:

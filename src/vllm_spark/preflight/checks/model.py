@@ -34,7 +34,8 @@ def checksummed_files(spec: Spec) -> list[str]:
     what="{folder} does not exist or is empty",
     expected="the model's files at its pinned commit",
     fix="ansible-playbook pull.yml -l {hosts}. Or on {host}: sudo docker run --rm --network host --entrypoint hf "
-    "-v {hub_dir}:/hub {image} download {source} --cache-dir /hub. Or set vllm_hub_dir to the folder that has them.",
+    "--env HF_HUB_DISABLE_SHARED_BLOBS=1 -v {hub_dir}:/hub {image} download {source} --cache-dir /hub. Or set "
+    "vllm_hub_dir to the folder that has them.",
 )
 def no_model(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
