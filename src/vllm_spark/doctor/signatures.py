@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.recipe import variable_owners
+from vllm_spark.recipe import known_issues, variable_owners
 
 SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
 # `cause` ends a start or a server by itself; `consequence` follows from another fault, often of another Spark;
@@ -153,8 +153,15 @@ def _file() -> dict[str, Any]:
 
 
 def _signature(
-    *, pattern: str, cases: Sequence[Mapping[str, str]] = (), unless: str | None = None, **fields: Any
+    *,
+    pattern: str,
+    cases: Sequence[Mapping[str, str]] = (),
+    unless: str | None = None,
+    issue: str | None = None,
+    **fields: Any,
 ) -> Signature:
+    if issue:
+        fields["fix"] = _instead(issue)
     general = Texts(fields["cause"], fields["fix"], fields["runbook"])
     return Signature(
         pattern=re.compile(pattern.replace(IMAGE_VARIABLES, variable_owners.image_pattern()), re.MULTILINE),
@@ -162,6 +169,14 @@ def _signature(
         unless=re.compile(unless) if unless else None,
         **fields,
     )
+
+
+def _instead(issue: str) -> str:
+    """Return the alternative of a known issue as a fix. Raises ValueError if there is no such issue."""
+    for one in known_issues.load():
+        if one.id == issue:
+            return one.instead.replace("{", "{{").replace("}", "}}") + "."
+    raise ValueError(f"{issue} is no issue of recipes/compatibility.yml")
 
 
 def _case(general: Texts, *, when: str | None = None, in_log: str | None = None, **texts: str) -> SpecialCase:
