@@ -70,7 +70,7 @@ class ActionModule(SparkAction):
         if site.unread:
             lines.append(
                 f"this run has not read {', '.join(site.unread)}, so keys from there are not valid here. "
-                "Fix: vllm-spark key add NAME gives a person one key for all hosts."
+                "Fix: vllm-spark key add NAME. It gives a person one key for all hosts."
             )
         return lines
 

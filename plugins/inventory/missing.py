@@ -31,6 +31,6 @@ class InventoryModule(BaseInventoryPlugin):
         """Fail with the fix."""
         raise AnsibleParserError(
             f"there is no inventory at {path} — expected: a folder with hosts.yml. Fix: cp -r inventories/minimal "
-            "inventories/site, then change address and user in its hosts.yml; or name an inventory with -i FOLDER. "
+            "inventories/site. Then change address and user in its hosts.yml; or name an inventory with -i FOLDER. "
             "See docs/runbooks/inventory-refused.md"
         )

@@ -83,8 +83,8 @@ def kept(module: AnsibleModule) -> None:
     if not module.check_mode and not spark_firewall.keep_trial():
         module.fail_json(
             msg="the guard has restored the firewall table before this one already — expected: a confirmation before "
-            "its time was over. Fix: run it again, with a larger spark_firewall_guard_s; sudo journalctl -u "
-            f"{spark_firewall.GUARD} has its messages. {SEE}"
+            "its time was over. Fix: run it again, with a larger spark_firewall_guard_s; "
+            f"`sudo journalctl -u {spark_firewall.GUARD}` has its messages. {SEE}"
         )
     module.exit_json(changed=True)
 
@@ -109,7 +109,7 @@ def main() -> None:
     except (OSError, CommandError) as error:
         module.fail_json(
             msg=f"the firewall table was not loaded: {error} — expected: nft takes it. The table before it stays. Fix: "
-            f"sudo journalctl -u {spark_firewall.UNIT} and sudo nft list ruleset on this Spark. {SEE}"
+            f"read `sudo journalctl -u {spark_firewall.UNIT}` and `sudo nft list ruleset` on this Spark. {SEE}"
         )
 
 

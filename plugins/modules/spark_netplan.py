@@ -167,7 +167,7 @@ def present(module: AnsibleModule, params: Mapping[str, Any]) -> NoReturn:
                 msg=f"netplan apply ended with {result.status}: {one_line(result.error)} — expected: exit status 0. "
                 "The old files are applied again"
                 f"{', and netplan refuses them too, so the fault is in them' if undone.status else ''}. Fix: sudo "
-                "netplan --debug generate on the host. See docs/runbooks/fabric-netplan.md"
+                "netplan --debug generate. It shows the line, on the host. See docs/runbooks/fabric-netplan.md"
             )
     applied = changed and not module.check_mode
     netdevs = wait_for_settings(addresses, params["mtu"]) if applied else settings(addresses)
@@ -239,7 +239,7 @@ def kept(module: AnsibleModule) -> NoReturn:
     except FileNotFoundError:
         module.fail_json(
             msg="the guard has restored the old netplan files already — expected: a confirmation before its time was "
-            f"over. Fix: run it again, with a larger spark_fabric_guard_s; sudo journalctl -u {GUARD} has its "
+            f"over. Fix: run it again, with a larger spark_fabric_guard_s; `sudo journalctl -u {GUARD}` has its "
             "messages. See docs/runbooks/fabric-way-lost.md"
         )
     stop_guard()
@@ -302,7 +302,7 @@ def require_success(module: AnsibleModule, restored: CommandResult) -> None:
     if restored.status:
         module.fail_json(
             msg=f"{JOURNAL}/restore ended with {restored.status}: {one_line(restored.error)} — expected: exit status "
-            f"0. Fix: on the host, sudo netplan --debug generate, then sudo {JOURNAL}/restore before. See "
+            f"0. Fix: on the host `sudo netplan --debug generate`, then `sudo {JOURNAL}/restore before`. See "
             "docs/runbooks/fabric-netplan.md"
         )
 

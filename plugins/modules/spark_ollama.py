@@ -70,8 +70,8 @@ def main() -> None:
         module.fail_json(
             models=error.models,
             msg=f"Ollama still has {', '.join(error.models)} loaded after {deadline_s} s{responses} — expected: none, "
-            "after requests with keep_alive 0. Fix: end the clients that use it (ollama ps and journalctl -u ollama "
-            "-n 50 on the host), or sudo systemctl stop ollama. See docs/runbooks/gpu-memory-held.md",
+            "after requests with keep_alive 0. Fix: end the clients that use it (`ollama ps` and `journalctl -u "
+            "ollama -n 50` on the host), or `sudo systemctl stop ollama`. See docs/runbooks/gpu-memory-held.md",
         )
     module.exit_json(changed=True, models=unloaded, diff=diff, msg=f"unloaded {', '.join(unloaded)}")
 

@@ -253,7 +253,7 @@ def main() -> None:
     except (OSError, CommandError, spark_edge.EdgeError) as error:
         module.fail_json(
             msg=f"the edge was not installed: {error} — expected: HAProxy takes the configuration, and "
-            f"{spark_edge.UNIT} runs. Fix: journalctl -u {spark_edge.UNIT} on this Spark. "
+            f"{spark_edge.UNIT} runs. Fix: journalctl -u {spark_edge.UNIT}. On this Spark. "
             "See docs/runbooks/edge-unit.md"
         )
     module.exit_json(changed=bool(steps), steps=steps, diff=diffs(files) if module._diff else [])

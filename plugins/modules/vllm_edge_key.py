@@ -96,7 +96,7 @@ def main() -> None:
     if params["may_switch"] and edge and READS_RIGHTS not in (read_text(spark_edge.CONFIG) or ""):
         module.fail_json(
             msg=f"{spark_edge.CONFIG} is of an older toolkit, which takes the right for a part of the name — expected: "
-            "an edge that knows rights. Fix: ansible-playbook deploy.yml, then the same command. "
+            "an edge that knows rights. Fix: ansible-playbook deploy.yml. Then the same command. "
             "See docs/runbooks/edge-key.md"
         )
     right = spark_edge.MAY_SWITCH if params["may_switch"] else ""

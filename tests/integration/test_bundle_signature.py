@@ -419,7 +419,7 @@ def test_the_line_for_the_readers_is_printed_and_works(tmp_path: Path) -> None:
     folder = write_parts(tmp_path / "bundle")
     bundle_check.seal(folder, {"models": []}, trust.signing_key(lines.append), quiet)
     [warning] = lines
-    command = re.findall(r"Fix: (.*?); then", warning)[0]
+    command = re.findall(r"Fix: (.*?)\. Then", warning)[0]
     subprocess.run(["sh", "-c", command], check=True)
     assert refused(folder, trust) == {}
     assert trust.signing_key(lines.append)

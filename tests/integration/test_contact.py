@@ -255,7 +255,7 @@ def test_a_changed_host_key_is_refused(server: Server, run: Run, desk: Path, tmp
         assert result.status == 1
         assert fingerprint(server.host_keys[0]) in result.err
         assert fingerprint(old) in result.err
-        assert f"Fix: if the Spark was reinstalled, ssh-keygen -R '[127.0.0.1]:{server.port}'" in result.err
+        assert f"Fix: if the Spark was reinstalled, `ssh-keygen -R '[127.0.0.1]:{server.port}'" in result.err
 
 
 def test_a_wrong_password_is_refused(server: Server, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def test_a_log_without_a_failure_and_without_a_server_is_unknown(
     assert run(str(cut)) == command.UNKNOWN
     shown = capsys.readouterr().out
     assert shown.startswith("unknown: 1 line of 1 log, with neither a failure nor a server that serves")
-    assert "Fix: sudo journalctl" in shown
+    assert "Fix: ssh USER@ADDRESS journalctl" in shown
     assert "Killed process" in shown
     assert run(str(cut), "--json") == command.UNKNOWN
     assert json.loads(capsys.readouterr().out)["unknown"] is True

@@ -14,7 +14,7 @@ from vllm_spark.authoring.judging import Verdict
 from vllm_spark.authoring.model_facts import ModelFacts, Question
 from vllm_spark.authoring.source import Source
 from vllm_spark.core import text
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing.forecast import ForecastRequest
@@ -160,7 +160,7 @@ def _no_name(opened: Checkpoint) -> Refusal:
     return NO_NAME(
         what=f"{opened.name} does not say which repository it is a copy of",
         expected="a folder models--OWNER--NAME/snapshots/COMMIT of the hub's cache, or its name",
-        fix="vllm-spark recipe new FOLDER --as OWNER/NAME@COMMIT.",
+        fix=Fix("vllm-spark recipe new FOLDER --as OWNER/NAME@COMMIT"),
     )
 
 

@@ -15,7 +15,7 @@ from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
 from vllm_spark.core import paths, version
 from vllm_spark.core.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.job import JobRequest
@@ -70,7 +70,7 @@ def not_deployed(spec: Spec) -> Refusal:
     return NOT_DEPLOYED(
         what=f"{name} does not run as the inventory describes it",
         expected="a server whose launch is known, because its figures depend on it",
-        fix=f"ansible-playbook deploy.yml -l {hosts}.",
+        fix=Fix(f"ansible-playbook deploy.yml -l {hosts}"),
     )
 
 
@@ -92,7 +92,7 @@ def job_failure(host: str, result: Mapping[str, Any]) -> Refusal:
     return JOB_FAILED(
         what=f"{host}: the bench ended: {result.get('detail', 'without a reason')}",
         expected="a server that answers",
-        fix=f"ansible-playbook verify.yml -l {host}; then run the bench again, which continues where it was.",
+        fix=Fix(f"ansible-playbook verify.yml -l {host}", "Then run the bench again: it continues where it was."),
     )
 
 
@@ -101,7 +101,7 @@ def sampler_failure(host: str, detail: str) -> Refusal:
     return JOB_FAILED(
         what=f"{host}: its memory, power and clocks cannot be sampled: {detail or 'without a reason'}",
         expected="samples of every host of the deployment, because its slowest rank bounds the speed",
-        fix=f"ansible-playbook precheck.yml -l {host}; then run the bench again, which continues where it was.",
+        fix=Fix(f"ansible-playbook precheck.yml -l {host}", "Then run the bench again: it continues where it was."),
     )
 
 
@@ -110,7 +110,7 @@ def read_failure(host: str, path: str) -> Refusal:
     return JOB_FAILED(
         what=f"{host}: {path} has no evidence or cannot be read",
         expected="the file of the run that has ended",
-        fix=f"ssh -t {host} sudo ls -l {path}; then run the bench again.",
+        fix=Fix(f"ssh -t {host} sudo ls -l {path}", "Then run the bench again."),
     )
 
 

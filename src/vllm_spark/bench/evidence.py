@@ -156,5 +156,5 @@ def _is_shares(value: object) -> bool:
 
 
 def _broken(place: str, what: str, expected: str) -> RefusedError:
-    fix = "name another evidence file, or measure again: vllm-spark bench URL --model NAME."
+    fix = "name another evidence file, or measure again: `vllm-spark bench http://SPARK:8000 --model NAME`."
     return EVIDENCE_BROKEN.error(what=f"{place}: {what}", expected=expected, fix=fix)

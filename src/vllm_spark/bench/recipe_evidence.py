@@ -10,7 +10,7 @@ from vllm_spark.bench import evidence, key
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.node.bench.faults import CAPPED_GPU as GPU
 from vllm_spark.recipe import derived_image, loader
 from vllm_spark.recipe.loader import Recipe
@@ -128,7 +128,7 @@ def _report(file: str, group: Group, folder: Path) -> Iterator[Refusal]:
         yield NO_REPORT(
             what=f"{file}: {group.place}.report: {group.report}: {seen}",
             expected=f"the report of run {', '.join(missing)}",
-            fix=f"{report_command(group)}.",
+            fix=Fix(report_command(group)),
         )
 
 

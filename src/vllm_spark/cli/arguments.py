@@ -96,5 +96,5 @@ def _facts(file: Path) -> Facts:
 
 
 def _bad_facts(what: str, expected: str) -> RefusedError:
-    fix = "leave out --facts, or write the file again: ansible HOST -m vllm_spark.toolkit.spark_facts."
+    fix = "leave out --facts, or write the file again: `ansible HOST -m vllm_spark.toolkit.spark_facts`."
     return BAD_FACTS.error(what=what, expected=expected, fix=fix)

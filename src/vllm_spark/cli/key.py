@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from vllm_spark.cli import playbook
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.edge import persons
 
 ACTIONS = ("add", "revoke", "list")
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise NO_RIGHT.error(
             what=f"key {args.action} has --may-switch",
             expected="--may-switch with add, because the right is one of a new key",
-            fix="vllm-spark key add NAME --may-switch; it replaces the person's earlier key.",
+            fix=Fix("vllm-spark key add NAME --may-switch", "It replaces the person's earlier key."),
         )
     key = persons.new_key() if args.action == "add" else ""
     status = subprocess.run(command(args, key), env=playbook.environment(), check=False).returncode  # noqa: S603  no shell

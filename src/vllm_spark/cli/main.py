@@ -30,14 +30,19 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command. Returns its exit status: 1 for a refusal. Raises SystemExit(2) for wrong arguments."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command. Raises SystemExit(2) for wrong ones."""
     parser = argparse.ArgumentParser(prog="vllm-spark", description=__doc__)
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the toolkit and its commit")
     commands = parser.add_subparsers(dest="command", required=True)
     for module in COMMANDS:
         module.add_parser(commands)
-    args = parser.parse_args(bench.with_url(sys.argv[1:] if argv is None else argv))
+    return parser.parse_args(bench.with_url(argv))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command. Returns its exit status: 1 for a refusal. Raises SystemExit(2) for wrong arguments."""
+    args = parse(sys.argv[1:] if argv is None else argv)
     try:
         status: int = args.run(args)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 
 NO_ANSIBLE = register("key-no-ansible", runbook="edge-key")
 
@@ -27,7 +27,7 @@ def command(name: str, args: argparse.Namespace, more: Sequence[str]) -> list[st
         raise NO_ANSIBLE.error(
             what=f"{program} does not exist",
             expected="the virtual environment of the clone",
-            fix=f"make setup; then .venv/bin/vllm-spark {Path(name).stem}.",
+            fix=Fix("make setup", f"Then `.venv/bin/vllm-spark {Path(name).stem}`."),
         )
     options = [*(["-i", args.inventory] if args.inventory else []), *(["-l", args.limit] if args.limit else [])]
     return [str(program), *options, *more, str(paths.ROOT / name)]

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.text import printable
 from vllm_spark.verify import report
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         raise NO_REPORT.error(
             what=f"no report in {paths.REPORTS}",
             expected="a report, which deploy and verify write",
-            fix="ansible-playbook verify.yml.",
+            fix=Fix("ansible-playbook verify.yml"),
         )
     # The head's report is the last one, because it ends with the next command.
     for document in reversed(documents):

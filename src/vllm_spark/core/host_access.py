@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusalKind, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Fault:
     pattern: re.Pattern[str]
     what: str
     expected: str
-    fix: str
+    fix: str | Fix
 
 
 USE_DASH_K = (
@@ -88,14 +88,14 @@ FAULTS = (
         re.compile(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed|No \S+ host key is known"),
         "{host}: the host key of {address} is unknown, or is not the known one",
         "the host key that known_hosts has",
-        "{contact}",
+        Fix("{contact}"),
     ),
     Fault(
         register("host-login", runbook="contact-key"),
         re.compile(r"Permission denied(?: \((?P<methods>[^)]*)\))?|Too many authentication failures|Invalid/incorrect"),
         "{host}: {address} does not accept the SSH key of this machine for {user}",
         "a login with a key",
-        "{contact}",
+        Fix("{contact}"),
     ),
     Fault(
         register("host-unreachable", runbook="contact-unreachable"),
@@ -105,15 +105,18 @@ FAULTS = (
         ),
         "{host}: no SSH connection to {address} port {port}: {detail}",
         "a Spark that answers",
-        "ping {address}; if it does not answer: the Spark's power, its network, and ansible_host in the inventory. "
-        "The verbs work on the other Sparks with -l.",
+        Fix(
+            "ping {address}",
+            "If it does not answer: the Spark's power, its network, and ansible_host in the inventory. The verbs work "
+            "on the other Sparks with -l.",
+        ),
     ),
     Fault(
         register("host-disk-full", runbook="disk-full"),
         re.compile(r"\[Errno (?:28|122)\] (?P<detail>[^\n]*)"),
         "{host}: {detail}",
         "free space on the disk of that folder",
-        'ssh -t {user}@{address} "df -h; sudo docker system df", then delete images and models that nothing serves.',
+        Fix('ssh -t {user}@{address} "df -h; sudo docker system df"', "Delete images and models that nothing serves."),
     ),
 )
 
@@ -129,7 +132,7 @@ def explain(text: str, login: Login) -> Refusal | None:
                 "address": login.address,
                 "user": login.user,
                 "port": login.port,
-                "contact": f"{login.contact}.",
+                "contact": login.contact,
                 "detail": detail,
             }
             return fault.kind(

@@ -6,7 +6,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-def message(what: str, expected: str, fix: str, *, runbook: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A fix that is a command: it runs as printed. `remark` is a sentence about it.
+
+    A fix that is a text alone has its commands in backticks.
+    """
+
+    command: str
+    remark: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.command}. {self.remark}".rstrip()
+
+    def format(self, **values: str) -> Fix:
+        """Return the fix with values in its templates."""
+        return Fix(self.command.format(**values), self.remark.format(**values))
+
+
+def message(what: str, expected: str, fix: str | Fix, *, runbook: str) -> str:
     """Return the text of a message to an operator.
 
     `what` carries the values seen. `fix` is a command or a variable. `runbook` is the stem of a file in docs/runbooks.
@@ -43,10 +61,10 @@ class RefusalKind:
     id: str
     runbook: str
 
-    def __call__(self, *, what: str, expected: str, fix: str) -> Refusal:
-        return Refusal(self.id, what, expected, fix, self.runbook)
+    def __call__(self, *, what: str, expected: str, fix: str | Fix) -> Refusal:
+        return Refusal(self.id, what, expected, str(fix), self.runbook)
 
-    def error(self, *, what: str, expected: str, fix: str) -> RefusedError:
+    def error(self, *, what: str, expected: str, fix: str | Fix) -> RefusedError:
         """Return the exception with one refusal of this kind."""
         return RefusedError([self(what=what, expected=expected, fix=fix)])
 

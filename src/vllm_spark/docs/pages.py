@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.docs import (
     bench,
     bench_seeds,
@@ -63,5 +63,5 @@ def stale_refusal(name: str) -> Refusal:
     return STALE_PAGE(
         what=f"{name} is out of date",
         expected="the file that `vllm-spark docs` writes from the toolkit's data",
-        fix="vllm-spark docs.",
+        fix=Fix("vllm-spark docs"),
     )

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, reading
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
@@ -25,7 +25,7 @@ LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
 KERNEL_LOG = "`journalctl -k -b --grep 'Killed process|oom-kill'`"
-WHOLE_RUN = "sudo journalctl -u vllm@<deployment>.service -o cat --no-pager | vllm-spark doctor -"
+WHOLE_RUN = Fix("ssh USER@ADDRESS journalctl -u vllm@NAME -o cat --no-pager | vllm-spark doctor -")
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
 # Exit statuses; 0 is a log without a finding.
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         logs = [log for name in args.logs for log in _logs(name)]
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
-        fix = "name another file, or read it with sudo and pipe it in: sudo cat FILE | vllm-spark doctor -."
+        fix = Fix("sudo cat FILE | vllm-spark doctor -", "Or name another file.")
         print(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), file=sys.stderr)
         return UNREADABLE
     except reading.NotTextError as error:

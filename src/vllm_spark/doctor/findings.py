@@ -9,8 +9,8 @@ UNRECOGNISED = "unrecognised"
 AREA = "area-"  # how the ids of areas.yml begin
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
 GENERIC_FIX = (
-    "read the log from this line upwards with `journalctl -u vllm@<deployment>.service -o cat` and compare "
-    "the command that ran, /etc/vllm-spark/<deployment>/launch, with the recipe."
+    "read the log from this line upwards with `journalctl -u vllm@NAME -o cat` and compare the command "
+    "that ran, /etc/vllm-spark/NAME/launch, with the recipe."
 )
 _LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
 

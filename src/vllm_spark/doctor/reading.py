@@ -8,6 +8,7 @@ import io
 import zlib
 from typing import BinaryIO, cast
 
+from vllm_spark.core.refusal import Fix
 from vllm_spark.doctor.log_lines import ByteStream
 
 SAMPLE_BYTES = 64 * 1024
@@ -22,7 +23,7 @@ _BINARY = (
     (b"BZh", "compressed with bzip2", "bzcat FILE | vllm-spark doctor -"),
     (b"PK\x03\x04", "a zip archive", "unzip -p FILE | vllm-spark doctor -"),
 )
-_OTHER = "name the text of the log: journalctl -u UNIT -o cat | vllm-spark doctor -"
+_OTHER = "name the text of the log: `journalctl -u UNIT -o cat | vllm-spark doctor -`."
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r\x1b\b\f\v") | {"\x7f", "�"}
 _BINARY_SHARE = 0.1  # of the characters; a text with a wrong encoding stays below it
 
@@ -30,7 +31,7 @@ _BINARY_SHARE = 0.1  # of the characters; a text with a wrong encoding stays bel
 class NotTextError(Exception):
     """Raised for a log that is not text: what it is, and the command that prints its text."""
 
-    def __init__(self, what: str, fix: str) -> None:
+    def __init__(self, what: str, fix: str | Fix) -> None:
         super().__init__(what)
         self.what = what
         self.fix = fix
@@ -120,11 +121,11 @@ def _refuse_binary(first: bytes, sample: str) -> None:
     """Raise NotTextError if the first bytes of a file are not text."""
     for magic, name, fix in _BINARY:
         if first.startswith(magic):
-            raise NotTextError(f"not text ({name})", f"{fix}.")
+            raise NotTextError(f"not text ({name})", Fix(fix))
     if first[_TAR[0] :].startswith(_TAR[1]):
         raise NotTextError("not text (a tar archive)", "name a bundle of collect (.tar.gz), or the log in the archive.")
     text = sample.replace("\x00", "")
     strange = sum(1 for character in text if character in _CONTROLS)
     if (sample and not text) or strange > _BINARY_SHARE * max(len(text), 1):
         share = f"{100 * strange // max(len(text), 1)} % of its first {len(first)} bytes are not characters of a text"
-        raise NotTextError(f"not text ({share if text else 'only NUL bytes'})", f"{_OTHER}.")
+        raise NotTextError(f"not text ({share if text else 'only NUL bytes'})", _OTHER)

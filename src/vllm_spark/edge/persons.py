@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.front import EdgeOwner
 
@@ -69,5 +69,5 @@ def name_refusal(name: str) -> Refusal | None:
     return BAD_NAME(
         what=f"key of {name!r}",
         expected="a name of at most 64 letters, digits and . _ -, because the edge's log contains it",
-        fix="vllm-spark key add NAME with such a name.",
+        fix=Fix("vllm-spark key add NAME", "NAME is such a name."),
     )

@@ -82,7 +82,7 @@ def _elsewhere(folder: Path) -> Refusal:
         what=f"this Spark has a certificate, and {folder} has no authority",
         expected="the authority that clients trust; another controller has it",
         fix=f"copy its folder to {folder}; or set vllm_edge_new_authority=true for one run (-e), after which clients "
-        "need vllm-spark trust again.",
+        "need `vllm-spark trust` again.",
     )
 
 

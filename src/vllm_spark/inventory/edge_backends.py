@@ -119,7 +119,7 @@ def switch_refusals(deployments: Sequence[Deployment], host: str, settings: Edge
             what=f"vllm_edge.switch_by_request is true, and {pair.name} on {'+'.join(pair.hosts)} shares {host} with "
             f"{others}",
             expected="deployments of one Spark each, because one Spark cannot switch the other rank of a pair",
-            fix=f"set vllm_edge.switch_by_request to false, and use ansible-playbook switch.yml -e to={pair.name}.",
+            fix=f"set vllm_edge.switch_by_request to false, and use `ansible-playbook switch.yml -e to={pair.name}`.",
         )
 
 

@@ -67,7 +67,7 @@ def lost_message(holder: LockHolder) -> str:
 
 def refusal(host: str, holder: LockHolder, alive: bool | None) -> Refusal:
     """Return the reason why a run must not change this Spark now."""
-    ask = f"ask {holder.user}, or see whether it lives with ps -p {holder.pid} on {holder.controller}"
+    ask = f"ask {holder.user}, or see whether it lives with `ps -p {holder.pid}` on {holder.controller}"
     return OPERATOR_LOCK(
         what=f"{host} is held by {holder.label()}; {holder_life(holder, alive)}",
         expected="nobody else to be changing it; nothing was changed",

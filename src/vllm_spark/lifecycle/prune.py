@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.installed import (
     KEPT,
     InstalledState,
@@ -28,7 +28,7 @@ def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
             yield PRUNE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows which images are used",
-                fix=f"ssh -t {host} sudo systemctl start docker.",
+                fix=Fix(f"ssh -t {host} sudo systemctl start docker"),
             )
         for name, deployment in state["deployments"].items():
             current = deployment["launches"].get("current")
@@ -36,7 +36,10 @@ def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
                 yield PRUNE_UNREADABLE(
                     what=f"{deployment['folder']} of {host} does not say what {name} runs",
                     expected="a launch and its deployed.json, as deploy places them",
-                    fix=f"ansible-playbook deploy.yml -l {host}, or remove.yml -e deployment={name}.",
+                    fix=Fix(
+                        f"ansible-playbook deploy.yml -l {host}",
+                        f"Or `ansible-playbook remove.yml -e deployment={name}`.",
+                    ),
                 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import FIREWALL_UNIT
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.installed import (
     InstalledState,
     Item,
@@ -62,7 +62,7 @@ def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Ite
             yield REMOVE_WITHOUT_DOCKER(
                 what=f"Docker does not answer on {host}: {state['docker']['error']}",
                 expected="a running Docker, because it knows the containers and images",
-                fix=f"ssh -t {host} sudo systemctl start docker.",
+                fix=Fix(f"ssh -t {host} sudo systemctl start docker"),
             )
     here = {name for state in hosts.values() for name in (*state["deployments"], *state["history"])}
     if request.deployment and request.deployment not in here:

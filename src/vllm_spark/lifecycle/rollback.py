@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.rollback_target import launch_label
 
 LEFT_STOPPED = register("left-stopped", runbook="rolled-back")
@@ -110,7 +110,7 @@ def _left_stopped(name: str) -> Refusal:
     return LEFT_STOPPED(
         what=f"{name} was stopped by this deploy and stays stopped",
         expected="a server that passes its gates",
-        fix=f"ansible-playbook switch.yml -e to={name} brings it back.",
+        fix=Fix(f"ansible-playbook switch.yml -e to={name}", "It brings it back."),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.host_layout import CONFIG_DIR, RUNNING
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.lifecycle import launch_difference
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
 
@@ -122,13 +122,13 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
         yield ROLLBACK_ANOTHER_RUNS(
             what=f"{', '.join(others)} runs on {host}, or would with the next boot",
             expected=f"{name}, because a Spark's memory holds one model",
-            fix=f"switch to {name} first: ansible-playbook switch.yml -e to={name}.",
+            fix=Fix(f"ansible-playbook switch.yml -e to={name}", f"Then {name} runs, and the rollback is of it."),
         )
     if state["docker"]["error"]:
         yield ROLLBACK_NO_DOCKER(
             what=f"Docker does not answer on {host}: {state['docker']['error']}",
             expected="a running Docker, because a rollback needs its image",
-            fix=f"ssh -t {host} sudo systemctl start docker.",
+            fix=Fix(f"ssh -t {host} sudo systemctl start docker"),
         )
         return
     if not launch or not launch["record"].get("launch") or not launch["runnable"]:
@@ -150,7 +150,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
         yield ROLLBACK_NEVER_HELD(
             what=f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
             expected="a launch that once passed its gates",
-            fix=f"correct the recipe or the inventory, then ansible-playbook deploy.yml -l {host}.",
+            fix=f"correct the recipe or the inventory, then `ansible-playbook deploy.yml -l {host}`.",
         )
     for why in launch["path_faults"]:
         yield ROLLBACK_FILES_GONE(

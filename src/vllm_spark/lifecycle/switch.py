@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.deploy import unit_state
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.deployment import Deployment
@@ -51,14 +51,14 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
         yield SWITCH_EDGE(
             what=f"vllm_edge has changed, and the edge of {host} does not run as it says",
             expected="a switch between deployments behind one edge",
-            fix=f"ansible-playbook deploy.yml -l {','.join(target.hosts)}; then the switch.",
+            fix=Fix(f"ansible-playbook deploy.yml -l {','.join(target.hosts)}", "Then the switch."),
         )
     changed = [host for host, plan in plans.items() if plan.get("reason") == unit_state.LAUNCH_CHANGED]
     if changed:
         yield SWITCH_RUNS_ALREADY(
             what=f"{target.name} runs on {' and '.join(changed)} with another launch than the inventory's",
             expected="a deployment that does not run yet, or runs as planned",
-            fix=f"make {target.name} active in the inventory, then deploy.",
+            fix=f"set {target.name} active in the inventory, then deploy.",
         )
 
 
@@ -67,7 +67,7 @@ def _unknown(to: str, everything: Sequence[Deployment]) -> Refusal:
     return SWITCH_UNKNOWN(
         what=f"vllm_deployments has no {to}" if to else "no deployment is named",
         expected=f"one of {names or 'none: vllm_deployments is empty'}",
-        fix="ansible-playbook switch.yml -e to=NAME.",
+        fix=Fix("ansible-playbook switch.yml -e to=NAME"),
     )
 
 

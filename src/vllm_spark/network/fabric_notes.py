@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.network.links import FabricLink, HostFabric, Rail
 
 FABRIC_LANE_WIDTH = register("fabric-lane-width", runbook="fabric-lane-width")
@@ -35,7 +35,7 @@ def _narrow_lanes(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Re
             yield FABRIC_LANE_WIDTH(
                 what=f"{fabric.host}: {hca.name} ({hca.pci}) runs at PCIe x{hca.pci_width}, {hca.pci_speed}",
                 expected=f"x{hca.pci_max_width}, {hca.pci_max_speed}; the pair works, with less bandwidth",
-                fix=f"ssh -t {fabric.host} sudo fwupdmgr update, then power the Spark off and on.",
+                fix=Fix(f"ssh -t {fabric.host} sudo fwupdmgr update", "Then power the Spark off and on."),
             )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.network.links import FabricLink, Hca, HostFabric, Rail, hca_count
 
 FABRIC_NO_CABLE = register("fabric-no-cable", runbook="fabric-no-cable")
@@ -58,14 +58,14 @@ def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
                 what=f"{fabric.host} has no RDMA device and the module ib_core is not loaded",
                 expected="ib_core and mlx5_ib, which DGX OS loads for the ConnectX-7",
                 fix="plug the cable in on both ends and wait 10 s. If it was in: "
-                f"ssh -t {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs; after an update of the kernel, reboot.",
+                f"`ssh -t {fabric.host} sudo modprobe -a mlx5_ib ib_uverbs`; after an update of the kernel, reboot.",
             )
         elif fabric.hcas and not any("/uverbs" in device for device in fabric.devices):
             yield FABRIC_NO_DEVICES(
                 what=f"{fabric.host} has {_names(fabric.hcas)} and in /dev/infiniband "
                 f"{', '.join(fabric.devices) or 'nothing'}",
                 expected="/dev/infiniband/uverbs0, without which NCCL uses TCP and reports nothing",
-                fix=f"ssh -t {fabric.host} sudo modprobe -a ib_uverbs rdma_cm.",
+                fix=Fix(f"ssh -t {fabric.host} sudo modprobe -a ib_uverbs rdma_cm"),
             )
         if fabric.up and not fabric.links:
             cables = ", ".join(f"{hca.name}/{netdev.name}" for hca, netdev in fabric.up)
@@ -76,7 +76,7 @@ def _no_devices(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
                 f"{f' ({fabric.error})' if fabric.error else ''}",
                 expected="an address on each, each in its own subnet"
                 f"{', and none in a bond or bridge, of which RDMA has one rail' if masters else ''}",
-                fix="vllm_fabric in the inventory and ansible-playbook fabric.yml, or netplan as the runbook shows.",
+                fix="vllm_fabric in the inventory and `ansible-playbook fabric.yml`, or netplan as the runbook shows.",
             )
 
 
@@ -138,7 +138,7 @@ def _mtu(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refus
         yield FABRIC_MTU(
             what=f"the MTU differs between the two ends: {'; '.join(ends)}",
             expected="the same on both, 9000 on both or 1500 on both",
-            fix="set mtu in both hosts' netplan, then sudo netplan apply on both.",
+            fix="set mtu in both hosts' netplan, then `sudo netplan apply` on both.",
         )
 
 
@@ -152,7 +152,7 @@ def _same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
         yield FABRIC_SAME_ADDRESS(
             what=f"{own.host} and {other.host} have the same fabric address: {addresses}",
             expected="a different address on every host, because it becomes VLLM_HOST_IP and names the node",
-            fix="change one host's netplan, then sudo netplan apply there; or correct ansible_host, if both names "
+            fix="change one host's netplan, then `sudo netplan apply` there; or correct ansible_host, if both names "
             "are the same Spark.",
         )
 
@@ -166,8 +166,10 @@ def _no_gid(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Re
             yield FABRIC_NO_GID(
                 what=f"{fabric.host} has no RoCE v2 GID of its fabric address: {tables}",
                 expected="one of type RoCE v2 with the netdev's IPv4 address",
-                fix=f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up', after "
-                "which the kernel fills the table again.",
+                fix=Fix(
+                    f"ssh -t {fabric.host} 'sudo ip link set {netdev} down && sudo ip link set {netdev} up'",
+                    "The kernel then fills the table again.",
+                ),
             )
 
 

@@ -100,5 +100,5 @@ def _no_tcp(host: str, rail: RailEnds, route: str, error: str) -> Refusal:
         what=f"{host}: {route}: no TCP over this subnet ({error})",
         expected="TCP between the two Sparks on every subnet of the fabric; without it the engine waits for the other "
         "rank until it gives up",
-        fix=f"if a firewall is on: ssh -t {host} sudo ufw allow in on {rail['netdev']}, and the same on the peer.",
+        fix=f"if a firewall is on: `ssh -t {host} sudo ufw allow in on {rail['netdev']}`, and the same on the peer.",
     )

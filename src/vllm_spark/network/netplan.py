@@ -162,8 +162,8 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
         what=f"{host} does not answer over a new connection since netplan was applied ({reason})",
         expected=f"an answer; without one the host restores its old files by itself, {guard_s} s after they were "
         "changed",
-        fix=f"wait for that, then ssh -t {host} sudo journalctl -u vllm-spark-fabric-guard and sudo netplan --debug "
-        "generate.",
+        fix=f"wait for that, then read `ssh -t {host} sudo journalctl -u vllm-spark-fabric-guard` and "
+        f"`ssh -t {host} sudo netplan --debug generate`.",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Interface
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import FabricFacts, NetplanFacts, NetplanFileFacts
 from vllm_spark.network.fabric_refusals import CABLE, FABRIC_NO_CABLE, NO_CABLE, PLUG_IN
 from vllm_spark.network.link_config import LinkConfig, plan_refusal
@@ -28,8 +28,10 @@ def refusals(config: LinkConfig, fabric: FabricFacts, netplan: NetplanFacts, *, 
         yield FABRIC_NETPLAN_MISSING(
             what=f"{config.host} has no netplan",
             expected="netplan, with which DGX OS configures its network",
-            fix=f"ssh -t {config.host} sudo apt-get install netplan.io; or leave vllm_fabric out and configure the "
-            "link with the host's own network manager.",
+            fix=Fix(
+                f"ssh -t {config.host} sudo apt-get install netplan.io",
+                "Or leave vllm_fabric out and configure the link with the host's own network manager.",
+            ),
         )
         return
     yield from _missing_netdevs(config, fabric)
@@ -77,8 +79,11 @@ def _missing_netdevs(config: LinkConfig, fabric: FabricFacts) -> Iterator[Refusa
             yield FABRIC_NETDEV(
                 what=f"{twin.netdev} {state}, which has {', '.join(known) or 'no netdev'}{error}",
                 expected="the two netdevs of the socket with the cable",
-                fix=f"ssh -t {config.host} ibdev2netdev names them; write the two with (Up) into vllm_fabric.addresses."
-                " If it prints nothing: plug the cable in on both ends and wait 10 s.",
+                fix=Fix(
+                    f"ssh -t {config.host} ibdev2netdev",
+                    "It names them; write the two with (Up) into vllm_fabric.addresses. If it prints nothing: plug the "
+                    "cable in on both ends and wait 10 s.",
+                ),
             )
 
 
@@ -91,7 +96,7 @@ def _management_netdevs(config: LinkConfig, fabric: FabricFacts, netplan: Netpla
             yield FABRIC_MANAGEMENT(
                 what=f"{twin.netdev} of {config.host} {' and '.join(uses)}",
                 expected="netdevs that only the pair uses",
-                fix=f"name the fabric's netdevs in vllm_fabric.addresses (ssh -t {config.host} ibdev2netdev), and "
+                fix=f"name the fabric's netdevs in vllm_fabric.addresses (`ssh -t {config.host} ibdev2netdev`), and "
                 "reach the Spark over another network.",
             )
 
@@ -118,7 +123,7 @@ def _unreadable_files(config: LinkConfig, netplan: NetplanFacts) -> Iterator[Ref
             yield FABRIC_NETPLAN_UNREADABLE(
                 what=f"{file['path']} on {config.host}: {file['error']}",
                 expected="files that netplan can read, or it applies none",
-                fix=f"ssh -t {config.host} sudo netplan generate shows the line.",
+                fix=Fix(f"ssh -t {config.host} sudo netplan generate", "It shows the line."),
             )
 
 
@@ -133,14 +138,15 @@ def _conflicting_files(
         if movable and replace:
             continue
         shared = ", ".join(sorted(own & set(file["netdevs"])))
+        fix: str | Fix
         if movable:
             fix = "vllm_fabric_replace: true moves the file into the journal; vllm_fabric_state=absent restores it."
         elif file.get("profiles"):
             # NetworkManager writes such a file again from its profile.
             delete = " && ".join(f"sudo nmcli connection delete {uuid}" for uuid in file["profiles"])
-            fix = f"ssh -t {config.host} '{delete}'."
+            fix = Fix(f"ssh -t {config.host} '{delete}'")
         else:
-            fix = f"take {shared} out of {file['path']} by hand, then sudo netplan apply."
+            fix = f"take {shared} out of {file['path']} by hand, then `sudo netplan apply` on {config.host}."
         yield FABRIC_NETPLAN_CONFLICT(
             what=f"{file['path']} on {config.host} configures {shared} already"
             + (f", and also {', '.join(more)}" if more else ""),

@@ -273,7 +273,7 @@ def switch(name: str, drain_s: float, memory_s: float) -> int:
     if name not in units:
         say(
             f"{name} is not on this Spark — expected: one of {', '.join(units) or 'none: nothing was deployed here'}. "
-            "Fix: ansible-playbook switch.yml -e to=NAME, which places it. See docs/runbooks/switch-refused.md"
+            "Fix: ansible-playbook switch.yml -e to=NAME. It places it. See docs/runbooks/switch-refused.md"
         )
         return 2
     stop = occupants(units, name)
@@ -325,8 +325,8 @@ def detached(argv: Sequence[str]) -> int:
     """Run this program in a unit of its own. Returns its exit status; its output is passed on."""
     output = subprocess.run(["systemctl", "is-active", OWN_UNIT], capture_output=True, text=True, check=False).stdout
     if output.strip() in RUNS:
-        say(f"another switch runs on this Spark — expected: one at a time. Fix: journalctl -f -u {OWN_UNIT}, and wait. "
-            "See docs/runbooks/switch-refused.md")  # fmt: skip
+        say(f"another switch runs on this Spark — expected: one at a time. Fix: journalctl -f -u {OWN_UNIT}. "
+            "Wait for its end. See docs/runbooks/switch-refused.md")  # fmt: skip
         return 2
     run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={OWN_UNIT}"]
     run += [
@@ -361,7 +361,7 @@ def main(argv: Sequence[str]) -> int:
         if not args.step and not args.anyway and (who := lock_holder()):
             say(
                 f"{who} — expected: nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
-                f"sudo vllm-switch {args.name} --anyway. See docs/runbooks/operator-lock.md"
+                f"`sudo vllm-switch {args.name} --anyway`. See docs/runbooks/operator-lock.md"
             )
             return 2
         if not args.inside and args.step in (None, "change"):

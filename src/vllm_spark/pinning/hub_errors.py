@@ -17,7 +17,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 
 HUB_LOGIN = register("hub-login", runbook="lock-model")
 HUB_DOWN = register("hub-down", runbook="lock-model")
@@ -73,11 +73,11 @@ def _status(what: str, endpoint: str, response: httpx2.Response, wording: Wordin
         return _login(what, f"may not be read (status {status})", wording)
     if status == http.HTTPStatus.TOO_MANY_REQUESTS:
         after = response.headers.get("Retry-After", "")
-        wait = f"in {after} s" if after.isdigit() else "in a few minutes"
+        wait = f"{after} s" if after.isdigit() else "a few minutes"
         return HUB_BUSY(
             what=f"{what}: the hub at {endpoint} refuses more requests for now (status 429)",
             expected="a hub that answers",
-            fix=f"{wording.again} again {wait}; HF_TOKEN raises the hub's limit.",
+            fix=Fix(wording.again, f"Wait {wait} first; HF_TOKEN raises the hub's limit."),
         )
     return down(what, endpoint, f"status {status}", wording)
 
@@ -95,7 +95,7 @@ def down(what: str, endpoint: str, reason: str, wording: Wording = LOCK) -> Refu
     return HUB_DOWN(
         what=f"{what}: the hub at {endpoint} does not answer: {reason}",
         expected="a hub that this machine can reach",
-        fix=f"{wording.again} again when it answers; HF_ENDPOINT names another hub.",
+        fix=Fix(wording.again, "It needs an answer of the hub; HF_ENDPOINT names another hub."),
     )
 
 

@@ -18,7 +18,7 @@ import certifi
 from docker import auth as docker_auth  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
 
-from vllm_spark.core.refusal import RefusalKind, RefusedError, register
+from vllm_spark.core.refusal import Fix, RefusalKind, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.node.pull.oci import MANIFEST_TYPES, BlobError, digest_of
 from vllm_spark.node.pull.upstream import (
@@ -170,10 +170,13 @@ def _refusal_of(name: ImageName, error: RefusedByRegistryError) -> RefusedError:
     return _refused(REGISTRY_DOWN, f"the registry of {name} answered status {error.status}: {text}", "status 200")
 
 
-_FIXES: Mapping[RefusalKind, str] = {
-    REGISTRY_DOWN: "ansible-playbook lock.yml again when it answers; vllm_registries sets its URL for this machine.",
-    REGISTRY_LOGIN: "docker login REGISTRY on this machine, or correct image.repository of the recipe.",
-    TOKEN_SERVICE: "ask the owner of the registry; docker logout REGISTRY on this machine asks without a login.",
+_FIXES: Mapping[RefusalKind, str | Fix] = {
+    REGISTRY_DOWN: Fix(
+        "ansible-playbook lock.yml",
+        "It needs an answer of that registry; vllm_registries sets its URL for this machine.",
+    ),
+    REGISTRY_LOGIN: Fix("docker login REGISTRY", "On this machine. Or correct image.repository of the recipe."),
+    TOKEN_SERVICE: "ask the owner of the registry; after `docker logout REGISTRY` this machine asks without a login.",
     REGISTRY_ANSWER: "name an image in image.repository of the recipe.",
     UNKNOWN_TAG: "correct image.repository and image.tag (or image.digest) of the recipe.",
     WRONG_PLATFORM: "name a tag or digest that has this platform, or correct image.platforms of the recipe.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.text import one_line
 from vllm_spark.core.types import Facts
 from vllm_spark.doctor.findings import Finding
@@ -41,7 +41,7 @@ class Check:
     needs: tuple[str, ...]
     what: str
     expected: str
-    fix: str
+    fix: str | Fix
     source: str
     module: str
     observe: Observer
@@ -73,7 +73,7 @@ class Check:
                 signature=self.id,
                 cause=self.what.format(**values),
                 line=one_line(observation.evidence),
-                fix=self.fix.format(**values),
+                fix=str(self.fix.format(**values)),
                 runbook=f"{self.runbook}.md",
                 severity=self.severity,
                 file=context.host,
@@ -92,7 +92,7 @@ def check(  # noqa: PLR0913  one argument per field, all but the first by name
     needs: tuple[str, ...],
     what: str = "",
     expected: str = "",
-    fix: str = "",
+    fix: str | Fix = "",
     source: str = "",
 ) -> Callable[[Observer], Check]:
     """Return a decorator that registers a check. `needs` names the facts (core.types.Facts) that the check reads;

@@ -22,7 +22,7 @@ import yaml
 from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 
 SCHEMA = Path(__file__).with_name("lockfile.schema.json")
@@ -212,7 +212,7 @@ def refusals(document: Document, lock: Lock) -> Iterator[Refusal]:
         yield NOT_LOCKED[missing.ref.kind](
             what=f"recipe {document['name']}: {missing}",
             expected=PIN_KINDS[missing.ref.kind].expected,
-            fix="ansible-playbook lock.yml.",
+            fix=Fix("ansible-playbook lock.yml"),
         )
 
 

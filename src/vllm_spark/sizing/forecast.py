@@ -246,7 +246,7 @@ def _fix_of_room(fit: Fit, nodes: int) -> str:
         return f"overrides.memory.utilization: {share + 0.005:.2f} or more."
     other = ", or one for two Sparks" if nodes == 1 else ""
     return (
-        f"a recipe with smaller weights{other} (vllm-spark recipes): {gib(fit.total)} of memory do not hold this one "
+        f"a recipe with smaller weights{other} (`vllm-spark recipes`): {gib(fit.total)} of memory do not hold this one "
         "beside the host."
     )
 

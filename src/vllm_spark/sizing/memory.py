@@ -231,5 +231,5 @@ def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFac
             what=f"{host} has {gib(available)} available of {gib(total)}; {name} needs {gib(needed)}, and "
             f"{gib(floor)} must stay free for the host",
             expected=f"{gib(needed + floor)} available",
-            fix=f"stop what uses it (ps axo rss,comm --sort -rss | head){_smaller_start(recipe, total)}.",
+            fix=f"stop what uses it (`ps axo rss,comm --sort -rss | head`){_smaller_start(recipe, total)}.",
         )

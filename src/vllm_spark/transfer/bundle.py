@@ -24,7 +24,7 @@ from typing import Any, TypedDict
 
 from vllm_spark.core import own_process, paths, version
 from vllm_spark.core.own_process import Log
-from vllm_spark.core.refusal import Refusal, RefusalKind, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import shared_blobs
 from vllm_spark.node.host_job import JobEndedError
@@ -220,7 +220,7 @@ def _not_fetched(kind: RefusalKind, what: str, detail: str) -> RefusedError:
     return kind.error(
         what=f"{what} was not written to the bundle: {detail}",
         expected="a machine that reaches the registry, the hub and the package index",
-        fix="ansible-playbook pull.yml -e bundle=DIR again: what has arrived is kept.",
+        fix=Fix("ansible-playbook pull.yml -e bundle=DIR", "What has arrived is kept."),
     )
 
 

@@ -263,7 +263,7 @@ def _refusal(kind: RefusalKind, folder: Path, names: Sequence[str]) -> Refusal:
     # A name must not contain characters that a terminal obeys.
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:MAX_NAMED])
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    fix = f"copy the bundle again (rsync -a --checksum); or where there is internet, remove {folder / CONTENTS} and "
+    fix = f"copy the bundle again (`rsync -a --checksum`); or where there is internet, remove {folder / CONTENTS} and "
     fix += WRITE_AGAIN
     if kind in {FILE_EXTRA, FILE_LINK}:
         fix = f"remove them from {folder} if you know their origin, otherwise do not use this bundle."

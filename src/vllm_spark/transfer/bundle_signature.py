@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_spark.core.own_process import Log
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.text import one_line
 
 BROKEN = register("bundle-signature", runbook="bundle-signature")
@@ -103,7 +103,7 @@ def ssh_keygen(*words: str | Path, content: bytes = b"", program: str = "ssh-key
         raise NO_SSH_KEYGEN.error(
             what=f"this machine has no {program}",
             expected="OpenSSH 8.2 or later, which signs and verifies bundles",
-            fix="sudo apt-get install openssh-client",
+            fix=Fix("sudo apt-get install openssh-client"),
         ) from error
     except subprocess.TimeoutExpired as error:
         raise KeygenError(f"{program} did not end within {TIMEOUT_S:.0f} s") from error
@@ -137,7 +137,7 @@ class SigningKey:
         return KEY_FAILED.error(
             what=f"{self.name} does not sign: {message}",
             expected="a key that signs without a question: a passphrase is asked by ssh-add, not by pull.yml",
-            fix=f"{add}; then the same command. Or name another key with -e bundle_key=FILE, {UNSIGNED_FIX}",
+            fix=Fix(add, f"Then the same command. Or name another key with -e bundle_key=FILE, {UNSIGNED_FIX}"),
         )
 
 
@@ -186,7 +186,7 @@ def _no_key(what: str) -> RefusedError:
     return NO_KEY.error(
         what=f"no ssh key to sign the bundle with: {what}",
         expected="your own ssh key, or your agent with one",
-        fix=f"ssh-keygen -t ed25519; or name the key with -e bundle_key=FILE (vllm_bundle_key); {UNSIGNED_FIX}",
+        fix=Fix("ssh-keygen -t ed25519", f"Or name the key with -e bundle_key=FILE (vllm_bundle_key), {UNSIGNED_FIX}"),
     )
 
 
@@ -198,7 +198,7 @@ def warnings(signature: Signature, signers: Path, principal: str) -> Iterator[st
         line = f'{principal} namespaces="{NAMESPACE}" {signature.key_type} {signature.key}'
         yield (
             f"warning bundle-signer-unknown: {signers} does not have this key, {signature.fingerprint} — expected: the "
-            f"readers of the bundle accept it. Fix: echo '{line}' >> {signers}; then carry that file with the "
+            f"readers of the bundle accept it. Fix: echo '{line}' >> {signers}. Then carry that file with the "
             "inventory, not with the bundle. See docs/runbooks/bundle-signature.md"
         )
 
@@ -253,4 +253,4 @@ def _untrusted(signature: Signature, signers: Path, message: str) -> RefusedErro
 
 def _allow(signers: Path) -> str:
     add = f"""(printf '%s' 'NAME namespaces="{NAMESPACE}" '; cat KEY.pub) >> {signers}"""
-    return f"get KEY.pub from the signer, compare `ssh-keygen -lf KEY.pub` with this fingerprint, then {add}."
+    return f"get KEY.pub from the signer, compare `ssh-keygen -lf KEY.pub` with this fingerprint, then `{add}`."

@@ -86,7 +86,8 @@ def _not_in_bundle(spec: Spec) -> Refusal:
     return BUNDLE_DERIVED(
         what=f"{spec.image} of {spec.deployment.name} is not on {spec.host}, and a bundle contains no derived images",
         expected="the image on the Spark, carried beside the bundle or built there",
-        fix=f"where it was built: docker save {spec.image} -o derived.tar; on {spec.host}: docker load -i derived.tar.",
+        fix=f"where it was built: `sudo docker save {spec.image} -o derived.tar`; on {spec.host}: `sudo docker load -i "
+        "derived.tar`.",
     )
 
 
@@ -99,5 +100,5 @@ def differing(site: PullSite, head: str) -> Iterator[Refusal]:
             yield IMAGES_DIFFER(
                 what=f"{spec.image} of {spec.deployment.name} is not the same image everywhere: {observed}",
                 expected="one image, because the ranks exchange pickled Python objects",
-                fix="docker image rm of it on each, then ansible-playbook pull.yml again.",
+                fix=f"`sudo docker image rm {spec.image}` on each, then `ansible-playbook pull.yml`.",
             )

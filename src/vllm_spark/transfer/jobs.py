@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from vllm_spark.core import units
-from vllm_spark.core.refusal import Refusal, RefusalKind, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, register
 from vllm_spark.core.units import GB
 from vllm_spark.node.pull.job import ProgressJson
 
@@ -22,8 +22,8 @@ LEAST_GB_S = 1.8
 LARGE_BYTES = 4 * GB
 SLOW_LINK = (
     f"warning fabric-slow: this is below {LEAST_GB_S} GB/s over a link of 200 Gb/s — expected: 3 GB/s and more. Fix: "
-    "ansible-playbook precheck.yml -e measure_fabric=true shows whether the link is slow; if it is, reboot both Sparks "
-    "with the cable in. See docs/runbooks/fabric-slow.md"
+    "ansible-playbook precheck.yml -e measure_fabric=true. It shows whether the link is slow; if it is, reboot both "
+    "Sparks with the cable in. See docs/runbooks/fabric-slow.md"
 )
 
 
@@ -103,54 +103,59 @@ REASONS = {
     "hub-down": partial(
         register("pull-hub-down", runbook="pull-weights"),
         expected="a hub that answers this Spark",
-        fix="ansible-playbook pull.yml again when it answers: what has arrived is kept. Without internet: "
-        "docs/operations/air-gapped.md.",
+        fix=Fix(
+            "ansible-playbook pull.yml",
+            "It needs a hub that answers; what has arrived is kept. Without internet: docs/operations/air-gapped.md.",
+        ),
     ),
     "corrupt": partial(
         register("pull-corrupt", runbook="pull-weights"),
         expected="files with the sha256 of the manifest",
-        fix="ansible-playbook pull.yml -e pull_verify=true, which reads every file on every Spark and fetches the "
-        "damaged ones.",
+        fix=Fix(
+            "ansible-playbook pull.yml -e pull_verify=true",
+            "It reads every file on every Spark and fetches the damaged ones.",
+        ),
     ),
     "disk-full": partial(
         register("pull-disk-full", runbook="disk-full"),
         expected="enough free space on the disk of vllm_hub_dir",
-        fix="remove models that no recipe names any more (prune.yml), or name a larger disk; then pull.yml again.",
+        fix="remove models that no recipe names any more (`ansible-playbook prune.yml`), or name a larger "
+        "disk; then `ansible-playbook pull.yml`.",
     ),
     "link": partial(
         register("pull-link", runbook="pull-fabric"),
         expected="a fabric that carries the copy",
-        fix="check the cable and the link, then pull.yml again: it continues from what has arrived.",
+        fix="check the cable and the link, then `ansible-playbook pull.yml`: it continues from what has arrived.",
     ),
     # The sender of a copy. The refusal id pull-giver is older than this name.
     "giver": partial(
         register("pull-giver", runbook="pull-fabric"),
         expected="the server of this run, which proves its secret and serves this model",
-        fix="see which process listens on the sender (sudo ss -ltnp 'sport = :25091'), stop it, then ansible-playbook "
-        "pull.yml again.",
+        fix="see which process listens on the sender (`sudo ss -ltnp 'sport = :25091'`), stop it, then "
+        "`ansible-playbook pull.yml`.",
     ),
     "port-taken": partial(
         register("pull-port-taken", runbook="pull-fabric"),
         expected="a free port on the sender's fabric address",
-        fix="stop the process that listens there (sudo ss -ltnp 'sport >= :25091 and sport <= :25092'), then "
-        "ansible-playbook pull.yml again.",
+        fix="stop the process that listens there (`sudo ss -ltnp 'sport >= :25091 and sport <= :25092'`), "
+        "then `ansible-playbook pull.yml`.",
     ),
     "other-manifest": partial(
         register("pull-other-manifest", runbook="pull-manifest"),
         expected="the list of files that the lock file, or the sender through Ansible, names",
-        fix="ansible-playbook lock.yml after removing `manifest` of this model from the lock file. The same value "
+        fix="remove `manifest` of this model from the lock file, then `ansible-playbook lock.yml`. The same value "
         "again means that the copy is not the hub's: remove the copy.",
     ),
     "link-in-hub": partial(
         register("pull-link-in-hub", runbook="pull-manifest"),
         expected="folders and files below vllm_hub_dir, because root follows no link there",
         fix="replace the link by what it leads to, or set vllm_hub_dir to the folder that it leads to; then "
-        "ansible-playbook pull.yml again.",
+        "`ansible-playbook pull.yml`.",
     ),
     "no-manifest": partial(
         register("pull-no-manifest", runbook="pull-weights"),
         expected="a valid manifest of the model",
-        fix="ansible-playbook pull.yml where the hub is reachable.",
+        fix=Fix("ansible-playbook pull.yml", "It needs a hub that is reachable."),
     ),
     "image": partial(
         register("pull-image", runbook="image-pull"),
@@ -160,7 +165,7 @@ REASONS = {
     "image-port": partial(
         register("pull-image-port", runbook="image-pull"),
         expected="a free port on the loopback device while an image is pulled",
-        fix="stop the process that listens there (sudo ss -ltnp 'sport = :25093'), then run the same command again.",
+        fix="stop the process that listens there (`sudo ss -ltnp 'sport = :25093'`), then run the same command again.",
     ),
 }
 
@@ -210,6 +215,6 @@ def refusal(reason: str, what: str) -> Refusal:
     known = REASONS.get(reason) or partial(
         RefusalKind(f"pull-{reason}", "pull-weights"),
         expected="exit status 0",
-        fix="ansible-playbook pull.yml again: what has arrived is kept.",
+        fix=Fix("ansible-playbook pull.yml", "What has arrived is kept."),
     )
     return known(what=what)

@@ -8,7 +8,7 @@ from typing import Any
 from vllm_spark.core import units
 from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK, WEIGHTS_PORT
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.transfer.jobs import JOBS
@@ -155,7 +155,8 @@ def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:
             f"{', '.join(map(str, incomplete_models))} {'takes' if len(incomplete_models) == 1 else 'take'} "
             f"{units.gib(needed)}",
             expected=f"that and {units.gib(SPARE_BYTES)} more",
-            fix="remove models that no recipe names any more (prune.yml), or set vllm_hub_dir to a larger disk.",
+            fix="remove models that no recipe names any more (`ansible-playbook prune.yml`), or set vllm_hub_dir to a "
+            "larger disk.",
         )
 
 
@@ -170,7 +171,7 @@ def incomplete(site: PullSite, host: str) -> Iterator[Refusal]:
             yield PULL_INCOMPLETE(
                 what=f"{model} on {host} is not proven: {cause or 'not all of its files were verified'}",
                 expected="every file of its manifest, with its sha256",
-                fix="ansible-playbook pull.yml again: it fetches what is missing.",
+                fix=Fix("ansible-playbook pull.yml", "It fetches what is missing."),
             )
 
 
@@ -182,5 +183,5 @@ def _other_manifest(site: PullSite, model: PulledModel, host: str) -> Iterator[R
         yield MANIFESTS_DIFFER(
             what=f"the list of the files of {model} on {host} has sha256 {sums[host]}",
             expected=f"{sums[first]} as on {first}",
-            fix="ansible-playbook lock.yml, which records the hub's list, then pull.yml again.",
+            fix=Fix("ansible-playbook lock.yml", "It records the hub's list. Then `ansible-playbook pull.yml`."),
         )

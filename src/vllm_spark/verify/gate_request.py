@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from vllm_spark.core.ports import ALL_INTERFACES
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import edge
 from vllm_spark.node.unix_http import SCHEME
@@ -67,7 +67,7 @@ class GateRequest:
             raise BROKEN_GATES.error(
                 what=f"gates.json of this launch has no {', '.join(absent)}",
                 expected="the parameters of its gates, as its deploy has written them",
-                fix="ansible-playbook deploy.yml: it writes the file again.",
+                fix=Fix("ansible-playbook deploy.yml", "It writes the file again."),
             )
         return cls(**{key: value for key, value in document.items() if key in names})
 

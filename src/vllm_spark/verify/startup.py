@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.families import families
 from vllm_spark.doctor.findings import UNRECOGNISED, explain
@@ -80,7 +80,7 @@ class StartupWatch:
 def failure(watch: StartupWatch, unit: str, host: str) -> str:
     """Return why a start failed: the root cause, the fix, and the command that shows the log."""
     if not watch.lines:
-        fix = f"ansible-playbook deploy.yml -l {host}."
+        fix = Fix(f"ansible-playbook deploy.yml -l {host}")
         return str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} does not run on {host}",
@@ -91,7 +91,7 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
         name = unit.partition("@")[2].removesuffix(".service")
-        fix = f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch, and read its output."
+        fix = Fix(f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch", "Read its output.")
         explained = str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} ended without naming a cause",

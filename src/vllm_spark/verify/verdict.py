@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.refusal import message
+from vllm_spark.core.refusal import Fix, message
 
 MARKS = {True: "✓", False: "✗", None: "—"}
 
@@ -49,9 +49,9 @@ class Verdict:
         return message(self.observed, self.expected, self.fix, runbook=self.runbook)
 
 
-def failure(gate: str, id_: str, observed: str, expected: str, fix: str, *, runbook: str) -> Verdict:  # noqa: PLR0913
+def failure(gate: str, id_: str, observed: str, expected: str, fix: str | Fix, *, runbook: str) -> Verdict:  # noqa: PLR0913
     """Return the verdict of a condition that does not hold. `runbook` is the stem of a file in docs/runbooks."""
-    return Verdict(gate, id_, False, observed, expected, fix, runbook)
+    return Verdict(gate, id_, False, observed, expected, str(fix), runbook)
 
 
 def any_failed(verdicts: Sequence[Verdict]) -> bool:

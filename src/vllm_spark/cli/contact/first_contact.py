@@ -107,7 +107,7 @@ def contact(target: Target, key: Key) -> Iterator[str]:
             raise KEY_REJECTED.error(
                 what=f"{target.host} has {key.fingerprint} in authorized_keys of {target.user} and rejects it",
                 expected="a login by the key",
-                fix="on the Spark: chmod go-w ~, then sudo journalctl -u ssh -n 20, which shows the reason.",
+                fix="on the Spark: `chmod go-w ~`, then `sudo journalctl -u ssh -n 20`, which shows the reason.",
             )
         yield f"{target.host} accepts the key for {target.user}, without a password"
         yield _sudo(transport, target)
@@ -143,7 +143,7 @@ def _host_key_by_fingerprint(target: Target) -> Key:
     raise WRONG_FINGERPRINT.error(
         what=f"{target.name} presents {', '.join(others) or 'no host key of a known type'}",
         expected=target.fingerprint,
-        fix="at the screen of the Spark: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub. If it prints neither of "
+        fix="at the screen of the Spark: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`. If it prints neither of "
         "them, do not continue over this network.",
     )
 

@@ -88,7 +88,7 @@ def _no_key(what: str) -> RefusedError:
     return NO_KEY.error(
         what=what,
         expected="the public key of this machine",
-        fix="--key FILE.pub; or create one: ssh-keygen -t ed25519.",
+        fix="--key FILE.pub; or create one: `ssh-keygen -t ed25519`.",
     )
 
 

@@ -16,7 +16,7 @@ from paramiko import Agent, AuthenticationException, BadAuthenticationType, PKey
 from paramiko.ssh_exception import IncompatiblePeer
 
 from vllm_spark.cli.contact.keys import ALGORITHMS, Key
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import Fix, RefusedError, register
 
 NO_SIGNER = register("contact-no-signer", runbook="contact-key")
 NOT_INSTALLED = register("contact-install", runbook="contact-key")
@@ -112,7 +112,7 @@ def load_signer(target: Target, key: Key) -> PKey:
     raise NO_SIGNER.error(
         what=f"this machine cannot sign for {target.key_file}: the key is not in the agent, and {file} {detail}",
         expected="the private key in this machine's ssh-agent, or without a passphrase beside the public key",
-        fix=f"ssh-add {file}.",
+        fix=Fix(f"ssh-add {file}"),
     )
 
 
@@ -182,7 +182,7 @@ def unreachable(target: Target, detail: str) -> RefusedError:
     return UNREACHABLE.error(
         what=f"{target.host} port {target.port}: {detail}",
         expected="an SSH server",
-        fix=f"ping {target.host}; on the Spark: sudo systemctl enable --now ssh.",
+        fix=Fix(f"ping {target.host}", "On the Spark: `sudo systemctl enable --now ssh`."),
     )
 
 
@@ -192,7 +192,7 @@ def host_key_changed(target: Target, presented: Key, known: Mapping[str, str]) -
     return HOST_KEY_CHANGED.error(
         what=f"{target.name} presents {presented}, and {target.known_hosts} has {keys}",
         expected="the known host key; a third party may intercept the connection",
-        fix=f"if the Spark was reinstalled, ssh-keygen -R {shlex.quote(target.name)} -f {target.known_hosts}, and "
+        fix=f"if the Spark was reinstalled, `ssh-keygen -R {shlex.quote(target.name)} -f {target.known_hosts}`, and "
         "compare the new key at its screen.",
     )
 

@@ -17,7 +17,7 @@ from vllm_spark.authoring.source import Source
 from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import register
+from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.units import GB
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.hub_meter import metered
@@ -93,7 +93,7 @@ def _model(name: str) -> tuple[str, str]:
         raise BAD_MODEL.error(
             what=f"{name!r} is neither a path nor the name of a repository",
             expected="OWNER/NAME, OWNER/NAME@COMMIT, a snapshot folder, or a config.json",
-            fix="vllm-spark recipe new OWNER/NAME.",
+            fix=Fix("vllm-spark recipe new OWNER/NAME"),
         )
     return match["repository"], match["revision"] or ""
 

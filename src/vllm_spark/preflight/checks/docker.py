@@ -17,8 +17,8 @@ from vllm_spark.preflight.registry import Observation, check
     needs=("docker",),
     what="no Docker engine answers: {error}",
     expected="the engine that DGX OS ships",
-    fix="sudo systemctl enable --now docker. If DGX OS no longer has it: sudo apt-get install docker-ce containerd.io "
-    "nv-docker-options nvidia-container-toolkit.",
+    fix="`sudo systemctl enable --now docker` on the Spark. If DGX OS no longer has it: `sudo apt-get install "
+    "docker-ce containerd.io nv-docker-options nvidia-container-toolkit`.",
 )
 def no_docker(context: HostContext) -> Iterator[Observation]:
     yield from _without_engine(context.docker)

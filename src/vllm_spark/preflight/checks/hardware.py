@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core.platforms import MACHINES
+from vllm_spark.core.refusal import Fix
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 
@@ -57,7 +58,7 @@ def no_gpu(context: HostContext) -> Iterator[Observation]:
     needs=("gpus",),
     what="{host} has driver {driver}",
     expected=f"{OLDEST_DRIVER} or newer, which CUDA 13 needs",
-    fix=f"ssh -t {{host}} sudo apt-get install nvidia-driver-{OLDEST_DRIVER}-open, then reboot it.",
+    fix=Fix(f"ssh -t {{host}} sudo apt-get install nvidia-driver-{OLDEST_DRIVER}-open", "Then reboot it."),
 )
 def driver_too_old(context: HostContext) -> Iterator[Observation]:
     for gpu in context.facts.get("gpus") or []:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_spark.core.refusal import Fix
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.preflight.context import HostContext
@@ -33,9 +34,11 @@ def checksummed_files(spec: Spec) -> list[str]:
     needs=("paths",),
     what="{folder} does not exist or is empty",
     expected="the model's files at its pinned commit",
-    fix="ansible-playbook pull.yml -l {hosts}. Or on {host}: sudo docker run --rm --network host --entrypoint hf "
-    "--env HF_HUB_DISABLE_SHARED_BLOBS=1 -v {hub_dir}:/hub {image} download {source} --cache-dir /hub. Or set "
-    "vllm_hub_dir to the folder that has them.",
+    fix=Fix(
+        "ansible-playbook pull.yml -l {hosts}",
+        "Or on {host}: `sudo docker run --rm --network host --entrypoint hf --env HF_HUB_DISABLE_SHARED_BLOBS=1 -v "
+        "{hub_dir}:/hub {image} download {source} --cache-dir /hub`. Or set vllm_hub_dir to the folder that has them.",
+    ),
 )
 def no_model(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
@@ -59,7 +62,7 @@ def no_model(context: HostContext) -> Iterator[Observation]:
     needs=("unreadable",),
     what="{path} cannot be read by every user",
     expected="files that the engine can read, which is not root while vllm_edge is closed",
-    fix="on {host}: sudo chmod --recursive o+rX {repository}",
+    fix="on {host}: `sudo chmod --recursive o+rX {repository}`.",
 )
 def model_unreadable(context: HostContext) -> Iterator[Observation]:
     unreadable = context.facts.get("unreadable") or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_spark.core.refusal import Fix
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 
@@ -15,7 +16,7 @@ from vllm_spark.preflight.registry import Observation, check
     needs=("broken_records",),
     what="{path} on {host} cannot be used: {why}",
     expected="the record that deploy has written, because the launch before and its image are known only from it",
-    fix="ssh -t {host} sudo mv {path} {path}.broken, then deploy: it places the files again.",
+    fix=Fix("ssh -t {host} sudo mv {path} {path}.broken", "Then deploy: it places the files again."),
 )
 def broken_record(context: HostContext) -> Iterator[Observation]:
     for path, why in (context.facts.get("broken_records") or {}).items():

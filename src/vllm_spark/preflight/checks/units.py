@@ -15,7 +15,7 @@ from vllm_spark.preflight.registry import Observation, check
     needs=("running_units",),
     what="{unit} runs on {host} and is not in vllm_deployments",
     expected="only deployments of vllm_deployments, because a Spark's memory holds one model",
-    fix="add it with `active: false`, or: ssh -t {host} sudo systemctl disable --now {unit}.",
+    fix="add it with `active: false`, or: `ssh -t {host} sudo systemctl disable --now {unit}`.",
 )
 def unknown_deployment(context: HostContext) -> Iterator[Observation]:
     spec = context.spec

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.host_layout import EDGE_UNIT
+from vllm_spark.core.refusal import Fix
 from vllm_spark.verify.gate import Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import Probe
@@ -128,8 +129,9 @@ def _status(id_: str, what: str, status: int | None, expected: int) -> Verdict:
 
 
 def _failed(id_: str, observed: str, expected: str) -> Verdict:
-    fix = (
-        "ansible-playbook deploy.yml puts the edge's files back; journalctl -u vllm-edge on the Spark has the requests."
+    fix = Fix(
+        "ansible-playbook deploy.yml",
+        "It puts the edge's files back; `journalctl -u vllm-edge` on the Spark has the requests.",
     )
     return failure(NAME, id_, observed, expected, fix, runbook=RUNBOOK)
 

@@ -41,7 +41,7 @@ def judge_entry(
         (match for match in matches if variables is None or match.groupdict().get("variable") in {None, *variables}),
         None,
     )
-    fix = f"{entry['why']} journalctl -u {unit}"
+    fix = f"{entry['why']} Read `journalctl -u {unit}` on the Spark."
     if entry.get("expect", "present") == "absent":
         if match is None:
             return Verdict(NAME, id_, True, "not in the log")

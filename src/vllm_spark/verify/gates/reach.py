@@ -55,8 +55,8 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         yield failure(
             NAME, "address", f"{url} does not answer {source}: {status(response)}",
             "a response, because clients use this address",
-            f"on the Spark: sudo ufw allow {request.port}/tcp (or the rule of your firewall; sudo iptables -S), or set "
-            "bind: 127.0.0.1 for the deployment if only the Spark itself uses it.",
+            f"on the Spark: `sudo ufw allow {request.port}/tcp` (or the rule of your firewall; `sudo iptables -S`), or "
+            "set bind: 127.0.0.1 for the deployment if only the Spark itself uses it.",
             runbook="reach",
         )  # fmt: skip
 

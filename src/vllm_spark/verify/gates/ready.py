@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
+from vllm_spark.core.refusal import Fix
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -62,10 +63,10 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         )  # fmt: skip
 
 
-def _fix(request: GateRequest, response: HttpResponse) -> str:
+def _fix(request: GateRequest, response: HttpResponse) -> str | Fix:
     if response.get("status") in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return KEY_FIX
-    return f"journalctl -u {request.unit} -e"
+    return Fix(f"journalctl -u {request.unit} -e", "On the Spark.")
 
 
 def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
@@ -82,7 +83,7 @@ def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> It
         why = f" ({state['why']})" if name == "state" and state.get("why") else ""
         yield failure(
             NAME, f"rank-{name}", f"{name} of rank {request.rank} is {observed}{why}", expected,
-            f"journalctl -u {request.unit} -e on both Sparks.", runbook="pair-does-not-start",
+            Fix(f"journalctl -u {request.unit} -e", "On both Sparks."), runbook="pair-does-not-start",
         )  # fmt: skip
     if not wrong:
         yield Verdict(NAME, "rank", True, f"rank {request.rank} runs and its head serves")
