@@ -96,6 +96,8 @@ def fixes_of(node: ast.expr) -> Iterator[Fix | str]:
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fix":
         command, remark = (*map(text_of, node.args), "", "")[:2]
         yield Fix(command if command is not None else VALUE, remark or "")
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
+        yield from fixes_of(node.args[0])
     elif isinstance(node, ast.IfExp):
         yield from (*fixes_of(node.body), *fixes_of(node.orelse))
     elif isinstance(node, ast.Dict):

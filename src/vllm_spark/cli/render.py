@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllm_spark.cli import arguments
-from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory import deployment, spec
@@ -63,7 +63,7 @@ def _own(refusal: Refusal, recipe: str) -> Refusal:
     """Return a refusal with the fix for this command. No inventory places the recipe: the port alone comes from the
     user."""
     is_port = refusal.id == deployment.BAD_DEPLOYMENTS.id
-    return replace(refusal, fix=f"vllm-spark render {recipe} --port 8000.") if is_port else refusal
+    return replace(refusal, fix=str(Fix(f"vllm-spark render {recipe} --port 8000"))) if is_port else refusal
 
 
 def _reference_facts(host: str) -> Facts:

@@ -120,7 +120,7 @@ def _shared_subnet(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iter
                         f"{routes[0]} in one subnet",
                         expected="a subnet that only the fabric has, because Linux may send the pair's traffic through "
                         f"{netdev.name}",
-                        fix="vllm_fabric in the inventory with other subnets and ansible-playbook fabric.yml, or "
+                        fix="vllm_fabric in the inventory with other subnets and `ansible-playbook fabric.yml`, or "
                         "netplan as the runbook shows.",
                     )
 
