@@ -100,10 +100,12 @@ def test_the_engine_text_alone_gives_the_same_root_cause() -> None:
 def test_an_example_matches_its_own_signature_first(signature: Signature) -> None:
     lines = [f"(EngineCore pid=9) {line}" for line in signature.example.splitlines()]
     log = Log("engine.log")
-    log.read("\n".join(lines * signature.at_least) + "\n")
+    times = 1 if signature.amount else signature.at_least
+    log.read("\n".join(lines * times) + "\n")
     finding = judge([log]).findings[0]
     assert (finding.signature, finding.severity) == (signature.id, signature.severity)
-    assert (finding.file, finding.count) == ("engine.log", signature.at_least)
+    assert finding.file == "engine.log"
+    assert signature.amount or finding.count == signature.at_least
     assert finding.line in [line.strip() for line in signature.example.splitlines()]
     assert finding.line == clean(lines[finding.number - 1]).strip()
     assert not re.search(r"[{}]|  ", finding.cause + finding.fix)

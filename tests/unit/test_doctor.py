@@ -153,9 +153,6 @@ def test_an_explained_error_is_not_unrecognised() -> None:
 @pytest.mark.parametrize(
     ("line", "times", "after", "result"),
     [
-        ("Avg Draft acceptance rate: 0.2%", 9, 0, []),
-        ("Avg Draft acceptance rate: 0.2%", 10, 0, ["drafter-not-accepted"]),
-        ("Avg Draft acceptance rate: 70.2%", 20, 0, []),
         ("Custom allreduce is disabled because this process group spans across nodes.", 2, 0, ["nccl-silent"]),
         ("Custom allreduce is disabled because this process group spans across nodes.", 2, 9, []),
         ("Waiting for creating a placement group of specs for 20 seconds. specs=1", 2, 0, []),
@@ -276,9 +273,21 @@ def test_a_log_without_a_failure_and_without_a_server_is_unknown(
     assert "Killed process" in shown
     assert run(str(cut), "--json") == command.UNKNOWN
     assert json.loads(capsys.readouterr().out)["unknown"] is True
-    (tmp_path / "empty.log").write_text("", encoding="utf-8")
-    assert run(str(tmp_path / "empty.log")) == 0
-    assert capsys.readouterr().out == "no finding in 0 lines of 1 log\n"
+
+
+def test_an_empty_log_is_no_all_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.log"
+    empty.write_text("", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO()))
+    for args in ([str(empty)], ["-"]):
+        assert run(*args) == command.UNKNOWN
+        shown = capsys.readouterr().out
+        assert shown.startswith("unknown: 0 lines of 1 log, so nothing was read")
+        assert "Fix: ssh USER@ADDRESS journalctl" in shown
+    assert run(str(LOGS / "26b-a4b-nvfp4-marlin.serve.log"), str(empty)) == 0
+    assert capsys.readouterr().out.endswith(f"; {empty} is empty\n")
 
 
 def test_the_output_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,7 @@ WARNINGS = [
     "kernel-6.17.0-1008",
     "driver-590",
     "bios-old",
+    "bios-two-speeds",
     "gpu-clocks-set",
     "gpu-hot",
     "persistence-off",

@@ -75,13 +75,8 @@ def status(judgement: Judgement) -> int:
 
 
 def unknown(judgement: Judgement, logs: Sequence[Log]) -> bool:
-    """Return True if the logs show neither a finding nor a server that serves, as a log that is cut does."""
-    return (
-        any(log.lines for log in logs)
-        and not judgement.findings
-        and not judgement.unrecognised
-        and not any(log.served for log in logs)
-    )
+    """Return True if the logs show neither a finding nor a server that serves, as a log that is cut or empty does."""
+    return bool(logs) and not judgement.findings and not judgement.unrecognised and not any(log.served for log in logs)
 
 
 def read(name: str) -> Log:
@@ -113,6 +108,8 @@ def read_bundle(name: str) -> list[Log]:
                     logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise OSError(errno.EINVAL, f"not a complete bundle ({error})", name) from error
+    if not logs:
+        raise OSError(errno.ENODATA, "a bundle without a log", name)
     return logs
 
 
@@ -125,6 +122,10 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     read_lines = sum(log.lines for log in logs)
     amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
     if unknown(judgement, logs):
+        if not read_lines:
+            yield f"unknown: {amount}, so nothing was read — expected: the log of a whole run."
+            yield f"   Fix: {WHOLE_RUN}"
+            return
         yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
         yield f"   Fix: {WHOLE_RUN}"
         yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG} on the Spark shows it."
@@ -132,7 +133,9 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     if not judgement.findings and not judgement.unrecognised:
         stops = [f"{log.file}:{log.stopped}" for log in logs if log.stopped]
         stopped = [f"the server was stopped from outside: {', '.join(stops)}"] if stops else []
-        yield "; ".join([f"no finding in {amount}", *stopped, *(log.refusals for log in logs if log.refusals)])
+        empty = [f"{log.file} is empty" for log in logs if not log.lines]
+        refused = [log.refusals for log in logs if log.refusals]
+        yield "; ".join([f"no finding in {amount}", *stopped, *refused, *empty])
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
     yield from _numbered(fatal, 1)

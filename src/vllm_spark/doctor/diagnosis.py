@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from vllm_spark.doctor.findings import Finding, Judgement, without_areas
 from vllm_spark.doctor.log import Log
-from vllm_spark.doctor.signatures import SEVERITIES, signatures
+from vllm_spark.doctor.signatures import SEVERITIES, signatures, with_causes
 
 _REPORTED = 5  # of the unknown errors
 
@@ -36,7 +36,7 @@ def judge(logs: Iterable[Log]) -> Judgement:
     order = {signature.id: place for place, signature in enumerate(signatures())}
     # The order of the other causes is that of their log.
     findings = sorted(
-        without_areas([finding for log in logs for finding in log.findings()]),
+        with_causes(without_areas([finding for log in logs for finding in log.findings()])),
         key=lambda finding: (SEVERITIES.index(finding.severity), order.get(finding.signature, len(order))),
     )
     unknown = [finding for log in logs for finding in log.unrecognised()]

@@ -12,8 +12,12 @@ from typing import Any
 import yaml
 
 from vllm_spark.doctor.areas import area_by_words, area_of, areas, kind_texts
+from vllm_spark.doctor.tracebacks import CUDA_FAULT
 
 _NAME = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([\w.]+\))?: ")
+# A frame of the drafter's own code, and the families whose causes are the drafter's if it called them.
+_DRAFTER = re.compile(r"vllm/(?:v1/spec_decode/|v1/worker/gpu/spec_decode|\S*(?:_mtp|/mtp|eagle\d?|medusa)\.py)")
+_UNDER_DRAFTER = frozenset({"kernel-fails"})
 _LINE = 2000  # characters of a line that are searched
 _SENTENCE = 300  # characters of a message within a cause
 
@@ -71,6 +75,11 @@ def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> D
     line = line[:_LINE]
     joined = "\n".join(frames)
     early = _first(line, joined, raised=raised, after_areas=False)
+    # A kernel, a layer or the cache fails under the drafter's code: the drafter is the part to leave out.
+    if early is None or early.family.id in _UNDER_DRAFTER:
+        drafter = next((frame for frame in frames if _DRAFTER.search(frame)), "")
+        if raised and drafter and not CUDA_FAULT.search(line):
+            early = _of_area("area-drafter", line, [drafter])
     late = early or _of_area(area_of(frames), line, frames) or _first(line, joined, raised=raised, after_areas=True)
     return late or (_of_area(area_by_words(line), line, frames) if raised else None)
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from vllm_spark.doctor import carriers, causes, failure_lines, matching, ranking
+from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching, ranking
 from vllm_spark.doctor.error_lines import ErrorLines
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
 from vllm_spark.doctor.requests import Requests
 from vllm_spark.doctor.server_state import ServerState
-from vllm_spark.doctor.signatures import Signature, is_harmless, notes, signatures
+from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, notes, signatures, with_causes
+from vllm_spark.doctor.stalls import Stalls
 from vllm_spark.doctor.tracebacks import NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
@@ -48,6 +49,8 @@ class Log:
     _complaint: tuple[str, int] = ("", 0)
     _state: ServerState = field(default_factory=ServerState)
     _requests: Requests = field(default_factory=Requests)
+    _stalls: Stalls = field(default_factory=Stalls)
+    _engine: issues.Engine = field(default_factory=issues.Engine)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
     _carrier: re.Pattern[str] | None = None
     _lessons: int = _LESSONS
@@ -55,6 +58,7 @@ class Log:
     def read(self, text: str) -> None:
         """Read the next block of whole lines."""
         whole = "\n".join([*self._overlap, text])
+        self._stalls.read(text, self.lines + 1)
         kinds = matching.kinds(whole)
         expected = [sign for sign, texts in matching.literals() if any(text_ in kinds for text_ in texts)]
         if expected or self._tracebacks.busy or any(mark in kinds for mark in failure_lines.MARKS):
@@ -73,12 +77,14 @@ class Log:
 
     def findings(self) -> list[Finding]:
         """Return the findings of signatures and families, root cause first. A signature is more precise."""
-        known = list(self._signed())
+        known = with_causes(list(self._signed()))
         causes = [finding for finding in known if finding.severity == "cause"]
         others = [finding for finding in known if finding.severity != "cause"]
         found = without_areas([*causes, *self._families(), *others])
-        refused = None if found else self._requests.finding(self.file)
-        return [refused] if refused else found
+        if any(finding.severity != "warning" for finding in found):
+            return found
+        stalled = self._stalls.finding(self.file)
+        return [*([stalled] if stalled else []), *found, *self._requests.findings(self.file)]
 
     def exception(self) -> Finding | None:
         """Return the innermost exception of the first traceback that neither a signature nor a family explains."""
@@ -116,12 +122,16 @@ class Log:
 
     def unrecognised(self) -> list[Finding]:
         """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
-        that ends in a failure without any of them has one finding that says so."""
+        that ends in a failure without any of them has one finding that says so. What the engine prints beside any
+        failure counts only alone."""
         found = [
             *(finding for finding in self._exceptions(UNRECOGNISED) if not is_harmless(finding.line)),
             *self._logged_errors(UNRECOGNISED),
         ]
-        if not found and all(finding.severity == "warning" for finding in self.findings()):
+        telling = [finding for finding in found if not is_beside(finding.line)]
+        if telling or any(finding.severity != "warning" for finding in self.findings()):
+            return telling
+        if not found:
             wrappers = (
                 (raised.line, raised.number)
                 for chain in self._tracebacks.chains()
@@ -163,9 +173,9 @@ class Log:
     def _said(self, signature: Signature, finding: Finding, count: int) -> Finding:
         """Return a finding with the texts that depend on the rest of the log. They are not templates."""
         case = next((case.texts for case in signature.cases if case.in_log in self._noted), None)
-        if case is None:
-            return replace(finding, count=count)
-        return replace(finding, count=count, cause=case.cause, fix=case.fix, runbook=case.runbook)
+        if case:
+            finding = replace(finding, cause=case.cause, fix=case.fix, runbook=case.runbook)
+        return issues.explained(replace(finding, count=count), self._engine)
 
     def _families(self) -> list[Finding]:
         """Return the findings of the families, the first cause first."""
@@ -187,16 +197,16 @@ class Log:
 
     def _logged_errors(self, signature: str) -> Iterator[Finding]:
         """Yield the error lines, all or those with this id."""
-        for error in self._errors.findings():
+        for found in self._errors.findings():
+            error = issues.explained(found, self._engine)
             if signature in ("", error.signature) and not self._state.survived(error.number):
                 yield error
 
     def _of_chain(self, chain: Chain) -> Finding:
         """Return the finding of a chain: the family of an exception, or the exception itself."""
         raised, known = ranking.named(chain)
-        if known:
-            return causes.familiar(known, raised.line, raised.number, self.file)
-        return causes.exception(raised.line, raised.number, self.file)
+        line = (raised.line, raised.number, self.file)
+        return issues.explained(causes.familiar(known, *line) if known else causes.exception(*line), self._engine)
 
     def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
         """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
@@ -207,6 +217,7 @@ class Log:
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
         self._noted.update(note for note in notes() if note not in self._noted and note.search(text))
+        self._engine.read(text)
         for signature in expected:
             for match in signature.pattern.finditer(text):
                 places = range(bisect_right(begins, match.start()) - 1, bisect_right(begins, match.end()))
@@ -223,11 +234,15 @@ class Log:
             return
         self._known.update(numbers)
         self._last[signature.id] = max(numbers)
-        key: _Key = (signature.id, match.groups() or ((match[0],) if "{0}" in signature.cause else ()))
+        amount = int(match[signature.amount]) if signature.amount else 1
+        key: _Key = (
+            signature.id,
+            () if signature.amount else match.groups() or ((match[0],) if "{0}" in signature.cause else ()),
+        )
         if key not in self._findings:
             same = [other for other in self._findings if other[0] == signature.id]
             key = key if len(same) < _CAUSES else same[0]
-        self._counts[key] += 1
+        self._counts[key] += amount
         # A block is sorted by process, not by line.
         if key not in self._findings or numbers[0] < self._findings[key].number:
             self._findings[key] = matching.finding_of(signature, match, self.file, numbers[0])
@@ -241,7 +256,7 @@ class Log:
             self._start_again(number)
         elif self._state.serving and not served:
             self._noted.update(note for note in notes() if note.search(text))
-        if self._state.serving:
+        if self._state.serving and not self._state.stopping:
             self._requests.read(number, entry, text)
         if self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver"):
             return  # once it serves, the API server logs errors of requests
@@ -269,4 +284,5 @@ class Log:
         repaired = {name for name in excused if self._last.get(name, 0) < number}
         self._findings = {key: finding for key, finding in self._findings.items() if key[0] not in repaired}
         self._requests = Requests()
+        self._stalls.forget(number)
         self._noted -= {signature.unless for signature in signatures() if signature.unless}

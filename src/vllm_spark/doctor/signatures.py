@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from vllm_spark.doctor.findings import Finding
 from vllm_spark.recipe import known_issues, variable_owners
 
 SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
@@ -60,6 +61,8 @@ class Signature:
     example: str
     versions: str = ""
     at_least: int = 1  # lines of one log; fewer are normal
+    amount: str = ""  # the group whose numbers count in place of lines
+    explains_symptoms: bool = False  # with a symptom in the log this warning is its cause
     cases: tuple[SpecialCase, ...] = ()
     at_end: bool = False  # counts only near the end of a log: the next lines are missing
     or_at_end: bool = False  # fewer lines count there
@@ -138,11 +141,34 @@ def is_harmless(text: str) -> bool:
     return any(line.pattern.search(text) for line in harmless())
 
 
+def is_beside(text: str) -> bool:
+    """Return True if the text is one of those that the engine prints beside any failure."""
+    return _beside().search(text) is not None
+
+
+@cache
+def _beside() -> re.Pattern[str]:
+    return re.compile("|".join(_file()["beside"]))
+
+
 @cache
 def notes() -> tuple[re.Pattern[str], ...]:
     """Return what a log is searched for only because a signature depends on it."""
     cases = (case.in_log for signature in signatures() for case in signature.cases)
     return tuple({pattern for pattern in (*cases, *(signature.unless for signature in signatures())) if pattern})
+
+
+@cache
+def _explainers() -> frozenset[str]:
+    return frozenset(signature.id for signature in signatures() if signature.explains_symptoms)
+
+
+def with_causes(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with a warning as cause that explains symptoms, if they have no other cause."""
+    severities = {finding.severity for finding in findings}
+    if "cause" in severities or not severities & {"consequence", "symptom"}:
+        return list(findings)
+    return [replace(one, severity="cause") if one.signature in _explainers() else one for one in findings]
 
 
 @cache

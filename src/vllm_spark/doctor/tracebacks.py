@@ -193,7 +193,7 @@ class Tracebacks:
         elif text.startswith(_LINKS):
             stream.linked, stream.tail = True, 0
         elif stream.tail and text:
-            _complete(stream, text)
+            _complete(stream, text, known)
         elif stream.skipped and _EXCEPTION.match(text) and not CUDA_FAULT.search(text):
             stream.skipped = False
             stream.frames.clear()
@@ -242,13 +242,16 @@ def alike(line: str) -> str:
     return (_ADDRESS.sub("", line) if "0x" in line else line).translate(NO_DIGITS)
 
 
-def _complete(stream: _Stream, text: str) -> None:
-    """Add the next line to an unfinished message, and the detail lines to a pydantic error."""
+def _complete(stream: _Stream, text: str, known: Callable[[], bool]) -> None:
+    """Add the next line to an unfinished message, and the detail lines to a pydantic error. A signature that knows the
+    line knows the exception."""
     stream.tail -= 1
     detail, bracket, _ = text.strip().partition(" [type=")
     if detail.startswith("For further information") or stream.chain is None:
         stream.tail = 0
         return
-    stream.chain.raised[-1].line += f" {detail}"
+    last = stream.chain.raised[-1]
+    last.line += f" {detail}"
+    last.known = last.known or known()
     if bracket:
         stream.tail = 0

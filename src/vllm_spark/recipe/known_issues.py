@@ -126,8 +126,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _engine_matches(value: Mapping[str, str], subject: Subject) -> bool:
-    version = subject.recipe["engine"]["version"]
+def version_matches(value: Mapping[str, str], version: str) -> bool:
+    """Return True if a version of the engine meets the condition `engine`."""
     if "or_builds" in value and re.search(value["or_builds"], version):
         return True
     since, below = _numbers(value.get("since", "0.0.0")), _numbers(value.get("below", "999.0.0"))
@@ -174,7 +174,7 @@ def _utilization_matches(value: float, subject: Subject) -> bool:
 
 
 CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
-    "engine": _engine_matches,
+    "engine": lambda value, subject: version_matches(value, subject.recipe["engine"]["version"]),
     "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
     "image": lambda value, subject: bool(re.search(value, locked_name(subject.recipe))),
     "drafter": _drafter_matches,

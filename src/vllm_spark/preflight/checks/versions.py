@@ -54,6 +54,20 @@ def bios_old(context: HostContext) -> Iterator[Observation]:
     yield from _matching("bios", context.bios, r"GX10DGX\.(?:00\d\d|010[0-4])\..*")
 
 
+@check(
+    "bios-two-speeds",
+    runbook="firmware",
+    severity="warning",
+    needs=("host",),
+    what="firmware {version} of {host} is one with which GPUs of Sparks changed between a fast and a slow state that "
+    "nvidia-smi does not show (63 and 94 ms a step); eight Sparks with 5.36_0ACUM027 did not",
+    fix="`sudo fwupdmgr refresh && sudo fwupdmgr update` on {host} with the server stopped, then power off and on.",
+    source="tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark#1",
+)
+def bios_two_speeds(context: HostContext) -> Iterator[Observation]:
+    yield from _matching("bios", context.bios, r"5\.36_0ACUM0(?:0\d|1[0-8])(?:\D.*)?")
+
+
 def _matching(name: str, version: str, pattern: str) -> Iterator[Observation]:
     if re.fullmatch(pattern, version):
         yield Observation({"version": version}, evidence=f"{name} {version}")
