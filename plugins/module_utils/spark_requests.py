@@ -132,7 +132,9 @@ def read_response(
     connection open. Raises TimeoutError at the deadline and IncompleteRead for a short body."""
     parts: list[bytes] = []
     size, tail = 0, b"\n"
-    while size < MAX_RESPONSE_BYTES:
+    # The read of the last byte closes the response, and with it the socket of a connection that ends there (Python
+    # 3.11.8, 3.12.2, 3.13 and newer). Older ones close it with the empty read that follows.
+    while size < MAX_RESPONSE_BYTES and not response.isclosed():
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError

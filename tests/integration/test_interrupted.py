@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+import child
 from project_files import load_module
 
 DIED = 9
@@ -27,13 +28,15 @@ CALLS = (
 )
 
 
-def dies_before(step: int, work: Callable[[], object]) -> bool:
+def dies_before(step: int, work: Callable[..., object], *args: Any) -> bool:
     """Do the work in a process that exits before its call number `step`. Returns True if there was such a call."""
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) in {0, DIED}
-        return os.waitstatus_to_exitcode(status) == DIED
+    status = child.status_of(die_before, step, work, *args)
+    assert status in {0, DIED}
+    return status == DIED
+
+
+def die_before(step: int, work: Callable[..., object], *args: Any) -> None:
+    """Do the work in this process, which exits before its call number `step`."""
     left = [step]
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +51,7 @@ def dies_before(step: int, work: Callable[[], object]) -> bool:
     for module, name in CALLS:
         setattr(module, name, counted(getattr(module, name)))
     try:
-        work()
+        work(*args)
     except SystemExit:
         os._exit(0)
     os._exit(1)
@@ -111,7 +114,7 @@ def test_a_killed_deploy_is_completed_by_the_next(installed: Path, tmp_path: Pat
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
         shutil.copytree(installed / "demo", folder, symlinks=True)
-        if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
+        if not dies_before(step, deploy, folder, "d"):
             break
         died += 1
         deployed(folder, "d")
@@ -127,7 +130,7 @@ def test_a_killed_deploy_is_followed_by_another_launch(installed: Path, tmp_path
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
         shutil.copytree(installed / "demo", folder, symlinks=True)
-        if not dies_before(step, lambda folder=folder: deploy(folder, "d")):
+        if not dies_before(step, deploy, folder, "d"):
             break
         placed = json.loads((folder / "deployed.json").read_text())["launch"] == "d"
         deployed(folder, "e")
@@ -143,7 +146,7 @@ def test_a_killed_rollback_restores_a_complete_launch(installed: Path, tmp_path:
     for step in range(STEPS):
         folder = tmp_path / f"cut-{step}"
         shutil.copytree(installed / "demo", folder, symlinks=True)
-        if not dies_before(step, lambda folder=folder: roll_back(folder)):
+        if not dies_before(step, roll_back, folder):
             break
         died += 1
         # The next deploy completes any state.

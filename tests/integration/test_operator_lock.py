@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
+import child
 from vllm_spark.core import paths
 from vllm_spark.lifecycle import operator_lock
 from vllm_spark.lifecycle.operator_lock import LockHolder
@@ -138,9 +138,8 @@ def contend(folder: str, number: int, gate: Any, results: Any) -> None:
 
 
 def test_one_of_many_concurrent_processes_gets_the_lock(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    gate, results, folder = context.Event(), context.Queue(), str(tmp_path / "run")
-    tried = [context.Process(target=contend, args=(folder, number, gate, results)) for number in range(1, 9)]
+    gate, results, folder = child.CONTEXT.Event(), child.CONTEXT.Queue(), str(tmp_path / "run")
+    tried = [child.CONTEXT.Process(target=contend, args=(folder, number, gate, results)) for number in range(1, 9)]
     for process in tried:
         process.start()
     gate.set()

@@ -44,6 +44,11 @@ def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"vllm-spark {version()}\n"
 
 
+def test_a_machine_without_git_knows_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert version().endswith(" (no commit)")
+
+
 def test_render_accepts_a_file_and_assumes_its_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["render", str(DATA / "recipes" / "everything.yml")]) == 0
     assert "ghcr.io/owner/engine@sha256:" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_io
 
+import child
 from vllm_spark.node import state_file
 from vllm_spark.node.pull import image_pull
 from vllm_spark.node.pull.blob_cache import BlobCache
@@ -19,24 +20,36 @@ from vllm_spark.node.pull.oci import BlobError
 OLD, NEW = "old", "new " * 5000
 
 
-def killed_at(step: str, call: Callable[[], object]) -> None:
+def end_at(step: str, call: Callable[..., object], *args: Any) -> None:
+    """Call a function in this process, which ends at the first call of a function of os or tempfile."""
+    module: Any = tempfile if step == "mkstemp" else os
+    setattr(module, step, lambda *_, **__: os._exit(0))
+    try:
+        call(*args)
+    finally:
+        os._exit(1)
+
+
+def killed_at(step: str, call: Callable[..., object], *args: Any) -> None:
     """Run a function in a process that ends at the first call of a function of os or tempfile, without a cleanup."""
-    process = os.fork()
-    if not process:
-        module: Any = tempfile if step == "mkstemp" else os
-        setattr(module, step, lambda *_, **__: os._exit(0))
-        try:
-            call()
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0, f"{step} was not called"
+    assert child.status_of(end_at, step, call, *args) == 0, f"{step} was not called"
+
+
+def replace_file(path: Path) -> None:
+    state_file.replace_file(path, NEW)
+
+
+def write_file(path: Path) -> None:
+    spark_io.write_file(str(path), NEW, "0644")
+
+
+def record_pulled(path: Path, image: str) -> None:
+    image_pull.PULLED = path
+    image_pull.record_pulled(image)
 
 
 # name -> a function that replaces a file
-WRITERS: dict[str, Callable[[Path], object]] = {
-    "replace_file": lambda path: state_file.replace_file(path, NEW),
-    "write_file": lambda path: spark_io.write_file(str(path), NEW, "0644"),
-}
+WRITERS: dict[str, Callable[[Path], object]] = {"replace_file": replace_file, "write_file": write_file}
 
 
 @pytest.mark.parametrize("step", ["mkstemp", "fdopen", "fsync", "replace"])
@@ -44,7 +57,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def test_a_killed_write_leaves_the_old_file(tmp_path: Path, name: str, step: str) -> None:
     path = tmp_path / "state"
     path.write_text(OLD)
-    killed_at(step, lambda: WRITERS[name](path))
+    killed_at(step, WRITERS[name], path)
     assert path.read_text() == OLD
     WRITERS[name](path)
     assert path.read_text() == NEW
@@ -82,7 +95,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
 def test_the_list_of_pulled_images_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_pull, "PULLED", tmp_path / "pulled")
     image_pull.record_pulled("a@sha256:1")
-    killed_at("fsync", lambda: image_pull.record_pulled("b@sha256:2"))
+    killed_at("fsync", record_pulled, tmp_path / "pulled", "b@sha256:2")
     assert (tmp_path / "pulled").read_text() == "a@sha256:1\n"
 
 

@@ -9,13 +9,15 @@ from vllm_spark.core import paths
 
 
 def version() -> str:
-    """Return e.g. `0.1.0 (1a2b3c4d5e6f)`. The commit ends in `-dirty` if the checkout differs from it."""
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],  # noqa: S607
-        cwd=paths.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    commit = git.stdout.strip() or "no commit"
-    return f"{distribution_version('vllm-spark')} ({commit})"
+    """Return e.g. `0.1.0 (1a2b3c4d5e6f)`. The commit ends in `-dirty` if the checkout differs from it. A copy that is
+    no checkout, and a machine without git, have no commit."""
+    return f"{distribution_version('vllm-spark')} ({_commit() or 'no commit'})"
+
+
+def _commit() -> str:
+    argv = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        git = subprocess.run(argv, cwd=paths.ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    except FileNotFoundError:
+        return ""
+    return git.stdout.strip()
