@@ -80,9 +80,13 @@ def pull(version: str, hub: Hub, model: Source, variables: Mapping[str, str] | N
 
 
 def hf_download(version: str, hub: Hub, folder: Path, repository: str = REPOSITORY) -> None:
-    """Run the library's command line, as an owner does."""
+    """Run the library's command line, as an owner does.
+
+    With one worker: of several that make the store at once, one may leave its file outside of it.
+    """
     code = "import sys; from huggingface_hub.cli.hf import main; sys.argv[0] = 'hf'; main()"
-    python(version, hub, code, "download", repository, "--revision", COMMIT, "--cache-dir", str(folder))
+    words = ("--revision", COMMIT, "--cache-dir", str(folder), "--max-workers", "1")
+    python(version, hub, code, "download", repository, *words)
 
 
 def stored(model: Source) -> list[Path]:
