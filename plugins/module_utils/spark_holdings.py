@@ -9,12 +9,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_shared_blobs import unlinked
 
 CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
 UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
@@ -200,6 +202,7 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         "models": sized(
             [path for path in inside(os.path.join(root, STATE, "hub")) if "models--" in os.path.basename(path)], count
         ),
+        "shared_blobs": sized([str(file) for file in unlinked(Path(root, STATE, "hub"))], count),
         "caches": sized(inside(os.path.join(root, STATE, "cache")), count),
         "accounts": accounts(root),
     }

@@ -16,6 +16,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files imp
     SWAPPING,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, sha256
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 
@@ -116,7 +117,10 @@ def path_fault(path: str) -> str:
         return f"{path} is empty"
     broken = [os.path.relpath(name, path) for name in sorted(files) if not os.path.exists(name)]
     more = f" and {len(broken) - MAX_NAMED} more" if len(broken) > MAX_NAMED else ""
-    return f"{path}: {', '.join(broken[:MAX_NAMED])}{more} lead nowhere" if broken else ""
+    if broken:
+        return f"{path}: {', '.join(broken[:MAX_NAMED])}{more} lead nowhere"
+    outside = first_outside(path)
+    return f"{outside} leads out of the model's folder, which alone an engine gets" if outside else ""
 
 
 def launches(folder: str) -> dict[str, Launch]:

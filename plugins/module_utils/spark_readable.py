@@ -1,4 +1,4 @@
-"""Which part of a model folder an engine that is not root cannot read."""
+"""Which part of a model folder an engine cannot read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ def first_unreadable(snapshot: str) -> str | None:
     """Return the first file or folder of a snapshot that not every user may read; None if all may, or if there is no
     snapshot. The container gets the folder of the repository: snapshots/COMMIT in it has links to its blobs."""
     return next((path for path in _parts(snapshot) if not _readable(path)), None)
+
+
+def first_outside(snapshot: str) -> str | None:
+    """Return the first file of weights in a snapshot that leads out of the folder of its repository, which alone the
+    container gets; None if all are in it. Since huggingface_hub 1.32.0 `hf download` leaves such links."""
+    repository = os.path.realpath(os.path.dirname(os.path.dirname(snapshot)))
+    for folder, _, names in os.walk(snapshot):
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if name.endswith(".safetensors") and not os.path.realpath(path).startswith(f"{repository}/"):
+                return path
+    return None
 
 
 def _parts(snapshot: str) -> Iterator[str]:

@@ -30,6 +30,11 @@ options:
     type: list
     elements: path
     default: []
+  outside:
+    description: Model folders of which RV(facts.outside) has the first file that leads out of the model's folder.
+    type: list
+    elements: path
+    default: []
   checksums:
     description: Files whose sha256 is computed.
     type: list
@@ -140,7 +145,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host impo
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import loaded
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders, names_by_id, owner
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_unreadable
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside, first_unreadable
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_safetensors import summary
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units import (
     CONFIG_DIR,
@@ -224,6 +229,7 @@ def main() -> None:
         "folders": {"type": "list", "elements": "path", "default": []},
         "checksums": {"type": "list", "elements": "path", "default": []},
         "unreadable": {"type": "list", "elements": "path", "default": []},
+        "outside": {"type": "list", "elements": "path", "default": []},
         "ports": {"type": "list", "elements": "int", "default": []},
         "units": {"type": "list", "elements": "str", "default": []},
         "records": {"type": "dict", "default": {}},
@@ -260,6 +266,7 @@ def main() -> None:
         "files": spark_status.files([*params["records"], *more]),
         "checksums": {path: sha256(path) for path in params["checksums"]},
         "unreadable": {path: first_unreadable(path) for path in params["unreadable"]},
+        "outside": {path: first_outside(path) for path in params["outside"]},
         "ports": holders(params["ports"], names_by_id(docker["containers"])),
         "units": states,
         "running_units": running,

@@ -20,10 +20,10 @@ options:
       kind:
         description:
           - The kind of the object. C(account) is a system user with its group. C(empty) is a folder that is removed if
-            it is empty. C(reload) is a daemon-reload of systemd.
+            it is empty. C(reload) is a daemon-reload of systemd. C(shared) is a file of a hub cache's shared store.
         type: str
         required: true
-        choices: [account, container, empty, image, path, reload, unit]
+        choices: [account, container, empty, image, path, reload, shared, unit]
       name: {type: str, required: true, description: 'Its name, path or ID.'}
       names: {type: list, elements: str, default: [], description: The names of an image.}
       why: {type: str, default: "", description: The reason, for the operator.}
@@ -52,10 +52,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_shared_blobs import remove
 
 # A unit may take 45 s to stop, and Docker some seconds for each gigabyte that it removes.
 TIMEOUT_S = 600.0
@@ -112,6 +114,12 @@ def path(item: Item) -> None:
         os.unlink(name)
 
 
+def shared(item: Item) -> None:
+    """Remove a file of a shared store. Raises RemovalError if it came into use since it was listed."""
+    if why := remove(Path(item["name"])):
+        raise RemovalError(why)
+
+
 def mount_points() -> list[str]:
     """Return the mount points from the kernel's own list: os.path.ismount returns True for every file of an overlay.
     Spaces are escaped in octal there."""
@@ -143,6 +151,7 @@ REMOVERS: dict[str, Callable[[Item], None]] = {
     "container": container,
     "image": image,
     "path": path,
+    "shared": shared,
     "empty": empty,
     "reload": reload,
     "account": account,

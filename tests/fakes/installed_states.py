@@ -105,6 +105,7 @@ def holdings(
         "builds": [],
         "models": [],
         "caches": [],
+        "shared_blobs": [],
         "accounts": [],
         "paths": {},
     }

@@ -89,6 +89,7 @@ REFUSALS = [
     "no-docker",
     "no-model",
     "model-unreadable",
+    "model-outside",
     "wrong-checksum",
     "port-taken",
     "router-key",

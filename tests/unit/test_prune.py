@@ -85,12 +85,14 @@ def test_folders_files_and_caches() -> None:
         {"demo": kept},
         builds=[{"path": f"/var/lib/vllm-spark/build/recipe-{mark}-{mark * 12}", "bytes": 3} for mark in ("c", "o")],
         caches=[{"path": f"/var/lib/vllm-spark/cache/{name}", "bytes": 7} for name in ("demo", "gone")],
+        shared_blobs=[{"path": f"/var/lib/vllm-spark/hub/blobs/ab/ab{'0' * 62}", "bytes": 9}],
     )
     items, left = prune.plan(held)
     assert [(item.kind, item.name.rpartition("/")[2], item.bytes) for item in items] == [
         ("path", f"recipe-o-{'o' * 12}", 3),
         ("path", "x-file", 1),
         ("path", "gone", 7),
+        ("shared", f"ab{'0' * 62}", 9),
     ]
     assert left == []
 

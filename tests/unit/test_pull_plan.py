@@ -82,7 +82,7 @@ def state_of(model: PulledModel, has: set[str]) -> dict[str, Any]:
     empty |= {"whole": 0, "unread": 0, "missing": 0, "partial": 0, "error": ""}
     if state == "cut":
         return empty | {"whole": size - 100, "missing": 100, "wrong": ["model.safetensors"]}
-    return empty | ({state: size} if state else {})
+    return empty | ({state: size} if state else {}) | ({"partial": size} if "copied" in has else {})
 
 
 def summary_of(mine: PullSteps) -> dict[str, Any]:
@@ -279,6 +279,7 @@ DISKS = {
     "too full": ({}, 17 << 30, "has 17.0 GiB free"),
     "enough": ({}, 30 << 30, ""),
     "full, and nothing is missing": ({"spark1": ALL}, 0, ""),
+    "full, and its files were copied by hand": ({"spark1": {"copied", "image"}}, 3 << 30, ""),
     "full, and a hundred bytes are missing": ({"spark1": {"cut", "image"}}, 1 << 30, "has 1.0 GiB free"),
 }
 

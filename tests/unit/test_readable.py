@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_unreadable
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside, first_unreadable
 
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.spec import Spec
@@ -45,6 +45,22 @@ def test_the_first_part_that_not_all_may_read(part: str, mode: int, snapshot: Pa
 
 def test_a_missing_snapshot_is_not_this_fault(tmp_path: Path) -> None:
     assert first_unreadable(str(tmp_path / "models--a" / "snapshots" / "c0")) is None
+
+
+def test_weights_that_lead_out_of_the_models_folder(snapshot: Path, tmp_path: Path) -> None:
+    assert first_outside(str(snapshot)) is None
+    blob = snapshot.parents[1] / "blobs" / "1f"
+    (tmp_path / "blobs" / "ab").mkdir(parents=True)
+    blob.rename(tmp_path / "blobs" / "ab" / "abcd")
+    blob.symlink_to("../../blobs/ab/abcd")
+    assert first_outside(str(snapshot)) == str(snapshot / "sub" / "model.safetensors")
+
+
+def test_a_model_folder_on_another_disk_is_no_fault(snapshot: Path, tmp_path: Path) -> None:
+    (tmp_path / "hub").symlink_to(tmp_path)
+    (tmp_path / "models--link").symlink_to(snapshot.parents[1])
+    for name in ("hub/models--owner--Model", "models--link"):
+        assert first_outside(str(tmp_path / name / "snapshots" / "c0")) is None
 
 
 def test_only_a_closed_engine_is_asked_about(resolve: Callable[..., Spec]) -> None:

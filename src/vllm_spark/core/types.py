@@ -338,6 +338,8 @@ class Facts(TypedDict, total=False):
     checksums: Mapping[str, str | None]
     # Requested model folder -> the first file or folder in it that only some users may read; None if all may.
     unreadable: NotRequired[Mapping[str, str | None]]
+    # Requested model folder -> the first file in it that leads out of the folder of its repository; None if none does.
+    outside: NotRequired[Mapping[str, str | None]]
     ports: Mapping[str, PortHolder]
     units: Mapping[str, Mapping[str, Any]]
     running_units: list[str]

@@ -62,7 +62,8 @@ BEFORE = (
     ),
     Line(
         "Model and drafter are on every Spark at the recipe's commit, and mounted files have their checksum.",
-        "ansible-playbook precheck.yml -l HOST", ("no-model", "wrong-checksum", "model-unreadable"), ("model-missing",),
+        "ansible-playbook precheck.yml -l HOST", ("no-model", "wrong-checksum", "model-unreadable", "model-outside"),
+        ("model-missing",),
     ),
     Line(
         "No other program uses the memory or the port: no desktop program, no Ollama model, no other server.",

@@ -44,7 +44,7 @@ class Item:
     """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk
     space that the removal frees."""
 
-    kind: str  # unit, container, image, volume, path; reload and empty tidy up
+    kind: str  # unit, container, image, volume, path, shared; reload and empty tidy up
     name: str
     why: str = ""
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""Items that no launch of a host references: images, build folders, mounted files, compile caches. Pure."""
+"""Items that nothing on a host references: images, build folders, mounted files, compile caches, shared blobs. Pure."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
 def plan(state: InstalledState) -> tuple[list[Item], list[str]]:
     """Return the items to remove, in this order, and a line for each unreferenced item that stays, with its reason.
     References are those of the current and the previous launch of each deployment, of pulled images that have never
-    run, and of containers. Models stay."""
+    run, and of containers. Models stay, and so does what a model of the hub cache links to, also one of the owner's."""
     kept = list(launches(state, KEPT))
     referenced = referenced_images(state, kept) | waiting_images(state)
     images, left = image_items(state, known_images(state), referenced, set())
-    return [*images, *_builds(state), *_mounts(state), *_caches(state)], left
+    return [*images, *_builds(state), *_mounts(state), *_caches(state), *_shared(state)], left
 
 
 def _builds(state: InstalledState) -> Iterator[Item]:
@@ -76,3 +76,9 @@ def _caches(state: InstalledState) -> Iterator[Item]:
         name = cache["path"].rpartition("/")[2]
         if name not in state["deployments"]:
             yield Item("path", cache["path"], f"there is no deployment {name} here", cache["bytes"])
+
+
+def _shared(state: InstalledState) -> Iterator[Item]:
+    """Yield the files of the shared store (node/shared_blobs.py) that nothing in the toolkit's hub cache links to."""
+    for blob in state["shared_blobs"]:
+        yield Item("shared", blob["path"], "no model of the hub cache links to it", blob["bytes"])

@@ -36,6 +36,7 @@ QUESTIONS: Mapping[str, Callable[[Spec], Any]] = {
     "paths": model_folders,
     "checksums": checksummed_files,
     "unreadable": folders_of_the_engine,
+    "outside": model_folders,
     "ports": lambda spec: list(required_ports(spec)),
     "host": lambda _: True,
     "disks": lambda spec: [spec.site.hub_dir, spec.site.cache_dir],

@@ -72,6 +72,22 @@ def model_unreadable(context: HostContext) -> Iterator[Observation]:
 
 
 @check(
+    "model-outside",
+    runbook="model-missing",
+    severity="refusal",
+    needs=("outside",),
+    what="{file} leads out of the model's folder",
+    expected="files in the model's folder, which alone the engine gets",
+    fix="ansible-playbook pull.yml -l {hosts}, which adopts them without a download.",
+)
+def model_outside(context: HostContext) -> Iterator[Observation]:
+    outside = context.facts.get("outside") or {}
+    for folder in model_folders(context.spec):
+        if file := outside.get(folder):
+            yield Observation({"file": file, "hosts": ",".join(context.spec.deployment.hosts)})
+
+
+@check(
     "wrong-checksum",
     runbook="model-missing",
     severity="refusal",
