@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.recipe import engine_arguments, known_issues
+from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
@@ -37,7 +37,6 @@ def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catal
     subject = known_issues.of_closed(recipe)
     refusals = [
         *known_issues.refusals(subject, ()),
-        *engine_arguments.refusals(recipe, ()),
         *result.refusals,
         *(
             refusal

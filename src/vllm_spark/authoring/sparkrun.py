@@ -40,6 +40,8 @@ OWN = {
     "kv-cache-memory-bytes": "memory.kv_cache_bytes",
 }
 MOST_NODES = 2
+# Flags of vllm-omni, which serves with the same command. Its recipes do not all name --omni.
+OMNI = re.compile("omni|cfg-parallel-size|num-gpus|ulysses-degree|use-hsdp|usp|vae-.*")
 # Keys that are read, or say nothing that a recipe here could.
 READ = {
     *("recipe_version", "name", "description", "model", "model_revision", "runtime", "runtime_version", "container"),
@@ -121,7 +123,7 @@ def _questions(recipe: Document) -> Iterator[Question]:
     yield from (Question(*question) for question in kept_files.questions(recipe))
     for issue in known_issues.matching_issues(known_issues.of_closed(recipe)):
         if issue.level == "refuse":
-            yield Question("image", f"which engine? Known issue {issue.id}: {issue.what}. {issue.instead}")
+            yield Question("image", f"how is the known issue {issue.id} met? {issue.what}: {issue.instead}")
 
 
 def _flags(document: Document, engine: Engine, result: Imported) -> dict[str, Any]:
@@ -140,8 +142,8 @@ def _refuse_other_servers(flags: Mapping[str, Any]) -> None:
     """Raise RefusedError for a server that answers no chat."""
     asked = {flag: flags[flag] for flag in flag_ranges.TASKS if flag in flags}
     faults = list(flag_ranges.faults(asked))
-    if "omni" in flags:
-        what, expected = "--omni, which is vllm-omni's: a server of pictures, video or speech", "a recipe for vLLM"
+    if omni := [flag for flag in flags if OMNI.fullmatch(flag)]:
+        what, expected = f"--{omni[0]}, which is vllm-omni's: a server of pictures, video or speech", "flags of vLLM"
     elif faults:
         what, expected = faults[0].what.replace("args.", "--"), faults[0].expected
     else:

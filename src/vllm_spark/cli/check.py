@@ -9,7 +9,7 @@ from pathlib import Path
 from vllm_spark.bench import recipe_evidence
 from vllm_spark.cli import arguments
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.recipe import engine_arguments, folders, known_issues, loader
+from vllm_spark.recipe import folders, known_issues, loader
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +29,6 @@ def run(args: argparse.Namespace) -> int:
             recipe = loader.read(file)
             subject = known_issues.of_closed(recipe.document)
             refusals += known_issues.refusals(subject, args.accept_known_issue)
-            refusals += engine_arguments.refusals(recipe.document, args.accept_known_issue)
             refusals += recipe_evidence.refusals(recipe, file.resolve().parent)
             for note in known_issues.notes(subject, args.accept_known_issue):
                 warned.setdefault(note, []).append(recipe.name)

@@ -13,7 +13,7 @@ from vllm_spark.cli.site_file import Site
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
-from vllm_spark.recipe import engine_arguments, known_issues
+from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -72,21 +72,12 @@ def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mappi
     result = forecast.forecast(recipe.name, recipe.document, facts, _request(args, site), context)
     subject = known_issues.of_closed(recipe.document)
     accepted = args.accept_known_issue
-    refusals = [
-        *known_issues.refusals(subject, accepted),
-        *engine_arguments.refusals(recipe.document, accepted),
-        *result.refusals,
-    ]
+    refusals = [*known_issues.refusals(subject, accepted), *result.refusals]
     for host, host_facts in facts.items():
         # The memory of a unit that still runs will be free again, by an amount that is not known.
         if not host_facts.get("running_units"):
             refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
-    notes = [
-        *result.notes,
-        *known_issues.notes(subject, accepted),
-        *engine_arguments.notes(recipe.document, accepted),
-    ]
-    return replace(result, refusals=refusals, notes=notes)
+    return replace(result, refusals=refusals, notes=[*result.notes, *known_issues.notes(subject, accepted)])
 
 
 def _request(args: argparse.Namespace, site: Site) -> ForecastRequest:

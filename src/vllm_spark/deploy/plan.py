@@ -23,7 +23,7 @@ from vllm_spark.inventory.front import Front, only_forwards
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
-from vllm_spark.recipe import engine_arguments, known_issues
+from vllm_spark.recipe import known_issues
 from vllm_spark.verify import runner
 
 # The refusal of a worker whose head reports the reason.
@@ -250,7 +250,6 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         return lines
     if spec.rank == 0:
         lines += known_issues.notes(spec.issue_subject, spec.accepted)
-        lines += engine_arguments.notes(spec.recipe, spec.accepted)
         lines += closed_engine.unknown(spec)
         lines += _who_may_use_it(spec)
     if only_forwards(spec):

@@ -23,7 +23,6 @@ from vllm_spark.inventory.front import Front, surroundings
 from vllm_spark.network.pair import Pair
 from vllm_spark.recipe import (
     derived_image,
-    engine_arguments,
     hub_cache,
     image_name,
     known_issues,
@@ -226,7 +225,6 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         *lockfile.refusals(recipe, lock),
         *placement.executor_refusals(recipe),
         *known_issues.refusals(_issue_subject(recipe, inventory.secrets, active, settings), accepted),
-        *engine_arguments.refusals(recipe, accepted),
         *placement.secret_refusals(recipe, inventory.secrets),
         *derived_image.index_refusals(inventory.site.pip_index),
     ]

@@ -1,4 +1,7 @@
-"""Known issues: combinations of engine, image and model that do not work, from recipes/compatibility.yml."""
+"""Known issues: combinations of engine, image and model that do not work, from recipes/compatibility.yml.
+
+`refusals` and `notes` are what every command says of a recipe, with what the engine itself refuses.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,8 @@ def conditions_match(conditions: Conditions, subject: Subject) -> bool:
 
 
 def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
-    """Yield a refusal per issue that applies and is not accepted, and one per accepted id that does not exist."""
+    """Yield a refusal per issue that applies and is not accepted, per accepted id that does not exist, and per value
+    that the engine refuses or ignores."""
     name, version = subject.recipe["name"], subject.recipe["engine"]["version"]
     for issue in matching_issues(subject):
         if issue.level == "refuse" and issue.id not in accepted:
@@ -111,6 +115,7 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
             expected="an id of recipes/compatibility.yml",
             fix=f"name one of {', '.join(known)}.",
         )
+    yield from engine_arguments.refusals(subject.recipe, accepted)
 
 
 def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
@@ -118,7 +123,8 @@ def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
     issues = matching_issues(subject)
     warned = [f"{issue.what}: {issue.instead} ({issue.id})" for issue in issues if issue.level == "warn"]
     warned += [f"{field}: {question}" for field, question in kept_files.questions(subject.recipe)]
-    return warned + [f"accepted known issue {issue.id}: {issue.what}" for issue in issues if issue.id in accepted]
+    warned += [f"accepted known issue {issue.id}: {issue.what}" for issue in issues if issue.id in accepted]
+    return [*warned, *engine_arguments.notes(subject.recipe, accepted)]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -88,5 +88,6 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     for question in imported.questions:
         print(f"  open: {question}")
     print("\n".join(f"written: {file}" for file in files))
-    print(f"next: vllm-spark recipe new {recipe['model']['repository']} knows its architecture, widths and forecast")
+    lock = "" if "revision" in recipe["model"] else "ansible-playbook lock.yml pins the model's commit; "
+    print(f"next: {lock}vllm-spark recipe new {recipe['model']['repository']} knows its architecture and forecast")
     return 0
