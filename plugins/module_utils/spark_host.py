@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError, store
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker
 
     from vllm_spark.core.types import (
+        CdiFacts,
         FirewallFacts,
         GpuFacts,
         HostFacts,
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 NEEDED = ("name", "driver_version")
 STATE = ("power.draw", "utilization.gpu", "clocks.sm", "clocks_event_reasons.active", "persistence_mode")
 APPS = ("pid", "process_name", "used_gpu_memory")
+
+# Keys of a CDI file, in YAML or JSON: its kind, a device, and a path of the host that a container gets. A host has no
+# parser of YAML.
+CDI_GPU = re.compile(r"""["']?kind["']?: *["']?nvidia\.com/gpu(?![\w.-])""")
+CDI_ALL = re.compile(r"""["']?name["']?: *["']?all(?![\w.-])""")
+CDI_SOURCE = re.compile(r"""["']?hostPath["']?: *["']?(/[^"',\s}]+)""")
 
 
 def text(path: str) -> str | None:
@@ -172,9 +179,9 @@ def owned(owner: Callable[[str], PortHolder], pid: str) -> PortHolder | None:
         return None  # the process has ended, or it is in another namespace
 
 
-def docker_host(docker: Docker) -> dict[str, Any]:
+def docker_host(docker: Docker, info: dict[str, Any]) -> dict[str, Any]:
     """Return Docker's image store and its folders, the name of each running container by id, and the names of the
-    containers that have the GPU. Raises DockerError if the engine does not answer."""
+    containers that have the GPU. `info` is the answer of /info. Raises DockerError if the engine does not answer."""
     running = {entry["Id"]: entry["Names"][0].lstrip("/") for entry in docker.get("/containers/json")}
     on_gpu = []
     for identity, name in running.items():
@@ -184,7 +191,6 @@ def docker_host(docker: Docker) -> dict[str, Any]:
             continue
         if container and has_gpu(container):
             on_gpu.append(name)
-    info = docker.get("/info")
     return {
         "root": info.get("DockerRootDir"),
         "store": store(info),
@@ -192,6 +198,20 @@ def docker_host(docker: Docker) -> dict[str, Any]:
         "running": running,
         "on_gpu": sorted(on_gpu),
     }
+
+
+def cdi(info: Mapping[str, Any], root: str = "/") -> CdiFacts:
+    """Return how Docker can give the GPU to a container by CDI. `info` is the answer of /info, which lists the folders
+    of CDI files unless CDI is off. Of two files the one in the later folder counts, as in CDI itself."""
+    folders: list[str] = info.get("CDISpecDirs") or []
+    for folder in reversed(folders):
+        for name in names(os.path.join(root, folder.lstrip("/"))):
+            path = os.path.join(folder, name)
+            content = text(os.path.join(root, path.lstrip("/"))) or "" if name.endswith((".yaml", ".json")) else ""
+            if CDI_GPU.search(content) and CDI_ALL.search(content):
+                absent = (one for one in CDI_SOURCE.findall(content) if not os.path.exists(root + one.lstrip("/")))
+                return {"enabled": True, "file": path, "missing": next(absent, "")}
+    return {"enabled": bool(folders), "file": "", "missing": ""}
 
 
 def containerd_root(info: dict[str, Any], root: str = "/") -> str | None:

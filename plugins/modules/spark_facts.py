@@ -135,6 +135,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker im
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import (
+    cdi,
     docker_host,
     firewall,
     gpus,
@@ -173,8 +174,10 @@ def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any],
         for image in found:
             document = docker.get(f"/images/{image}/json", missing_ok=True)
             found[image] = identity(image, document, engine_platform) if document else None
+        info = docker.get("/info")
+        facts["cdi"], facts["cgroups"] = cdi(info), info.get("CgroupDriver", "")
         if host_too:
-            facts |= docker_host(docker)
+            facts |= docker_host(docker, info)
             facts["disk"] = disk(facts["root"]) if facts["root"] else None
             facts["containerd_disk"] = disk(facts["containerd_root"]) if facts["containerd_root"] else None
     except DockerError as error:

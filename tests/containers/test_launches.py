@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,13 @@ from fakes.docker_create import Engine
 from vllm_spark.authoring import family
 from vllm_spark.cli import main
 from vllm_spark.core import documents, paths
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.supervise import identity
 from vllm_spark.recipe import loader
+
+# The first docker command that knows devices of CDI. A Spark has 28 or newer.
+OLDEST_CDI_CLIENT = 25
 
 
 @pytest.fixture
@@ -32,6 +38,20 @@ def test_docker_takes_every_launch_of_the_catalogue(engine: Engine) -> None:
         engine.create_recipe(paths.RECIPES / f"{name}.yml")
     assert engine.refused == {}
     assert len(engine.containers) >= 2 * len(loader.names([paths.RECIPES]))
+
+
+def test_docker_takes_a_launch_with_the_gpu_by_cdi(engine: Engine, resolve: Callable[..., Spec]) -> None:
+    client = subprocess.run(
+        ["docker", "version", "--format", "{{.Client.Version}}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if int(client.partition(".")[0]) < OLDEST_CDI_CLIENT:
+        pytest.skip(f"the docker command is {client}, and CDI devices are known since {OLDEST_CDI_CLIENT}")
+    engine.create("by CDI", launch.script(replace(resolve(), gpu_by_cdi=True)))
+    assert engine.refused == {}
+    (container,) = engine.containers
+    requests = "{{range .HostConfig.DeviceRequests}}{{.Driver}} {{.DeviceIDs}}{{end}}"
+    shown = ["docker", "container", "inspect", "--format", requests, container]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "cdi [nvidia.com/gpu=all]\n"
 
 
 def _models() -> list[str]:

@@ -55,13 +55,28 @@ class DiskFacts(TypedDict):
     free: int
 
 
+class CdiFacts(TypedDict, total=False):
+    """How Docker can give the GPU to a container by CDI. `enabled`: Docker reads CDI files. `file` is the one that
+    describes nvidia.com/gpu=all, empty if there is none, and `missing` the first path of this host that it names and
+    that does not exist."""
+
+    enabled: bool
+    file: str
+    missing: str
+
+
 class DockerFacts(TypedDict, total=False):
-    """The engine and the toolkit's containers. `version` is empty if the engine does not answer. `store` is the image
-    store: overlay2, or "overlayfs (containerd)". `containerd_root` is set if containerd keeps the images."""
+    """The engine and the toolkit's containers.
+
+    `version` is empty if the engine does not answer. `cgroups` is its cgroup driver: systemd or cgroupfs. `store` is
+    the image store: overlay2, or "overlayfs (containerd)". `containerd_root` is set if containerd keeps the images.
+    """
 
     version: str
     error: str
     containers: Mapping[str, ContainerFacts]
+    cdi: CdiFacts
+    cgroups: str
     root: str
     store: str
     on_gpu: list[str]

@@ -205,7 +205,9 @@ def _options(spec: Spec) -> Iterator[OptionArgv]:
     yield ("--env-file", f"{spec.config_dir}/env")
     if _with_ray(spec):
         yield ("--env-file", pair.session_env(spec.deployment.name))
-    yield ("--gpus", "all")
+    # By CDI the devices are part of the container. Those of --gpus are added later, and the next daemon-reload of
+    # systemd, which does not know them, takes them away.
+    yield ("--device", "nvidia.com/gpu=all") if spec.gpu_by_cdi else ("--gpus", "all")
     yield ("--init",)
     # The journal has the engine's output through the unit; a second copy would fill the disk.
     yield ("--log-driver", "none")

@@ -18,10 +18,11 @@ IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 
 def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
-    """Return the spec of every rank by host, completed from the facts of both hosts. A deployment on one host is
-    unchanged. Raises RefusedError with every reason why the two cannot be one service."""
+    """Return the spec of every rank by host, completed from the facts of all hosts. Raises RefusedError with every
+    reason why two cannot be one service."""
+    specs = {host: replace(spec, gpu_by_cdi=_has_cdi(facts[host])) for host, spec in specs.items()}
     if len(specs) == 1:
-        return dict(specs)
+        return specs
     choices = fabric.choose({host: facts[host]["fabric"] for host in specs})
     refused = [*_images(specs, facts), *_environments(specs, choices)]
     if refused:
@@ -42,6 +43,12 @@ def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> t
     docker = facts[host]["docker"]
     store = [f"Docker {docker['version']} keeps images in {docker['store']}"] if docker.get("store") else []
     return (used, *choice.notes, *store)
+
+
+def _has_cdi(facts: Facts) -> bool:
+    """Return True if Docker gives the GPU to a container by CDI. Each rank has its own way, so Sparks may differ."""
+    cdi = facts.get("docker", {}).get("cdi")
+    return bool(cdi and cdi.get("file"))
 
 
 def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:

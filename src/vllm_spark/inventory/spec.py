@@ -81,7 +81,8 @@ class Spec:
     backends: tuple[EdgeBackend, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
     left_out: tuple[str, ...] = ()
-    # None until ranks.join sets it, which needs the facts of both hosts.
+    # ranks.join sets both from the facts of the hosts.
+    gpu_by_cdi: bool = False
     pair: Pair | None = None
 
     @property

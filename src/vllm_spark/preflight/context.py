@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vllm_spark.core.types import DockerFacts, Facts, GpuFacts, HostFacts
+from vllm_spark.core.types import CdiFacts, DockerFacts, Facts, GpuFacts, HostFacts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import memory
 
@@ -36,6 +36,10 @@ class HostContext:
     @property
     def docker(self) -> DockerFacts:
         return self.facts.get("docker") or {}
+
+    @property
+    def cdi(self) -> CdiFacts:
+        return self.docker.get("cdi") or {}
 
     @property
     def gpu(self) -> GpuFacts:
