@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import doctor_corpus as corpus
 from vllm_spark.cli import main
-from vllm_spark.doctor import command
+from vllm_spark.doctor import command, wraps
 from vllm_spark.doctor.diagnosis import judge, root_cause
 from vllm_spark.doctor.findings import UNRECOGNISED
 
@@ -207,3 +210,59 @@ def test_a_fix_depends_on_what_was_captured(line: str, signature: str, words: st
     assert finding is not None
     assert finding.signature == signature
     assert words in finding.fix
+
+
+CASES = [case for case in corpus.cases() if case.own][::12]  # every log takes a tenth of a second
+PAGE = "<html><body><pre>\n{}\n</pre></body></html>"
+BREAKS = "<div class='log'>{}</div>"
+FAILED = 'fatal: [spark1]: FAILED! => {{"changed": true, "msg": "non-zero return code", "rc": 1, "stderr": {}}}'
+CARRIERS = {
+    "80 columns": lambda text: fold(text, 80),
+    "a page": lambda text: PAGE.format(html.escape(text)),
+    "a page with breaks": lambda text: BREAKS.format(html.escape(text).replace("  ", "&nbsp; ").replace("\n", "<br/>")),
+    "Ansible": lambda text: f"TASK [Start]\n{FAILED.format(json.dumps(text))}\nPLAY RECAP\n",
+    "a list of Ansible": lambda text: (
+        '  "stderr_lines": [\n' + ",\n".join(f"    {json.dumps(line)}" for line in text.splitlines()) + "\n  ]\n"
+    ),
+}
+
+
+def fold(text: str, width: int) -> str:
+    """Return text with every line cut at a width, as a terminal does."""
+    return "".join(
+        line[place : place + width] + "\n" for line in text.splitlines() for place in range(0, max(len(line), 1), width)
+    )
+
+
+def first_id(file: Path) -> str:
+    judgement = judge([command.read(str(file))])
+    fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
+    return next((finding.signature for finding in (*fatal, *judgement.unrecognised)), "")
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_carrier_of_many_lines_changes_no_cause(case: corpus.Case, carrier: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(CARRIERS[carrier](gzip.decompress(case.file.read_bytes()).decode(errors="replace")))
+    assert first_id(file) == first_id(case.file)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["x" * 90, "(Worker pid=1) INFO a", "x" * 90, "(Worker pid=1) INFO b", "x" * 90, "(Worker pid=1) INFO c"],
+        ["Traceback (most recent call last):", '  File "a.py", line 1, in a', "    b()", "ValueError: 3 is odd"],
+        [f"line {number} of a calm log" for number in range(20)],
+        ["a" * 70, "b" * 75, "c" * 79],
+    ],
+)
+def test_lines_that_nobody_cut_stay(lines: list[str]) -> None:
+    assert wraps.learn(lines) is None
+
+
+def test_a_mail_is_joined_at_its_spaces() -> None:
+    words = [f"word{number}" for number in range(200)]
+    wrap = wraps.learn(textwrap.wrap(" ".join(words), 76))
+    assert wrap is not None
+    assert [line for line in wraps.joined(textwrap.wrap(" ".join(words), 76), wrap) if line] == [" ".join(words)]

@@ -1,4 +1,4 @@
-"""Carriers: what journald, Docker, Kubernetes, syslog, JSON loggers and mail put before the engine's own line.
+"""Carriers: what journald, Docker, Kubernetes, syslog, JSON loggers, Ansible, HTML and mail put around a line.
 
 Known forms are removed by pattern. Any other form is learnt from a log: the text before the engine's own prefix that
 most lines share, digits aside.
@@ -6,10 +6,11 @@ most lines share, digits aside.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _DATE = r"\d{4}-\d\d-\d\d"
@@ -50,6 +51,51 @@ _BYTES = range(256)
 _LEVEL_KEYS = ("level", "levelname", "severity")
 
 
+# A result of Ansible on one line, and a line of its lists of lines.
+_ANSIBLE = re.compile(
+    r"^[^\n{]{0,200}?(?:fatal|failed|ok|changed): \[[^\]\n]+\][^\n{]{0,200}? => (?P<result>\{.*\})\s*$", re.M
+)
+_OUTPUTS = ("msg", "module_stdout", "module_stderr", "stdout", "stderr", "exception")
+_LISTED = re.compile(r'^[ ]+(?P<text>"(?:[^"\\\n]|\\.)*"),?$', re.M)
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,5});")
+_TAG = re.compile(r"</?(?:html|head|body|pre|code|samp|span|div|p|td|tr|table|tbody|li|ul|font)(?:\s[^<>]*)?>", re.I)
+_BREAK = re.compile(r"<br\s*/?>", re.I)
+
+
+def begins(line: str) -> bool:
+    """Return True if a line begins with a known carrier, or as a line of the engine or of a traceback does."""
+    return bool(_KNOWN.match(line) or _ANCHOR.match(line))
+
+
+def plain(text: str) -> str:
+    """Return a block of a page, or of an Ansible run, as the lines that it shows."""
+    if "<" in text and (_BREAK.search(text) or _TAG.search(text)):
+        text = _BREAK.sub("\n", _TAG.sub("", text))
+    if "&" in text and _ENTITY.search(text):
+        text = html.unescape(text).replace("\xa0", " ")
+    if " => {" in text:
+        text = _ANSIBLE.sub(lambda match: "\n".join(_outputs(_loaded(match["result"]))) or match[0], text)
+    if '_lines":' in text:
+        text = _LISTED.sub(lambda match: str(_loaded(match["text"]) or match[0]), text)
+    return text
+
+
+def _outputs(result: Any) -> Iterator[str]:
+    """Yield what the programs of a task, or of each item of its loop, have printed."""
+    if not isinstance(result, dict):
+        return
+    yield from (result[key].rstrip("\n") for key in _OUTPUTS if isinstance(result.get(key), str) and result[key])
+    for item in result["results"] if isinstance(result.get("results"), list) else ():
+        yield from _outputs(item)
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def strip(text: str, learnt: re.Pattern[str] | None = None) -> str:
     """Return a line without its carriers. `learnt` is what `learn` returned for its log."""
     while text[:1] != "(" and (match := _KNOWN.match(text)):
@@ -81,10 +127,7 @@ def from_json(text: str) -> tuple[str, str] | None:
     """Return message and level ("" if absent) of a line of a JSON logger, or None if it is not one."""
     if not (text.startswith("{") and text.endswith("}")):
         return None
-    try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    loaded = _loaded(text)
     if not isinstance(loaded, dict):
         return None
     message = next((found for key in _MESSAGES if (found := _string(loaded.get(key))) is not None), None)

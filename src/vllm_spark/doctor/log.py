@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching, ranking
+from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching, ranking, wraps
 from vllm_spark.doctor.error_lines import ErrorLines
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
@@ -25,6 +25,7 @@ from vllm_spark.doctor.tracebacks import NOT_FATAL, ORDERLY, WRAPPER, Chain, Tra
 
 _OVERLAP = 40  # lines of the previous block that are read again, because a pattern can span lines
 _LESSONS = 3  # blocks from which a carrier is learnt
+_WRAP_LINES = 2000  # in which the width of wrapped lines is learnt
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
 
@@ -53,16 +54,22 @@ class Log:
     _engine: issues.Engine = field(default_factory=issues.Engine)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
     _carrier: re.Pattern[str] | None = None
+    _wrap: wraps.Wrap | None = None
     _lessons: int = _LESSONS
 
     def read(self, text: str) -> None:
         """Read the next block of whole lines."""
+        text = carriers.plain(text)
         whole = "\n".join([*self._overlap, text])
+        if self._wrap is None and self.lines < _WRAP_LINES:
+            self._wrap = wraps.learn(whole.split("\n"))
+        if self._wrap:
+            whole = "\n".join(wraps.joined(whole.split("\n"), self._wrap))
         self._stalls.read(text, self.lines + 1)
         kinds = matching.kinds(whole)
         expected = [sign for sign, texts in matching.literals() if any(text_ in kinds for text_ in texts)]
         if expected or self._tracebacks.busy or any(mark in kinds for mark in failure_lines.MARKS):
-            lines = [*self._overlap, *text.removesuffix("\n").split("\n")]
+            lines = whole.removesuffix("\n").split("\n")
             first = self.lines - len(self._overlap) + 1
             if self._carrier is None and self._lessons:
                 self._lessons -= 1

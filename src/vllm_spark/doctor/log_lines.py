@@ -10,7 +10,7 @@ from typing import Protocol
 from vllm_spark.doctor import carriers
 
 BLOCK_BYTES = 256 * 1024
-LINE_BYTES = 64 * 1024  # kept of a line that is longer than a block
+LINE_BYTES = BLOCK_BYTES  # kept of a line that is longer than a block
 LINE_CHARACTERS = 8 * 1024  # parsed of a line, so that no pattern runs away on an endless one
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
