@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_ho
 
 from fakes.cases import hosts_of, resolved
 from vllm_spark.deploy import launch, ranks
+from vllm_spark.inventory.spec import Spec
 
 FOLDERS = {"CDISpecDirs": ["/etc/cdi", "/var/run/cdi"]}
 # The keys and their order as nvidia-ctk writes them.
@@ -87,6 +91,26 @@ def test_a_launch_has_the_gpu_once(
     spec = ranks.join(specs, hosts_of(case, specs, facts, tmp_path))["spark1"]
     assert [words for words in launch.container_options(spec) if words in (CDI, HOOK)] == [option]
     assert ("nvidia-cdi-refresh" in launch.script(spec)) is (option is CDI)
+
+
+# What systemctl answers to is-enabled and to start -> its calls. The launch goes on in any case, so that Docker judges.
+UNITS = {
+    "on": ("exit 0", ["is-enabled", "start"]),
+    "off, or not there": ("[ $1 = start ]", ["is-enabled"]),
+    "on, and it fails": ("[ $1 = is-enabled ]", ["is-enabled", "start"]),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_launch_waits_for_the_cdi_file_of_this_boot(name: str, resolve: Callable[..., Spec], tmp_path: Path) -> None:
+    answer, expected = UNITS[name]
+    script = launch.script(replace(resolve(), gpu_by_cdi=True))
+    for program, text in (("systemctl", f"[ $1 = --quiet ] && shift\necho $1\n{answer}"), ("docker", "echo docker")):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / program).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines()[1:] == [*expected, "docker"]
 
 
 PAIR = {
