@@ -67,29 +67,31 @@ def compose(
     }
     sized = {"size_bytes": checkpoint.size_bytes} if checkpoint.size_bytes else {}
     settled = {"architecture": model.architecture["name"], "layout": model.layout} if model.settled else {}
-    adds = model.family.get("adds", {})
     recipe: dict[str, Any] = {
         "schema_version": 1,
         "name": request.name,
         "summary": f"{checkpoint.repository} for {'one Spark' if nodes == 1 else 'two Sparks'}, written by recipe new",
         "sources": _sources(checkpoint, model),
-        "image": _image(base["image"], adds.get("derive", {})),
+        "image": base["image"],
         "engine": base["engine"],
         "model": {**repository, **settled, "served_name": recipe_name(checkpoint.repository), **sized},
         **({"drafter": drafter} if drafter else {}),
-        **({"env": adds["env"]} if "env" in adds else {}),
+        "env": {},
         "args": dict(sorted(args.items())),
         "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
         "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": FLOOR_BYTES}),
         "runtime": base.get("runtime", {"shm_size": "16g"}),
         "gates": gates(checkpoint, model, args, facts),
     }
-    return recipe, questions
+    return with_additions(recipe, model.family.get("adds", {})), questions
 
 
-def _image(image: Document, derive: Document) -> Document:
-    """Return the image with what the family adds to it, beside what it is derived with already."""
-    return {**image, "derive": {**image.get("derive", {}), **derive}} if derive else image
+def with_additions(recipe: dict[str, Any], adds: Document) -> dict[str, Any]:
+    """Return a recipe with what its family adds to image.derive and env, and without a block of them that is empty."""
+    image, env = recipe["image"], {**recipe["env"], **adds.get("env", {})}
+    derive = {**image.get("derive", {}), **adds.get("derive", {})}
+    changed = {**recipe, "image": {**image, **({"derive": derive} if derive else {})}, "env": env}
+    return {key: value for key, value in changed.items() if key != "env" or value}
 
 
 def _open(text: str) -> Question:

@@ -58,6 +58,12 @@ def load(folder: Path = FOLDER) -> tuple[Document, ...]:
     return tuple(families)
 
 
+def additions(repository: str) -> Document:
+    """Return what a family adds to each recipe of a repository; empty if nothing is known."""
+    added = (one["adds"] for one in load() if "adds" in one)
+    return next((adds for adds in added if re.search(adds["repository"], repository)), {})
+
+
 def model_types(config: Mapping[str, Any]) -> list[str]:
     """Return the model_type of a config.json: of the whole model, then of its language model."""
     text = config.get("text_config")

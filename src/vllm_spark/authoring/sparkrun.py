@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.authoring import composing, least_size, refused_values, sparkrun_command
+from vllm_spark.authoring import composing, family, least_size, refused_values, sparkrun_command
 from vllm_spark.authoring.composing import FLOOR_BYTES, UTILIZATION
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.authoring.sparkrun_command import NOT_SPARKRUN
@@ -104,13 +104,14 @@ def convert(document: Document, name: str, base: Document, file: Path) -> Import
         "engine": base["engine"],
         "model": {"repository": model, **pinned, "served_name": _served(flags, model)},
         **_drafter(flags.get("speculative-config"), model, pinned, result),
-        **({"env": env} if env else {}),
+        "env": env,
         "args": args,
         "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
         "memory": _memory(flags, result),
         "runtime": {"shm_size": "16g"},
         "gates": _gates(args, nodes),
     }
+    result.recipe = composing.with_additions(result.recipe, family.additions(model))
     _leave_out_refused(result, file)
     result.recipe["args"] = dict(sorted(result.recipe["args"].items()))
     result.left_out += _rest(document, base)
