@@ -114,7 +114,7 @@ def test_a_gated_repository_needs_a_token(
 FAULTS: dict[str, tuple[Fault, str]] = {
     "401": (Fault("/api/", status=401), "may not be read (status 401)"),
     "403": (Fault("/resolve/", status=403), "may not be read (status 403)"),
-    "429": (Fault("/api/", status=429, headers={"Retry-After": "17"}), "again in 17 s"),
+    "429": (Fault("/api/", status=429, headers={"Retry-After": "17"}), "Wait 17 s first"),
     "429 of a header": (Fault("safetensors", status=429), "refuses more requests for now"),
     "500": (Fault("/api/", status=500), "does not answer: status 500"),
     "503 of a file": (Fault("config.json", status=503), "does not answer: status 503"),
