@@ -535,7 +535,7 @@ def test_prune_takes_nothing_from_an_empty_host() -> None:
 INSTALLED_NOTHING: dict[str, Any] = {
     "deployments": {}, "history": {}, "pulled": [], "units": {}, "unit_files": [], "unit_files_of_others": [],
     "docker": {"error": "", "images": [], "containers": []}, "programs": [], "run": [], "config": "",
-    "state": [], "builds": [], "models": [], "caches": [], "accounts": [],
+    "state": [], "builds": [], "models": [], "caches": [], "shared_blobs": [], "accounts": [],
     "pull_was_cut_off": False, "paths": {},
 }  # fmt: skip
 

@@ -175,11 +175,11 @@ def test_experts_in_mxfp4_are_filled_up_on_each_rank() -> None:
 @pytest.mark.parametrize(
     ("budget", "advice"),
     [
-        ({"utilization": 0.9}, "head), or lower overrides.memory.utilization."),
-        ({"kv_cache_bytes": 100 * GIB}, "head), or lower overrides.memory.kv_cache_bytes."),
+        ({"utilization": 0.9}, "head`), or lower overrides.memory.utilization."),
+        ({"kv_cache_bytes": 100 * GIB}, "head`), or lower overrides.memory.kv_cache_bytes."),
         (
             {"utilization": 0.2, "loading_peak_bytes": 120 * GIB},
-            "head); the peak of loading does not depend on overrides.memory.",
+            "head`); the peak of loading does not depend on overrides.memory.",
         ),
     ],
 )

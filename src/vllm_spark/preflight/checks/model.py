@@ -78,7 +78,7 @@ def model_unreadable(context: HostContext) -> Iterator[Observation]:
     needs=("outside",),
     what="{file} leads out of the model's folder",
     expected="files in the model's folder, which alone the engine gets",
-    fix="ansible-playbook pull.yml -l {hosts}, which adopts them without a download.",
+    fix=Fix("ansible-playbook pull.yml -l {hosts}", "It adopts them without a download."),
 )
 def model_outside(context: HostContext) -> Iterator[Observation]:
     outside = context.facts.get("outside") or {}
