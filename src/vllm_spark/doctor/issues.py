@@ -15,7 +15,7 @@ from vllm_spark.doctor.findings import AREA, UNRECOGNISED, Finding
 from vllm_spark.recipe import known_issues
 
 RUNBOOK = "known-issue.md"
-_VERSION = re.compile(r"(?:server version|LLM engine \(v|vLLM version:?) ?v?(\d+\.\d+\.\d+[\w.+]*)")
+_VERSION = re.compile(r"(?:server version|[█▀▄] +version|LLM engine \(v|vLLM version:?) ?v?(\d+\.\d+\.\d+[\w.+]*)")
 _MODEL = re.compile(r"(?:\bmodel=|'model(?:_tag)?': )'([^']+)'| model {2,}(\S+)")
 _PARTS = re.compile(r"; |,? or an? ")  # between the lines of one `error`
 _GAPS = re.compile(r"\\?…|%s")
