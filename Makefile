@@ -143,7 +143,7 @@ molecule-%: setup
 	$(call scenarios,--scenario-name $*)
 
 # They measure the engine itself.
-bench-%: export SANDBOX_OPEN := true
+bench-switch bench-others: export SANDBOX_OPEN := true
 
 .PHONY: bench-converge
 bench-converge: sandbox-up ## Measure a deploy that changes nothing, compared with one ssh

@@ -10,7 +10,7 @@ from vllm_spark_ansible.resolved import edge_owner_of
 
 
 class ActionModule(EdgeProbeAction):
-    """Arguments: authority, the folder of the site's authority. Fails with every condition that does not hold."""
+    """Arguments: those of EdgeProbeAction. Fails with every condition that does not hold."""
 
     def act(self) -> dict[str, Any]:
         owner = edge_owner_of(self.hostvars[self.host])

@@ -33,7 +33,8 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 class ActionModule(EdgeProbeAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task); brief (true: the gates that pass share one line); closing (false: no lines
+    a failed gate does not fail the task); brief (true: the gates that pass share one line); thorough (false: ask only
+    what costs the server little); closing (false: no lines
     about how to use the server); authority, the folder of the site's authority. The controller itself sends the
     requests of the gates `reach` and `edge`. Returns `holds` and `missed`, and the report's path of a rank that
     serves."""
@@ -44,7 +45,8 @@ class ActionModule(EdgeProbeAction):
         request = GateRequest.from_json(self.args["gates"])
         watch = startup.StartupWatch(deadline_s=request.deadline_s)
         try:
-            run_of = Verification(request, self.host, self._probe, self.say, watch, brief=self.args.get("brief", False))
+            how = {name: self.args.get(name, default) for name, default in (("brief", False), ("thorough", True))}
+            run_of = Verification(request, self.host, self._probe, self.say, watch, **how)
             verdicts, run = run_of.run(wait=self.args["wait"])
             missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
             written = self._report(request, verdicts, run)

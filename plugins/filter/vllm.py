@@ -30,6 +30,7 @@ class FilterModule:
             "vllm_is_occupied": decision.is_occupied,
             "vllm_needs_check": weights.needs_check,
             "vllm_download_failure": messages.download_failure,
+            "vllm_proves_all": decision.proves_all,
             "vllm_ping_results": ping_results,
             "vllm_rollback_result": rollback.ended,
             "vllm_rollback_failure": rollback.failure_report,

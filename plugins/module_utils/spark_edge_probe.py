@@ -76,12 +76,17 @@ def outside(target: Target, unlisted: Iterable[tuple[str, str]]) -> dict[str, An
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def inside(target: Target, key: str, limits: Limits) -> dict[str, Any]:
-    """Return what a client with a key sees that goes one too far. The limit of requests comes last: it uses them up."""
+def inside(target: Target, key: str, limits: Limits, *, thorough: bool = True) -> dict[str, Any]:
+    """Return what a client with a key sees that goes one too far. The limit of requests comes last: it uses them up.
+
+    If not `thorough`, one request is sent: the others wait for the end of a timeout or use up a minute's requests.
+    """
     try:
-        large = head(target, "POST", CHAT, key, limits.body_bytes + 1)
+        large = {"body": status(target, head(target, "POST", CHAT, key, limits.body_bytes + 1)), "thorough": thorough}
+        if not thorough:
+            return large
         return {
-            "body": status(target, large),
+            **large,
             "drip": drip(target, limits.header_timeout_s),
             # A client of so many connections is cut before its key is looked at.
             "streams": one_stream_more(target, key, limits.streams)

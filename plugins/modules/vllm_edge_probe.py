@@ -28,6 +28,10 @@ options:
     description: The port on which the edges of a site ask each other. 0 if there is no site.
     type: int
     default: 0
+  thorough:
+    description: Also send the requests that wait for the end of a timeout or use up the requests of a minute.
+    type: bool
+    default: true
 attributes:
   check_mode:
     support: full
@@ -61,7 +65,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports imp
 TLS = " ssl crt "
 
 
-def with_key(target: Target, limits: Limits) -> dict[str, object]:
+def with_key(target: Target, limits: Limits, *, thorough: bool) -> dict[str, object]:
     """Return what a client with a key sees. The key is in no file, and ends with the probe."""
     key = secrets.token_urlsafe(32)
     key_hash = hashlib.sha256(key.encode()).hexdigest()
@@ -69,7 +73,7 @@ def with_key(target: Target, limits: Limits) -> dict[str, object]:
     name = f"gate-{secrets.token_hex(4)}"
     ask_admin(f"add map {spark_edge.KEYS} {key_hash} {name}", SOCKET)
     try:
-        return {**spark_edge_probe.inside(target, key, limits), "limits": limits._asdict()}
+        return {**spark_edge_probe.inside(target, key, limits, thorough=thorough), "limits": limits._asdict()}
     finally:
         ask_admin(f"del map {spark_edge.KEYS} {key_hash}", SOCKET)
 
@@ -87,6 +91,7 @@ def main() -> None:
             "port": {"type": "int", "required": True},
             "unlisted": {"type": "list", "elements": "list", "required": True},
             "site_port": {"type": "int", "default": 0},
+            "thorough": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -97,7 +102,7 @@ def main() -> None:
     observed = spark_edge_probe.outside(target, [(method, path) for method, path in params["unlisted"]])
     if "error" not in observed:
         try:
-            observed |= with_key(target, limits_of(config))
+            observed |= with_key(target, limits_of(config), thorough=params["thorough"])
         except (OSError, ValueError) as error:
             observed["error"] = f"{type(error).__name__}: {error}"
     if params["site_port"]:

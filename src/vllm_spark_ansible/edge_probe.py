@@ -17,11 +17,13 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class EdgeProbeAction(SparkAction):
-    """An action with the argument authority, the folder of the site's authority."""
+    """An action with the arguments authority, the folder of the site's authority, and thorough (false: leave out the
+    requests that wait for the end of a timeout or use up the requests of a minute)."""
 
     def edge_responses(self, request: GateRequest) -> dict[str, Any]:
         """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
         asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
+        asked["thorough"] = self.args.get("thorough", True)
         asked |= {"site_port": int(port)} if (port := request.edge.get("site_port")) else {}
         inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
         url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))

@@ -51,6 +51,15 @@ def test_a_sound_edge_passes_and_the_engine_is_not_asked(start: Start, tls: str,
     assert engine.heads == []
 
 
+def test_a_probe_that_is_not_thorough_sends_one_request_with_a_key(start: Start, engine: ScriptedEngine) -> None:
+    edge = start(limits=SMALL)
+    target = Target("127.0.0.1", edge.port, True, "127.0.0.1")
+    limits = spark_edge_probe.limits_of(edge.text)
+    assert spark_edge_probe.inside(target, KEY, limits, thorough=False) == {"body": 413, "thorough": False}
+    assert spark_edge_probe.inside(target, "sk-spark-no-such-key", limits, thorough=False)["body"] == 401
+    assert engine.heads == []
+
+
 # Lines of the configuration that are left out -> the conditions that then fail.
 MISSING = {
     r"  http-request return status 401 .*\n": {"key", "key from outside"},

@@ -56,6 +56,24 @@ def test_check_mode_only_reports() -> None:
     assert not decide({}, [], check_mode=True).report
 
 
+@pytest.mark.parametrize(
+    ("changes", "paths", "edge_changed", "expected"),
+    [
+        ({"proven": True}, [], False, False),
+        ({"proven": True}, [], True, True),
+        ({"proven": False}, [], False, True),
+        ({"proven": True, "settled": False}, [], False, True),
+        ({"proven": True}, [ENV], False, True),
+    ],
+)
+def test_a_launch_that_keeps_running_is_proven_once(
+    changes: dict[str, Any], paths: list[str], edge_changed: bool, expected: bool
+) -> None:
+    document = {**plan.Plan(env_path=ENV).to_json(), **changes}
+    decided = decision.decide(document, paths, check_mode=False).to_json()
+    assert decision.proves_all(document, decided, edge_changed) is expected
+
+
 def test_a_worker_has_no_timer() -> None:
     assert not decide({"timer": ""}, []).start_timer
 

@@ -78,6 +78,15 @@ def test_a_sound_edge_passes() -> None:
     assert len(verdicts(SOUND)) == 12
 
 
+def test_a_probe_that_is_not_thorough_judges_what_it_has_asked() -> None:
+    seen = changed("inside.thorough", value=False)
+    for left_out in ("streams", "rate", "drip"):
+        del seen["inside"][left_out]
+    assert set(verdicts(SOUND)) - set(verdicts(seen)) == {"streams", "rate", "header"}
+    assert set(verdicts(seen).values()) == {True}
+    assert verdicts({**seen, "inside": {**seen["inside"], "body": 200}})["body"] is False
+
+
 # Place of the observation, its value -> the condition, and its verdict.
 FAULTS = [
     ("inside.no_key", 200, "key", False),
@@ -145,7 +154,9 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (target.address, target.port, target.tls, target.name) == ("10.0.0.1", 8000, True, "10.0.0.1")
     assert Path(target.authority).resolve() == (tmp_path / "ca.crt").resolve()
     ((_, sent),) = run.calls
-    assert (sent["address"], sent["port"]) == ("127.0.0.1", 8000)
+    assert (sent["address"], sent["port"], sent["thorough"]) == ("127.0.0.1", 8000, True)
+    run.act(plugin, gates=REQUEST.to_json(), authority=str(tmp_path), thorough=False)
+    assert run.calls[-1][1]["thorough"] is False
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,13 @@ def test_a_brief_run_prints_one_line_for_all_gates_that_pass(resolve: Callable[.
     assert missed
     assert host.lines[:-1] == missed
     assert host.lines[-1].startswith(f"✓ {len(passed)} gate")
+
+
+def test_only_a_thorough_run_asks_the_gates_that_a_recipe_names(resolve: Callable[..., Spec]) -> None:
+    request = Host(resolve).verification.request
+    closed = replace(request, edge={"tls": "own-ca"}, socket="/run/api.sock", gates={"garbage": {}, "tools": {}})
+    assert [round_.name for round_ in runner.rounds(closed)] == ["ready", "edge", "garbage", "tools"]
+    assert [round_.name for round_ in runner.rounds(closed, thorough=False)] == ["ready", "edge"]
 
 
 def test_a_phase_is_printed_once(resolve: Callable[..., Spec]) -> None:

@@ -54,6 +54,12 @@ def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
     return not check_mode or (plan["settled"] and not images.any_step(plan["images"]))
 
 
+def proves_all(plan: Mapping[str, Any], decision: Mapping[str, Any], edge_changed: bool) -> bool:
+    """Return True if a deploy judges every gate. A server that keeps running, whose launch has passed all of them and
+    whose edge is as before, is asked only what costs little. `verify` always judges all."""
+    return bool(edge_changed or decision["transition"] or not plan["proven"])
+
+
 def is_occupied(facts: Facts) -> bool:
     """Return True if a unit or a container of the toolkit is on the host."""
     return bool(facts["running_units"] or facts["docker"]["containers"])

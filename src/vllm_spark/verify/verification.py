@@ -25,7 +25,8 @@ LOG_INTERVAL_S = 30.0
 @dataclass(slots=True)
 class Verification:
     """`probe` sends the requests of a round and returns the probe, with the log lines after a journal cursor. `say`
-    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end."""
+    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end. `thorough`
+    is that of runner.rounds."""
 
     request: GateRequest
     host: str
@@ -34,6 +35,7 @@ class Verification:
     watch: startup.StartupWatch
     sleep: Callable[[float], None] = time.sleep
     brief: bool = False
+    thorough: bool = True
 
     def run(self, *, wait: bool) -> tuple[list[Verdict], dict[str, Any]]:
         """Return (the verdicts, each printed as soon as it is known; the state of the unit's run).
@@ -42,7 +44,7 @@ class Verification:
         than its deadline.
         """
         started = time.monotonic()
-        first, *others = runner.rounds(self.request)
+        first, *others = runner.rounds(self.request, thorough=self.thorough)
         probe = self._wait(first) if wait else self._read(first)
         run = {
             "waited_s": round(time.monotonic() - started, 1),

@@ -90,12 +90,17 @@ def _open_doors(seen: Mapping[str, Any], source: str) -> Iterator[Verdict]:
 
 
 def _limits(seen: Mapping[str, Any]) -> Iterator[Verdict]:
-    """Yield the verdicts on requests with a key that go one too far."""
+    """Yield the verdicts on requests with a key that go one too far. A probe that is not thorough has sent one."""
+    thorough = seen.get("thorough", True)
     for id_, (expected, what) in LIMITS.items():
+        if not thorough and id_ not in seen:
+            continue
         if id_ == "streams" and seen.get(id_, 0) is None:
             yield Verdict(NAME, id_, None, "limits.connections is below four times limits.streams, so it comes first")
         else:
             yield _status(id_, what, seen.get(id_), expected)
+    if not thorough:
+        return
     seconds, limit = seen.get("drip", {}).get("seconds", -1), seen.get("limits", {}).get("header_timeout_s", 0)
     if 0 <= seconds <= limit + 2:
         yield Verdict(NAME, "header", True, f"a header that drips was cut after {seconds:.0f} s")
