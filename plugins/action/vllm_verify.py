@@ -33,8 +33,8 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 class ActionModule(EdgeProbeAction):
     """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task); brief (true: the gates that pass share one line); thorough (false: ask only
-    what costs the server little); closing (false: no lines
+    a failed gate does not fail the task); brief (true: the gates that pass share one line); thorough (false: leave
+    out the gates that the recipe names, and what waits for a timeout); closing (false: no lines
     about how to use the server); authority, the folder of the site's authority. The controller itself sends the
     requests of the gates `reach` and `edge`. Returns `holds` and `missed`, and the report's path of a rank that
     serves."""

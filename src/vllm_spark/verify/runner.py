@@ -90,14 +90,14 @@ def rounds(request: GateRequest, *, thorough: bool = True) -> list[Round]:
     """Return the rounds of one rank in their order. A worker judges itself without requests, because its head serves
     the API, and then asks that head as a client does.
 
-    If not `thorough`, the gates that a recipe names are left out unless they are cheap: they prove properties of a
-    launch, some at the price of hundreds of tokens."""
+    If not `thorough`, the gates that a recipe names are left out: they prove properties of a launch, which do not
+    change while it runs, some at the price of hundreds of tokens."""
     if request.rank:
         workers = [(gate.name, gate.judge_worker) for gate in GATES if gate.judge_worker]
         asks = [Round(reach.NAME, (), [reach.judge])] if reach.applies(request) else []
         return [Round(workers[0][0], (), [judge_worker for _, judge_worker in workers]), *asks]
     used = [gate for gate in GATES if (not gate.optional or gate.name in request.gates) and gate.applies(request)]
-    used = [gate for gate in used if thorough or gate.cheap or not gate.optional]
+    used = [gate for gate in used if thorough or not gate.optional]
     cheap = [gate for gate in used if gate.cheap]
     # A request without a response ends the probe, so the requests have the order of the gates.
     first = Round(cheap[0].name, [one for gate in cheap for one in gate.requests(request)], [g.judge for g in cheap])
