@@ -39,7 +39,7 @@ class Engine:
 
     `unpacked` are layers that the containerd store has without their packed bytes; `packed_file` repairs that.
     `fault` is the message of the next stream's error event, "cut" for a stream that
-    ends early, or "silent" for one that waits.
+    ends early, or "silent" for one that waits. `closes`: the connection ends with the stream.
     """
 
     containerd: bool = False
@@ -50,6 +50,7 @@ class Engine:
     unpacked: set[str] = field(default_factory=set)
     packed_file: Path | None = None
     fault: str = ""
+    closes: bool = False
     requests: list[str] = field(default_factory=list)
 
     def info(self) -> dict[str, Any]:
@@ -209,6 +210,8 @@ def running(engine: Engine, socket: Path) -> Iterator[Engine]:
         def _stream(self, events: Iterator[dict[str, Any]]) -> None:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
+            if engine.closes:
+                self.send_header("Connection", "close")
             self.end_headers()
             try:
                 for event in events:

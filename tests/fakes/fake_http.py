@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +56,17 @@ class UnixServer(QuietServer):
     def server_bind(self) -> None:
         """Bind as a server without a host name."""
         TCPServer.server_bind(self)
+
+
+def own_certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
+    """Return the context of a server with a certificate of its own for 127.0.0.1, and the file of the certificate."""
+    key, certificate = str(folder / "key.pem"), str(folder / "cert.pem")
+    words = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=server")
+    name = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate)
+    subprocess.run(["openssl", "req", *words, *name], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, certificate
 
 
 @contextmanager

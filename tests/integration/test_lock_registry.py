@@ -9,8 +9,6 @@ import base64
 import hashlib
 import json
 import socket
-import ssl
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 
 import loopback
-from fakes.fake_http import Reply, serving
+from fakes.fake_http import Reply, own_certificate, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.pull.oci import INDEX_TYPE, MANIFEST_TYPES
 from vllm_spark.pinning import registry
@@ -124,13 +122,8 @@ def test_a_registry_with_a_certificate_of_its_own(
     tmp_path: Path, trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REQUESTS_CA_BUNDLE names it, as for pip."""
-    files = [str(tmp_path / name) for name in ("key.pem", "cert.pem")]
-    words = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=registry")
-    name = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files[0], "-out", files[1])
-    subprocess.run(["openssl", "req", *words, *name], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files[1], files[0])
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", files[1] if trusted else "")
+    context, certificate = own_certificate(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certificate if trusted else "")
     with serving(registry_response, tls=context) as (url, _):
         source = Registry({"images.test": url.replace("http:", "https:")})
         if trusted:

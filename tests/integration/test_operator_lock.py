@@ -195,7 +195,7 @@ def test_lives(changes: dict[str, Any], started: str, expected: bool | None, tmp
     ("connected", "alive", "parts", "never"),
     [
         (None, True, ["process 100 of this machine", "wait until it has ended"], ["ps -p"]),
-        (True, None, ["connection to the Spark is open", "cannot be seen", "ps -p 100 on desk"], ["most likely"]),
+        (True, None, ["connection to the Spark is open", "cannot be seen", "`ps -p 100` on desk"], ["most likely"]),
         (False, None, ["connection to the Spark has ended", "most likely has, too", "ask anna"], ["is open"]),
         (None, None, ["cannot be seen", "ask anna"], ["most likely", "is open"]),
     ],

@@ -163,8 +163,9 @@ def test_a_port_in_use_is_reported(engine: Engine, tmp_path: Path, image: Image)
     assert not engine.requests
 
 
-def test_a_stopped_pull_ends(engine: Engine, tmp_path: Path, image: Image) -> None:
-    engine.fault, stop = "silent", Event()
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_stopped_pull_ends(engine: Engine, tmp_path: Path, image: Image, closes: bool) -> None:
+    engine.fault, engine.closes, stop = "silent", closes, Event()
     stop.set()
     with registry(image) as (url, _), pytest.raises(JobError) as refused:
         image_pull.pull_image(request(tmp_path, image, url), JobProgress(), stop)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_requests
 
-from fakes.fake_http import QuietServer
+import loopback
+from fakes.fake_http import QuietServer, own_certificate
 from project_files import load_module
 from waiting import LIMIT_S
 
@@ -221,6 +222,23 @@ def test_lines_of_a_text_are_selected_by_their_prefix() -> None:
 
 def test_nothing_listens() -> None:
     assert "ConnectionRefusedError" in spark_requests.send(("127.0.0.1", 1), request("/good"), "")["error"]
+
+
+@pytest.mark.parametrize("path", ["/good", "/truncated", "/slow", "/endless"])
+def test_a_router_with_tls_answers_by_the_deadline(
+    path: str, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del port  # the server without TLS, whose end releases the silent answers
+    context, certificate = own_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    status, error = REPLIES[path]
+    server = QuietServer(("127.0.0.1", 0), Server)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with loopback.running(server):
+        asked = {**request(path, deadline_s(error)), "base": f"https://127.0.0.1:{server.server_port}"}
+        response = spark_requests.send(("127.0.0.1", 1), asked, "")
+    assert response.get("status") == status
+    assert error in response.get("error", "")
 
 
 def test_the_rest_is_not_sent_if_the_first_fails(port: int) -> None:

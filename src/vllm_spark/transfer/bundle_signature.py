@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ KEY_FAILED = register("bundle-key", runbook="bundle-signature")
 NAMESPACE = "vllm-spark-bundle"
 BEGIN, END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
 MAGIC, VERSION = b"SSHSIG", 1
+# What ssh-keygen prints before its message. OpenSSH 10 names the key.
+PROMPTS = re.compile(r'Signing data on standard input|Enter passphrase(?: for "[^"]*")?:')
 TIMEOUT_S = 60.0
 # The default files of ssh (ssh(1), -i), those of a security key last.
 DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
@@ -108,8 +111,8 @@ def ssh_keygen(*words: str | Path, content: bytes = b"", program: str = "ssh-key
     except subprocess.TimeoutExpired as error:
         raise KeygenError(f"{program} did not end within {TIMEOUT_S:.0f} s") from error
     if done.returncode:
-        message = done.stderr.decode(errors="replace").replace("Signing data on standard input", "")
-        raise KeygenError(one_line(" ".join(message.replace("Enter passphrase:", "").split()))[:400])
+        message = PROMPTS.sub("", done.stderr.decode(errors="replace"))
+        raise KeygenError(one_line(" ".join(message.split()))[:400])
     return done.stdout.decode(errors="replace")
 
 

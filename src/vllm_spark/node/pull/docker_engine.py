@@ -86,7 +86,8 @@ def _response(
     try:
         connection.request(method, path, headers=NO_LOGIN if method == "POST" else {})
         if stop:
-            Thread(target=_close_on_stop, args=(connection, stop, ended), daemon=True).start()
+            # http.client forgets the socket of a response that closes the connection.
+            Thread(target=_close_on_stop, args=(connection.sock, stop, ended), daemon=True).start()
         yield connection.getresponse()
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(f"{SOCKET}: {getattr(error, 'strerror', None) or error or type(error).__name__}") from error
@@ -95,11 +96,11 @@ def _response(
         connection.close()
 
 
-def _close_on_stop(connection: http.client.HTTPConnection, stop: Event, ended: Event) -> None:
+def _close_on_stop(connected: socket.socket, stop: Event, ended: Event) -> None:
     while not ended.wait(STOP_INTERVAL_S):
         if stop.is_set():
-            with suppress(OSError, AttributeError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
             return
 
 
