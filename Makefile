@@ -63,7 +63,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, an
 .PHONY: test
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser edge
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser edge look-alike
 	$(MAKE) containers
 	$(MAKE) molecule
 
@@ -94,6 +94,10 @@ integration: setup ## Run the tests with sockets, processes and playbooks; two m
 .PHONY: containers
 containers: sandbox-up ## Hand the launches of all recipes to docker create; seconds
 	pytest tests/containers
+
+.PHONY: look-alike
+look-alike: sandbox-up ## Run the unit and integration tests in a Spark's image, by its Python 3.13; four minutes
+	python tests/look_alike.py --numprocesses auto tests/unit tests/integration
 
 .PHONY: engine
 engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds

@@ -127,7 +127,9 @@ class SparkAction(ActionBase):
                 # Ansible would print the module's own error as well.
                 result.pop("exception", None)
         if key and key not in result:
-            raise AnsibleActionFail(result.get("msg", f"module {module} returned no {key}"), result=result)
+            message = result.get("msg", f"module {module} returned no {key}")
+            # From ansible-core 2.21 on, the fields of the result replace those of the failure.
+            raise AnsibleActionFail(message, result={**result, "failed": True, "msg": message})
         return result
 
     def explained(self, text: str) -> str:

@@ -57,6 +57,8 @@ def install(tmp_path: Path) -> Any:
                 **os.environ,
                 "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"),
                 "ANSIBLE_FORCE_COLOR": "0",
+                # ansible-core before 2.21 always prints the arguments of a module.
+                "ANSIBLE_INJECT_INVOCATION": "1",
                 "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
             },
             capture_output=True,

@@ -25,6 +25,8 @@ from vllm_spark.node import shared_blobs
 from vllm_spark.node.pull.model_files import Source
 from vllm_spark.transfer import plan, weights
 
+pytestmark = pytest.mark.online
+
 BIG = "model-00001-of-00002.safetensors"
 SHARED = {path for path, content in FILES.items() if len(content) > LARGE}
 OTHER = "owner/Other"

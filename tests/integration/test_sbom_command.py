@@ -45,6 +45,7 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.online
 def test_the_document_of_a_site_is_valid(validator: Any, tmp_path: Path) -> None:
     done = run("out.json", "-i", str(paths.ROOT / "inventories" / "minimal"), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,6 +56,7 @@ def test_the_document_of_a_site_is_valid(validator: Any, tmp_path: Path) -> None
     assert str(tmp_path / "out.json") in done.stdout
 
 
+@pytest.mark.online
 @pytest.mark.parametrize(
     "fault", [{"specVersion": 1}, {"components": [{"type": "image", "name": "x"}]}, {"serialNumber": "1"}]
 )

@@ -64,7 +64,11 @@ def test_a_module_runs_with_its_arguments() -> None:
 
 @pytest.mark.parametrize(
     ("result", "message"),
-    [({"failed": True, "msg": "no such file"}, "no such file"), ({}, "module probe returned no value")],
+    [
+        ({"failed": True, "msg": "no such file"}, "no such file"),
+        ({}, "module probe returned no value"),
+        ({"failed": False}, "module probe returned no value"),
+    ],
 )
 def test_a_module_without_its_field_fails_the_task(result: dict[str, Any], message: str) -> None:
     with pytest.raises(AnsibleActionFail) as failed:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
+
+import look_alike
 from vllm_spark.core import paths
 
 LOCK = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -22,11 +25,14 @@ def test_every_package_has_a_sha256() -> None:
     assert [name for name, _, hashes in REQUIREMENTS if "--hash=sha256:" not in hashes] == []
 
 
-def test_every_direct_requirement_is_locked() -> None:
+@pytest.mark.parametrize("python", ["3.11.8", "3.12.3", "3.13.5", "3.14.0"])
+def test_each_python_has_one_version_of_every_direct_requirement(python: str) -> None:
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     direct = names([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]])
+    locked = re.findall(r"(?m)^(\S+)==", look_alike.requirements(python))
+    assert len(locked) == len({*locked})
     # The build of the project takes its packages from the lock file too.
-    assert {*direct, *names(project["build-system"]["requires"])} <= {name for name, _, _ in REQUIREMENTS}
+    assert {*direct, *names(project["build-system"]["requires"])} <= {*locked}
 
 
 def test_the_setup_installs_nothing_without_a_hash() -> None:
