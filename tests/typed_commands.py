@@ -35,6 +35,8 @@ ANGLE = re.compile(r"<[a-z]+>")
 SSH_VALUES = "bcDEeFIiJLlmOopQRSWw"
 # Programs of a Spark that only root may use.
 OF_ROOT = {"docker", "modprobe", "nvidia-ctk", "fwupdmgr", "ufw", "nft", "dmesg"}
+# Placeholders of numbers.
+NUMBERS = {"TOKENS": "1000", "N": "1"}
 CHANGES = {"start", "stop", "restart", "reload", "enable", "disable", "reboot", "isolate"}
 
 
@@ -119,6 +121,7 @@ def variables() -> frozenset[str]:
 
 
 def _vllm_spark(words: Sequence[str]) -> None:
+    words = [NUMBERS.get(word, word) for word in words]
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,12 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
 
-from fakes.cases import hosts_of, resolved
-from fakes.invented_pins import PINS, lock_of
-from vllm_spark.core import paths
-from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import launch, plan, ranks
-from vllm_spark.inventory.spec import Spec, mount_source
-from vllm_spark.preflight import checks
+from fakes.catalogue import NAMES, planned
+from fakes.invented_pins import PINS
+from vllm_spark.core.types import Document
+from vllm_spark.deploy import launch
+from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import image_name, loader, rules
-
-NAMES = list(loader.names([paths.RECIPES]))
-HOSTS = ["spark1", "spark2"]
 
 DERIVED_IMAGE = re.compile(r"127.0.0.1:25093/derived/(?P<recipe>[^:]+):[0-9a-f]{12}")
 
@@ -65,41 +59,6 @@ class Launch:
             else:
                 values.append(word)
         return flags
-
-
-def case_of(name: str) -> dict[str, Any]:
-    """Return a case (see test_cases.py): the recipe placed as `demo` on as many Sparks as it is for."""
-    document = loader.load(name).document
-    hosts = HOSTS[: document["topology"]["nodes"]]
-    pins = lock_of(document)
-    return {
-        "deployments": [{"name": "demo", "recipe": name, "hosts": hosts}],
-        "limit": hosts,
-        "secrets": {},
-        "lock": pins["images"],
-        "lock_models": pins["models"],
-    }
-
-
-def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
-    """Return the recipe's specs, head first, after a plan for hosts that have its models and mounted files.
-
-    Raises RefusedError if the plan refuses it.
-    """
-    case = case_of(name)
-    lock = folder / "lock.yml"
-    lock.write_text(json.dumps({"images": case["lock"], "models": case["lock_models"]}))
-    specs = resolved(case, "spark1", lock)
-    head = specs["spark1"]
-    mounts = [mount for mount in head.recipe.get("mounts", []) if mount["from"] == "model"]
-    present = {
-        "paths": dict.fromkeys(checks.model_folders(head), True),
-        "checksums": {mount_source(head, mount): mount["sha256"] for mount in mounts},
-    }
-    hosts: dict[str, Facts] = hosts_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
-    for host in specs:
-        plan.of_host(specs, hosts, host, "test")
-    return list(ranks.join(specs, hosts).values())
 
 
 def snapshot(source: Document) -> str:

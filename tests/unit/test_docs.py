@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
+import typed_commands
 from vllm_spark.cli import main
 from vllm_spark.core import paths
 
@@ -59,18 +59,6 @@ def sub_commands(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     with pytest.raises(SystemExit):
         main.main(["--help"])
     return set(kept[0].choices)
-
-
-def variables() -> set[str]:
-    """Return the variables that a role, a playbook or a scenario reads: names in Jinja, and defaults."""
-    names: set[str] = set()
-    for folder in ("roles", "playbooks", "sandbox/roles", "inventories", "molecule"):
-        for file in (paths.ROOT / folder).rglob("*.yml"):
-            text = file.read_text()
-            names |= set(re.findall(r"\b([a-z]\w+) \| default\(", text))
-            if file.parent.name == "defaults" or "group_vars" in file.parts:
-                names |= set(yaml.safe_load(text) or {})
-    return names
 
 
 def relative(page: Path) -> str:
@@ -149,7 +137,7 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_extra_variable_is_read() -> None:
-    known = variables()
+    known = typed_commands.variables()
     used = {(relative(page), name) for page in PAGES for name in in_code(VARIABLE, page)}
     assert {name for _, name in used} >= {"lock_accept", "accept_known_issue", "vllm_fabric_state"}
     assert {(page, name) for page, name in used if name not in known} == set()

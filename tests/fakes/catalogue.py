@@ -1,0 +1,55 @@
+"""The specs of every recipe of the catalogue, placed on Sparks that have its models."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+from fakes.cases import hosts_of, resolved
+from fakes.invented_pins import lock_of
+from vllm_spark.core import paths
+from vllm_spark.core.types import Facts
+from vllm_spark.deploy import plan, ranks
+from vllm_spark.inventory.spec import Spec, mount_source
+from vllm_spark.preflight import checks
+from vllm_spark.recipe import loader
+
+NAMES = list(loader.names([paths.RECIPES]))
+HOSTS = ["spark1", "spark2"]
+
+
+def case_of(name: str) -> dict[str, Any]:
+    """Return a case (see test_cases.py): the recipe placed as `demo` on as many Sparks as it is for."""
+    document = loader.load(name).document
+    hosts = HOSTS[: document["topology"]["nodes"]]
+    pins = lock_of(document)
+    return {
+        "deployments": [{"name": "demo", "recipe": name, "hosts": hosts}],
+        "limit": hosts,
+        "secrets": {},
+        "lock": pins["images"],
+        "lock_models": pins["models"],
+    }
+
+
+def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
+    """Return the recipe's specs, head first, after a plan for hosts that have its models and mounted files.
+
+    Raises RefusedError if the plan refuses it.
+    """
+    case = case_of(name)
+    lock = folder / "lock.yml"
+    lock.write_text(json.dumps({"images": case["lock"], "models": case["lock_models"]}))
+    specs = resolved(case, "spark1", lock)
+    head = specs["spark1"]
+    mounts = [mount for mount in head.recipe.get("mounts", []) if mount["from"] == "model"]
+    present = {
+        "paths": dict.fromkeys(checks.model_folders(head), True),
+        "checksums": {mount_source(head, mount): mount["sha256"] for mount in mounts},
+    }
+    hosts: dict[str, Facts] = hosts_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
+    for host in specs:
+        plan.of_host(specs, hosts, host, "test")
+    return list(ranks.join(specs, hosts).values())
