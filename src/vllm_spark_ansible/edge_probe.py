@@ -35,8 +35,10 @@ class EdgeProbeAction(SparkAction):
 
     def authority(self, request: GateRequest) -> str:
         """Return the file with the site's authority; empty if the edge has no certificate of it."""
-        file = Path(self.args.get("authority", "")) / store.CERTIFICATE
-        return os.path.relpath(file) if request.edge.get("tls") == settings.OWN_CA and file.is_file() else ""
+        if request.edge.get("tls") != settings.OWN_CA:
+            return ""
+        file = Path(self.args["authority"]) / store.CERTIFICATE
+        return os.path.relpath(file) if file.is_file() else ""
 
     def ssh(self) -> tuple[str, str]:
         """Return Ansible's connection to this host and its arguments of ssh."""

@@ -603,7 +603,7 @@ def test_a_rank_is_verified_and_reported(spec: Spec, tmp_path: Path) -> None:
 def test_a_closed_engine_is_asked_on_its_socket(spec: Spec, tmp_path: Path) -> None:
     args = verify_args(replace(spec, edge=EdgeSettings(open=False)), tmp_path)
     run = FakeRun(modules={"vllm_probe": {"probe": worker_probe(args["gates"])}})
-    assert run.act("vllm_verify", **args)["holds"]
+    assert run.act("vllm_verify", **args, authority=str(tmp_path))["holds"]
     ((_, sent),) = run.calls
     assert sent["socket"] == "/run/vllm-spark/demo/api/api.sock"
 

@@ -171,6 +171,16 @@ def test_a_fault_names_the_deployment(change: dict[Any, Any], message: str) -> N
         assert words not in str(refused.value)
 
 
+def test_deployments_that_are_no_list_are_refused_with_what_is_expected() -> None:
+    with pytest.raises(deployment.RefusedError, match=r'vllm_deployments: "mine" — expected: a list\. Fix'):
+        deployment.parse("mine")
+
+
+def test_missing_keys_are_one_fault() -> None:
+    (fault,) = schema.faults([{"name": "mine"}], deployment.SCHEMA)
+    assert str(fault) == "[0]: missing keys recipe, hosts — expected: name, recipe, hosts"
+
+
 def test_an_integer_of_a_schema_is_an_int() -> None:
     faults = [str(fault) for fault in schema.faults([{**DEMO, "port": 9000.0}], deployment.SCHEMA)]
     assert faults == ["[0].port: 9000.0 — expected: a whole number"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,17 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (sent["address"], sent["port"], sent["thorough"]) == ("127.0.0.1", 8000, True)
     run.act(plugin, gates=REQUEST.to_json(), authority=str(tmp_path), thorough=False)
     assert run.calls[-1][1]["thorough"] is False
+
+
+@pytest.mark.parametrize("action", ["vllm_verify", "vllm_edge_judge"])
+def test_every_task_that_asks_an_edge_names_the_folder_of_its_authority(action: str) -> None:
+    uses = [
+        (file, found[1])
+        for file in (paths.ROOT / "roles").glob("*/tasks/*.yml")
+        for found in re.finditer(rf"^ *vllm_spark\.toolkit\.{action}:\n((?: {{4,}}\w.*\n)+)", file.read_text(), re.M)
+    ]
+    assert uses
+    assert [str(file) for file, arguments in uses if not re.search(r"^ +authority: ", arguments, re.M)] == []
 
 
 @pytest.mark.parametrize(

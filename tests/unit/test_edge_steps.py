@@ -64,9 +64,11 @@ def test_a_deploy_names_the_files_that_were_edited() -> None:
     facts["files"][host_layout.EDGE_CONFIG] = ["0", "0640"]
     found = planned(spec, facts)
     assert steps.lines(found, spec, acts=True) == [
-        "the edge will be installed: https on 0.0.0.0:8000; not as planned: haproxy.cfg"
+        "the edge will be updated: https on 0.0.0.0:8000; not as planned: haproxy.cfg"
     ]
-    assert planned(spec, {**facts, "files": {}}).edited == []
+    absent = planned(spec, {**facts, "files": {}})
+    assert absent.edited == []
+    assert steps.lines(absent, spec, acts=True) == ["the edge will be installed: https on 0.0.0.0:8000"]
 
 
 # Change of the facts -> (differs, renewal starts with, first key).

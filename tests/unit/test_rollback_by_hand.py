@@ -148,6 +148,11 @@ def test_refusals(hosts: dict[str, Any], name: str, ids: list[str]) -> None:
     assert [refusal.id for refusal in error.value.refusals] == ids
 
 
+def test_several_deployments_of_which_none_runs_are_named() -> None:
+    with pytest.raises(RefusedError, match="on spark1 demo, other exist and none runs — expected: one"):
+        rollback_target.targets({"spark1": holdings({"demo": deployment(**GOOD), "other": OTHER})}, "")
+
+
 def test_a_derived_image_is_identified_by_its_name() -> None:
     images = [pulled("c"), derived("a")]
     hosts = {"spark1": held({**GOOD, "previous": launch("a", True)}, images, containers=[container("x", "y")])}

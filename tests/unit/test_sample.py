@@ -17,7 +17,7 @@ from vllm_spark.deploy import plan
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.deployment import SCHEMA, parse
 from vllm_spark.preflight import checks
-from vllm_spark.recipe import loader
+from vllm_spark.recipe import loader, lockfile
 
 SAMPLE = paths.ROOT / "inventories" / "sample" / "group_vars" / "all" / "vllm.yml"
 MINIMAL = paths.ROOT / "inventories" / "minimal" / "hosts.yml"
@@ -121,3 +121,20 @@ def test_the_searched_folders_of_an_unknown_recipe_are_named(tmp_path: Path) -> 
         loader.load("gemma", folders)
     with pytest.raises(Exception, match="Fix: name the folder in vllm_recipe_folders"):
         loader.load("gemma", folders[:1])
+
+
+def test_the_readme_names_the_verbs_that_need_no_password_of_sudo() -> None:
+    playbooks = (paths.ROOT / "playbooks").glob("*.yml")
+    without = sorted(file.stem for file in playbooks if "\n  become: true\n" not in file.read_text())
+    assert f"Every verb but {' and '.join(f'`{name}`' for name in without)} needs it." in README.read_text()
+
+
+def test_its_keys_of_the_lock_file_are_those_that_recipes_need() -> None:
+    comment = SAMPLE.read_text().partition("\nvllm_lock_file:")[0].rpartition("\n\n")[2]
+    shown = [set(yaml.safe_load(line)["models"]) for line in re.findall(r"^#   (models: .*)$", comment, re.M)]
+    commit = {"repository": "OWNER/NAME", "revision": "COMMIT"}
+    mount = {"from": "model", "path": "PATH"}
+    image = {"image": {"digest": "sha256"}}
+    refs = [*lockfile.unpinned_refs({**image, "model": {"repository": "OWNER/NAME"}})]
+    refs += lockfile.unpinned_refs({**image, "model": commit, "mounts": [mount]})
+    assert [{ref.key} for ref in refs] == shown

@@ -58,10 +58,13 @@ def validator(schema: Path) -> Validator:
 
 
 def faults(document: Any, schema: Path, label: Callable[[Sequence[str | int]], str] | None = None) -> Iterator[Fault]:
-    """Yield every fault of a document, sorted by path. The document is plain data (core.plain_data). `label` names the
-    place of a fault from its path, `location` by default."""
-    for error in sorted(validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path))):
-        yield Fault(f"{(label or location)(error.absolute_path)}: {_observed(error)}", _expected(error))
+    """Yield every fault of a document once, sorted by path. The document is plain data (core.plain_data). `label` names
+    the place of a fault from its path, `location` by default."""
+    errors = sorted(validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path)))
+    # jsonschema has an error per missing key, and `_observed` names all missing keys of a map.
+    yield from dict.fromkeys(
+        Fault(f"{(label or location)(error.absolute_path)}: {_observed(error)}", _expected(error)) for error in errors
+    )
 
 
 def location(path: Sequence[str | int]) -> str:
@@ -109,8 +112,9 @@ BOUNDS = {
 def _expected(error: ValidationError) -> str:  # noqa: PLR0911  one line per rule of the schema
     rule: Any = error.validator_value
     schema: Any = error.schema
-    # A schema's title describes what it accepts in words, which reads better than a regular expression.
-    title = schema.get("title", "")
+    # A schema's title describes what it accepts in words, which reads better than a regular expression. The title of a
+    # whole document is its name.
+    title = "" if "$id" in schema else schema.get("title", "")
     match error.validator:
         case "additionalProperties":
             return f"only {', '.join(sorted(schema.get('properties', {})))}" + _note(schema)

@@ -26,8 +26,8 @@ SWITCH_ARGUMENTS = {
 @dataclass(frozen=True, slots=True)
 class EdgeSteps:
     """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `switch` has the module's
-    arguments about the program that starts models, none if requests may start nothing. `edited`: files of an edge that
-    is there already and are not as planned."""
+    arguments about the program that starts models, none if requests may start nothing. `present`: the host has files of
+    an edge. `edited`: those of them that are not as planned."""
 
     config: str
     tokens: str
@@ -36,6 +36,7 @@ class EdgeSteps:
     renewal: str = ""
     first_key: bool = False
     differs: bool = False
+    present: bool = False
     edited: Sequence[str] = ()
 
     @property
@@ -88,6 +89,7 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
         tokens=content[host_layout.EDGE_TOKENS],
         unit=content[host_layout.EDGE_UNIT_FILE],
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
+        present=bool(found["files"]),
         edited=edited(spec, facts, address),
         renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
         first_key=not found["keys"],
@@ -135,7 +137,8 @@ def lines(planned: EdgeSteps, spec: EdgeOwner, *, acts: bool) -> list[str]:
     """Return what an operator reads before the edge changes."""
     will = "will be" if acts else "would be"
     why = f"; not as planned: {', '.join(planned.edited)}" if planned.edited else ""
-    said = [f"the edge {will} installed: {where(spec)}{why}"] if planned.differs else []
+    does = "updated" if planned.present else "installed"
+    said = [f"the edge {will} {does}: {where(spec)}{why}"] if planned.differs else []
     said += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
     return said
 

@@ -92,7 +92,10 @@ def _only_one(hosts: Mapping[str, InstalledState]) -> str:
     candidates = running or known
     if len(candidates) == 1:
         return candidates[0]
-    observed = f"{', '.join(running)} run" if running else f"{', '.join(known) or 'no deployment'} exists and none runs"
+    # One alone has been returned.
+    observed = (
+        f"{', '.join(candidates)} {'run' if running else 'exist and none runs'}" if candidates else "there is none"
+    )
     raise ROLLBACK_WHICH.error(
         what=f"no deployment is named, and on {', '.join(hosts)} {observed}",
         expected="one deployment, because each is rolled back alone",

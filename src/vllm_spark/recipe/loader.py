@@ -28,6 +28,9 @@ SCHEMA = paths.RECIPES / "schema.json"
 # A template or a patch beside a recipe.
 MAX_FILE_BYTES = 1 << 20
 
+# A refusal lists this many names of recipes, and the number of more.
+LISTED = 8
+
 # Stems of files in a recipe folder that are not recipes.
 NOT_RECIPES = {"compatibility", "gates", "variables"}
 
@@ -70,10 +73,18 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
         searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise UNKNOWN_RECIPE.error(
             what=f"unknown recipe {name} (searched: {searched})",
-            expected=f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml",
+            expected=_expected_of_name(close, known),
             fix=_fix_of_name(close, known),
         )
     return read(known[name])
+
+
+def _expected_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+    if close:
+        return " or ".join(close)
+    if len(known) > LISTED:
+        return f"one of the {len(known)} recipes of these folders"
+    return f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml"
 
 
 def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
