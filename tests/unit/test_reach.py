@@ -148,7 +148,7 @@ def test_the_controller_asks_the_head(monkeypatch: pytest.MonkeyPatch, tmp_path:
     run = run_of(request, "spark1", sent, monkeypatch)
     reach_only = [runner.Round("reach", (), [reach.judge])]
     first = runner.rounds(dataclasses.replace(request, rank=1))[0]
-    monkeypatch.setattr(runner, "rounds", lambda _request: [first, *reach_only])
+    monkeypatch.setattr(runner, "rounds", lambda _request, **_how: [first, *reach_only])
     result = run.act(run.plugin, **arguments(request, tmp_path))  # type: ignore[attr-defined]
     assert sent == [(("10.0.0.1", 8000), "/health", "")]
     assert result["gates"]["held"][-1] == "reach"
