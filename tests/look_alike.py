@@ -7,7 +7,6 @@ LOOK_ALIKE=IMAGE runs another image, which needs /usr/bin/python3, openssl and O
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -72,8 +71,7 @@ def environment(python: str) -> Path:
         (folder / "bin" / "python3").symlink_to(PYTHON)
         (folder / "pyvenv.cfg").write_text(f"home = {Path(PYTHON).parent}\n", encoding="utf-8")
 
-    inputs = f"{python} {hashlib.sha256(listed.encode()).hexdigest()} {Path(__file__).read_text(encoding='utf-8')}"
-    return cached_folder(paths.ROOT / ".cache" / "look-alike", "python", inputs, fill)
+    return cached_folder(paths.ROOT / ".cache" / "look-alike", "python", f"{python} {listed}", fill)
 
 
 def main(words: list[str]) -> int:
