@@ -56,6 +56,8 @@ DEPLOYMENTS = [
                 "args": {"max-model-len": 4096, "dtype": "bfloat16", "enable-prefix-caching": True},
                 "env": {"OMP_NUM_THREADS": "4"},
                 "memory": {"utilization": 0.5},
+                "drafter": None,
+                "gates": {"use": {"attention": "TRITON_ATTN", "kv-tokens": None}, "tools": {"cases": ["html"]}},
             },
             "through": {"url": "http://router:4000", "key": "ROUTER_KEY", "model": "m"},
             "accept_known_issues": [],

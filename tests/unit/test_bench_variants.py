@@ -25,6 +25,7 @@ OTHER = {"name": "other", "recipe": "b", "hosts": ["spark2"]}
             {"speculative_tokens": 3},
             {"memory": {"utilization": 0.5}, "drafter": {"speculative_tokens": 3}},
         ),
+        ({"drafter": None}, {"mode": "eager"}, {"drafter": None, "args": {"enforce-eager": True}}),
     ],
 )
 def test_a_change_is_an_override(own: dict[str, Any], server: dict[str, Any], overrides: dict[str, Any]) -> None:

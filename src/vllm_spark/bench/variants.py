@@ -66,9 +66,9 @@ def inventory(deployments: Sequence[Document], name: str, server: Mapping[str, A
     changed = [dict(copy.deepcopy(deployment)) for deployment in deployments]
     for deployment in changed:
         if deployment["name"] == name:
-            overrides = {block: dict(keys) for block, keys in (deployment.get("overrides") or {}).items()}
+            overrides = dict(deployment.get("overrides") or {})
             for key, value in server.items():
                 for block, keys in OVERRIDES[key](value).items():
-                    overrides[block] = {**overrides.get(block, {}), **keys}
+                    overrides[block] = {**(overrides.get(block) or {}), **keys}
             deployment["overrides"] = overrides
     return changed

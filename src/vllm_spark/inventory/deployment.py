@@ -32,7 +32,7 @@ SCHEMA = Path(__file__).with_name("deployments.schema.json")
 class Deployment:
     """A recipe placed on named Sparks. hosts[0] is the head.
 
-    - `overrides`: block of the recipe -> key -> value, where None removes the key
+    - `overrides`: block of the recipe -> key -> value, where None removes the key; a drafter of None removes it
     - `through`: a router in front of this server, as the head reaches it: url, key (the name of the variable with its
       API key), model (its name there)
     """
@@ -44,7 +44,7 @@ class Deployment:
     # A model server in a home network is meant to be reached from that network.
     bind: str = ports.ALL_INTERFACES
     active: bool = True
-    overrides: Mapping[str, Document] = field(default_factory=dict)
+    overrides: Document = field(default_factory=dict)
     accept_known_issues: tuple[str, ...] = ()
     through: Mapping[str, str] = field(default_factory=dict)
 

@@ -78,7 +78,7 @@ def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]
 
 def drafter_refusals(deployment: Deployment, recipe: Document) -> Iterator[Refusal]:
     """Yield a refusal if the overrides set the tokens of a drafter that the recipe does not have."""
-    if "drafter" in deployment.overrides and "drafter" not in recipe:
+    if deployment.overrides.get("drafter") and "drafter" not in recipe:
         yield NO_DRAFTER(
             what=f"deployment {deployment.name} has overrides.drafter, and recipe {deployment.recipe} has no drafter",
             expected="a recipe with a drafter",

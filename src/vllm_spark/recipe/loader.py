@@ -188,10 +188,17 @@ def _evidence_faults(document: Document, folder: Path) -> Iterator[Fault]:
 def merged_faults(document: Document, overrides: Document) -> Iterator[Fault]:
     """Yield the faults that a deployment's overrides cause in a recipe. `document` is the result of `merged`."""
     if overrides:
-        yield from schema.faults(document, SCHEMA)
+        shape = list(schema.faults(document, SCHEMA))
+        yield from shape
         # Once more, because the recipe names the engine that decides what an abbreviation means.
         yield from rules.override_faults(document)
         yield from rules.value_faults(document)
+        if "gates" in overrides and not shape:
+            names = {
+                name: True if value is None else value for name, value in overrides["gates"].get("use", {}).items()
+            }
+            yield from shared_gates.faults({"gates": {"use": names}})
+            yield from rules.log_gates_faults(document)
 
 
 def _refusal(file: Path, fault: Fault) -> Refusal:
@@ -207,14 +214,24 @@ def with_flag_names(document: Document, version: str) -> Document:
 
 
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
-    """Return a copy of the recipe's document with a deployment's overrides. A null removes a key."""
+    """Return a copy of the recipe's document with a deployment's overrides. A null removes a key, or the drafter."""
     document = copy.deepcopy(dict(recipe.document))
-    if "drafter" in overrides:
+    changed = dict(with_flag_names(overrides, document["engine"]["version"]))
+    if "drafter" in changed and changed["drafter"] is None:
+        del changed["drafter"]
+        if document.pop("drafter", None):
+            # What was measured with the drafter says nothing about the model without it.
+            document.pop("expected", None)
+    elif "drafter" in document and "drafter" in changed:
         # An acceptance was measured with the recipe's own number of tokens.
         drafter = document["drafter"]
         for entry in drafter.get("acceptance", []):
             entry.setdefault("tokens", drafter["speculative_tokens"])
-    for block, changes in with_flag_names(overrides, document["engine"]["version"]).items():
+    gates = dict(changed.pop("gates", {}))
+    use = gates.pop("use", {})
+    if gates:
+        changed["gates"] = gates
+    for block, changes in changed.items():
         target = dict(document.get(block, {}))
         for key, value in changes.items():
             if value is None:
@@ -222,4 +239,15 @@ def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
             else:
                 target[key] = value
         document[block] = target
+    if use:
+        _use_gates(document, use)
     return document
+
+
+def _use_gates(document: dict[str, Any], use: Document) -> None:
+    """Give a recipe shared gates in place of its own of their names. None removes a gate."""
+    gates = document["gates"]
+    kept = [gate for gate in gates.get("log", []) if gate["id"] not in use]
+    used = {name: value for name, value in use.items() if value is not None}
+    document["gates"] = shared_gates.expanded({"gates": {**gates, "log": kept, "use": used}})["gates"]
+    document["gates"].pop("use", None)

@@ -52,7 +52,7 @@ def recipe_faults(document: Document, stem: str) -> Iterator[Fault]:
     yield from _topology_faults(document)
     yield from _mount_faults(document)
     yield from _ray_faults(document)
-    yield from _log_gates_faults(document)
+    yield from log_gates_faults(document)
     yield from _evidence_faults(document)
 
 
@@ -133,7 +133,8 @@ def _ray_faults(document: Document) -> Iterator[Fault]:
         yield Fault(f"engine.ray: {declared}", f"{installed[0]}, which image.derive.pip installs")
 
 
-def _log_gates_faults(document: Document) -> Iterator[Fault]:
+def log_gates_faults(document: Document) -> Iterator[Fault]:
+    """Yield the faults of the log gates of a recipe, or of a recipe with a deployment's overrides."""
     ids: set[str] = set()
     for index, gate in enumerate(document["gates"].get("log", [])):
         place = f"gates.log[{index}]"
