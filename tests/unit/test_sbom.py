@@ -120,6 +120,8 @@ def test_what_the_lock_file_pins_is_listed(folder: Path) -> None:
         ([{**DEMO, "hosts": ["spark9"]}], "sbom-nothing-runs"),
         ([{**DEMO, "recipe": "no-such-recipe"}], "unknown-recipe"),
         ([{"name": "demo"}], "bad-deployments"),
+        ([{**DEMO, "active": False, "overrides": {"gates": {"ready": {}}}}], "bad-deployments"),
+        ([{**PAIR, "overrides": {"drafter": {"speculative_tokens": 3}}}], "no-drafter"),
     ],
 )
 def test_a_site_without_an_answer_is_refused(deployments: list[dict[str, Any]], expected: str) -> None:

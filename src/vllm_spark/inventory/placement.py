@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from vllm_spark.core.engine_version import release
-from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.inventory.deployment import Deployment
-from vllm_spark.recipe import lockfile
+from vllm_spark.inventory.deployment import Deployment, refuse_overrides
+from vllm_spark.recipe import loader, lockfile
+from vllm_spark.recipe.loader import Recipe
 
 HOST_NAME = register("host-name", runbook="inventory-refused")
 UNKNOWN_HOST = register("unknown-host", runbook="inventory-refused")
@@ -76,13 +78,23 @@ def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]
         )
 
 
-def drafter_refusals(deployment: Deployment, recipe: Document) -> Iterator[Refusal]:
+def overridden(placed: Deployment, recipe: Recipe) -> dict[str, Any]:
+    """Return the document of a recipe with the overrides of a deployment. Raises RefusedError if they do not fit it."""
+    refusals = list(_drafter_refusals(placed, recipe.document))
+    if refusals:
+        raise RefusedError(refusals)
+    document = loader.merged(recipe, placed.overrides)
+    refuse_overrides(placed, loader.merged_faults(document, placed.overrides))
+    return document
+
+
+def _drafter_refusals(placed: Deployment, recipe: Document) -> Iterator[Refusal]:
     """Yield a refusal if the overrides set the tokens of a drafter that the recipe does not have."""
-    if deployment.overrides.get("drafter") and "drafter" not in recipe:
+    if placed.overrides.get("drafter") and "drafter" not in recipe:
         yield NO_DRAFTER(
-            what=f"deployment {deployment.name} has overrides.drafter, and recipe {deployment.recipe} has no drafter",
+            what=f"deployment {placed.name} has overrides.drafter, and recipe {placed.recipe} has no drafter",
             expected="a recipe with a drafter",
-            fix=f"remove overrides.drafter of {deployment.name}, or name a recipe with a drafter.",
+            fix=f"remove overrides.drafter of {placed.name}, or name a recipe with a drafter.",
         )
 
 

@@ -213,12 +213,8 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if active is None:
         return None
     loaded = loader.load(active.recipe, inventory.recipe_folders)
-    refusals = list(placement.drafter_refusals(active, loaded.document))
-    if refusals:
-        raise RefusedError(refusals)
+    overridden = placement.overridden(active, loaded)
     lock = lockfile.read(inventory.lock_file)
-    overridden = loader.merged(loaded, active.overrides)
-    deployment.refuse_overrides(active, loader.merged_faults(overridden, active.overrides))
     recipe = lockfile.pinned(overridden, lock)
     accepted = sorted({*active.accept_known_issues, *inventory.accepted})
     refusals = [

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import deployment
+from vllm_spark.inventory import deployment, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.lifecycle.sbom_packages import packages
 from vllm_spark.recipe import image_name, loader, lockfile
@@ -76,7 +76,7 @@ def contents(request: SbomRequest, requirements: str) -> Contents:
     refusals: list[Refusal] = []
     notes: list[str] = []
     for one in placed:
-        wanted = loader.merged(loader.load(one.recipe, request.recipe_folders), one.overrides)
+        wanted = placement.overridden(one, loader.load(one.recipe, request.recipe_folders))
         recipe = lockfile.pinned(wanted, lock)
         if missing := list(lockfile.refusals(recipe, lock)):
             if one.active:
