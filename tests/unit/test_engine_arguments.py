@@ -223,8 +223,8 @@ def test_no_recipe_of_the_catalogue_has_a_fault(name: str) -> None:
     assert list(engine_arguments.refusals(recipe, ())) == []
 
 
-def placed(overrides: Mapping[str, Any]) -> spec.Inventory:
-    deployment = {"name": "demo", "recipe": RECIPE, "hosts": ["spark1"], "overrides": overrides}
+def placed(overrides: Mapping[str, Any], recipe: str = RECIPE) -> spec.Inventory:
+    deployment = {"name": "demo", "recipe": recipe, "hosts": ["spark1"], "overrides": overrides}
     return spec.Inventory(deployments=[deployment], sparks=("spark1",), limit=("spark1",))
 
 
@@ -274,19 +274,42 @@ def test_a_recipe_without_a_drafter_has_no_tokens_to_set() -> None:
         spec.resolve(without, "spark1")
 
 
+ONE_NUMBER, FIVE_NUMBERS = "gemma-4-26b-a4b-fp8-mtp-fp8kv", "gemma-4-26b-a4b-fp8-mtp"
+
+
 @pytest.mark.parametrize(
-    ("tokens", "origin"),
+    ("name", "tokens", "shares"),
     [
-        (4, "drafter: 4 tokens a step, acceptance 50% and 76% (measured)"),
-        (2, "(carried over; measured only with 4 tokens a step)"),
+        (ONE_NUMBER, 4, "50% and 76% (measured)"),
+        *((ONE_NUMBER, n, "(carried over; measured only with 4 tokens a step)") for n in (1, 2, 3, 5, 6, 16)),
+        (FIVE_NUMBERS, 4, "50% and 76% (measured)"),
+        (FIVE_NUMBERS, 1, "(carried over; measured only with 2 and 4 tokens a step)"),
+        (FIVE_NUMBERS, 8, "(carried over; measured only with 4 and 6 tokens a step)"),
+        *(
+            (FIVE_NUMBERS, n, f"and {share} (measured on code; prose carried over, measured only with 4 tokens a step)")
+            for n, share in {2: "87%", 3: "84%", 5: "66%", 6: "56%"}.items()
+        ),
     ],
 )
-def test_an_acceptance_is_measured_for_its_number_of_tokens_only(tokens: int, origin: str) -> None:
-    resolved = spec.resolve(placed({"drafter": {"speculative_tokens": tokens}}), "spark1")
+def test_an_acceptance_is_measured_for_its_number_of_tokens_only(name: str, tokens: int, shares: str) -> None:
+    """An edited copy of a recipe says the same as a deployment's overrides."""
+    change = {"drafter": {"speculative_tokens": tokens}}
+    copy = dict(loader.load(name).document)
+    copy["drafter"] = {**copy["drafter"], **change["drafter"]}
+    resolved = spec.resolve(placed(change, name), "spark1")
     assert resolved
     facts: dict[str, Any] = {"spark1": {"memory": reference_spark.MEMORY}}
-    result = forecast.forecast("demo", resolved.recipe, facts, ForecastRequest(), ForecastContext())
-    assert origin in "\n".join(forecast_text.lines(result, resolved.recipe, ForecastRequest()))
+    for recipe in (copy, resolved.recipe):
+        result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
+        (line,) = [one for one in forecast_text.lines(result, recipe, ForecastRequest()) if "drafter:" in one]
+        assert shares in line
+
+
+def test_a_recipe_says_with_how_many_tokens_its_acceptance_was_measured(tmp_path: Path) -> None:
+    text = (paths.RECIPES / f"{ONE_NUMBER}.yml").read_text().replace("rate: 0.76, tokens: 4,", "rate: 0.76,")
+    (tmp_path / f"{ONE_NUMBER}.yml").write_text(text)
+    with pytest.raises(RefusedError, match="missing key tokens"):
+        loader.load(ONE_NUMBER, [tmp_path])
 
 
 @pytest.mark.parametrize(

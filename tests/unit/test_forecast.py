@@ -197,7 +197,7 @@ def test_a_drafter_without_an_acceptance_has_two_speeds() -> None:
     )
     recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.87, "tokens": 2, "source": "a test"}]
     assert "acceptance 76% (carried over; measured only with 2 tokens a step)" in text_of(forecast_of(recipe), recipe)
-    recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "source": "a test"}]
+    recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "tokens": 4, "source": "a test"}]
     assert "acceptance 66% (measured)" in text_of(forecast_of(recipe), recipe)
 
 

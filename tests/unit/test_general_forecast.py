@@ -18,6 +18,7 @@ from vllm_spark.sizing import (
     reported_speeds,
     roofline,
 )
+from vllm_spark.sizing.acceptance import Share
 from vllm_spark.sizing.burst import Requests
 from vllm_spark.sizing.load import Drafter, Load
 
@@ -44,10 +45,18 @@ def test_four_drafted_tokens_are_best_on_code_and_fewer_on_prose() -> None:
 
 
 def test_acceptance_is_carried_over_to_another_number_of_tokens() -> None:
-    (fewer,) = acceptance.expected(2, [(4, 0.5)])
-    (more,) = acceptance.expected(6, [(4, 0.5)])
+    (fewer,) = acceptance.expected(2, [Share("code", 4, 0.5)])
+    (more,) = acceptance.expected(6, [Share("code", 4, 0.5)])
     assert more < 0.5 < fewer
-    assert acceptance.expected(4, [(4, 0.61), (2, 0.9)]) == [0.61]
+    assert acceptance.expected(4, [Share("code", 4, 0.61), Share("code", 2, 0.9)]) == [0.61]
+
+
+def test_each_kind_of_text_has_the_share_of_its_nearest_number() -> None:
+    known = [Share("code", 2, 0.87), Share("code", 6, 0.56), Share("prose", 4, 0.5)]
+    assert acceptance.nearest(5, known) == [Share("code", 6, 0.56), Share("prose", 4, 0.5)]
+    code, prose = acceptance.expected(2, known)
+    assert code == 0.87
+    assert [prose] == acceptance.expected(2, known[2:])
 
 
 def test_context_takes_time_beyond_its_bytes_where_triton_reads_it() -> None:

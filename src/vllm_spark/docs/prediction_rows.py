@@ -167,7 +167,7 @@ def _acceptance() -> str:
     prose = acceptance.power_of(acceptance.PROSE_TOKENS, acceptance.PROSE)
     counts = [1, *acceptance.CODE, 8]
     cells = [
-        ("code", *(f"{acceptance.expected(count, [(4, 0.76)])[0]:.0%}" for count in counts)),
+        ("code", *(f"{acceptance.expected(count, [acceptance.Share('code', 4, 0.76)])[0]:.0%}" for count in counts)),
         ("prose", *(f"{acceptance.share(count, prose):.0%}" for count in counts)),
     ]
     return (

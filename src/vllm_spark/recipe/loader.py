@@ -222,11 +222,6 @@ def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
         if document.pop("drafter", None):
             # What was measured with the drafter says nothing about the model without it.
             document.pop("expected", None)
-    elif "drafter" in document and "drafter" in changed:
-        # An acceptance was measured with the recipe's own number of tokens.
-        drafter = document["drafter"]
-        for entry in drafter.get("acceptance", []):
-            entry.setdefault("tokens", drafter["speculative_tokens"])
     gates = dict(changed.pop("gates", {}))
     use = gates.pop("use", {})
     if gates:

@@ -9,8 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from vllm_spark.core.types import Document
+
+
+class Share(NamedTuple):
+    """A measured share: the kind of text, the drafted tokens of a step, and the share of them that was accepted."""
+
+    load: str
+    tokens: int
+    rate: float
+
 
 # Field report 004: drafted tokens -> share that is accepted, Gemma 4 26B-A4B with its MTP drafter on code.
 CODE: Mapping[int, float] = {2: 0.87, 3: 0.84, 4: 0.76, 5: 0.66, 6: 0.56}
@@ -47,27 +57,27 @@ def power_of(tokens: int, measured: float) -> float:
     return low
 
 
-def expected(tokens: int, known: Sequence[tuple[int, float]] = ()) -> list[float]:
-    """Return the shares to expect with `tokens` drafted tokens.
+def expected(tokens: int, known: Sequence[Share] = ()) -> list[float]:
+    """Return the shares to expect with `tokens` drafted tokens, one for each kind of text that `known` has.
 
-    `known` are measured shares, each with the number of tokens. A share of the same number counts as it is; otherwise
-    each is carried over to this number. Without any they are those of prose and of code.
+    The share with the nearest number of tokens counts: as it is if the number is the same, otherwise carried over to
+    this number. Without any `known` the shares are those of prose and of code.
     """
-    same = [rate for count, rate in known if count == tokens]
-    if same:
-        return same
-    texts = known or [(PROSE_TOKENS, PROSE), (max(CODE), CODE[max(CODE)])]
     if not known and tokens in CODE:
         return [share(tokens, power_of(PROSE_TOKENS, PROSE)), CODE[tokens]]
-    return [share(tokens, power_of(count, rate)) for count, rate in texts]
+    texts = nearest(tokens, known) or [
+        Share("prose", PROSE_TOKENS, PROSE),
+        Share("code", max(CODE), CODE[max(CODE)]),
+    ]
+    return [one.rate if one.tokens == tokens else share(tokens, power_of(one.tokens, one.rate)) for one in texts]
 
 
-def of_drafter(drafter: Document) -> list[tuple[int, float]]:
-    """Return the measured shares that a recipe's drafter names, each with its number of tokens."""
-    tokens = drafter["speculative_tokens"]
-    return [(entry.get("tokens", tokens), entry["rate"]) for entry in drafter.get("acceptance", [])]
+def nearest(tokens: int, known: Sequence[Share]) -> list[Share]:
+    """Return the share of each kind of text whose number of drafted tokens is nearest to `tokens`."""
+    loads = dict.fromkeys(one.load for one in known)
+    return [min((one for one in known if one.load == load), key=lambda one: abs(one.tokens - tokens)) for load in loads]
 
 
-def measured(drafter: Document) -> list[float]:
-    """Return the shares that were measured with this drafter's number of tokens."""
-    return [rate for tokens, rate in of_drafter(drafter) if tokens == drafter["speculative_tokens"]]
+def of_drafter(drafter: Document) -> list[Share]:
+    """Return the measured shares that a recipe's drafter names."""
+    return [Share(entry["load"], entry["tokens"], entry["rate"]) for entry in drafter.get("acceptance", [])]

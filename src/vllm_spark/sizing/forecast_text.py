@@ -82,10 +82,14 @@ def _first_token_line(prediction: Prediction, streams: int, prompt: int) -> str:
 
 
 def _acceptance_origin(drafter: Document) -> str:
-    if acceptance.measured(drafter):
+    tokens = drafter["speculative_tokens"]
+    used = acceptance.nearest(tokens, acceptance.of_drafter(drafter))
+    if not used:
+        return "of prose and of code; this drafter has no figure"
+    others = sorted({share.tokens for share in used} - {tokens})
+    if not others:
         return "measured"
-    others = sorted({entry["tokens"] for entry in drafter.get("acceptance", [])})
-    known = (
-        f"measured only with {' and '.join(map(str, others))} tokens a step" if others else "this drafter has no figure"
-    )
-    return f"{'carried over' if others else 'of prose and of code'}; {known}"
+    carried = f"measured only with {' and '.join(map(str, others))} tokens a step"
+    same = [share.load for share in used if share.tokens == tokens]
+    texts = ", ".join(share.load for share in used if share.tokens != tokens)
+    return f"measured on {', '.join(same)}; {texts} carried over, {carried}" if same else f"carried over; {carried}"
