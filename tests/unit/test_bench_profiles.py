@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,12 +12,16 @@ import pytest
 import yaml
 
 from project_files import DATA
-from vllm_spark.bench import profile_fit, profiles
+from vllm_spark.bench import profile_fit, profiles, references, variants
+from vllm_spark.bench.references import BETWEEN_OPERATORS
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.records import UNITS, Cell
 from vllm_spark.recipe import loader
+from vllm_spark.recipe.loader import Recipe
+from vllm_spark.sizing import forecast
+from vllm_spark.sizing.forecast import ForecastRequest
 
 BAD: list[dict[str, Any]] = yaml.safe_load((DATA / "bench_profiles.yml").read_text())
 GOOD: dict[str, Any] = {
@@ -148,6 +153,40 @@ def test_the_figures_of_the_reports_name_recipes_and_metrics() -> None:
     assert {figure.metric for figure in figures} <= set(UNITS)
     assert {figure.recipe for figure in figures} - {""} <= set(loader.names([paths.RECIPES]))
     assert {figure.report[:3] for figure in figures} == {"000", "001", "002", "003", "004"}
+
+
+def test_a_figure_of_a_report_agrees_with_what_its_recipe_expects() -> None:
+    seeds = profiles.load("seeds")
+    cells = {cell["id"]: cell for cell in seeds.cells}
+    far, judged = [], 0
+    for figure in (one for one in seeds.figures if one.recipe):
+        recipe, cell = loader.load(figure.recipe), cells[figure.cell]
+        for low, high in _ends(recipe, figure.metric, cell):
+            judged += 1
+            if not low * (1 - BETWEEN_OPERATORS) <= figure.value <= high * (1 + BETWEEN_OPERATORS):
+                far.append(f"{figure.report}: {figure.recipe}, {figure.metric} {figure.value}, {low:.1f} to {high:.1f}")
+    assert far == []
+    assert judged > len(seeds.figures) / 4
+
+
+def _ends(recipe: Recipe, metric: str, cell: Cell) -> Iterator[tuple[float, float]]:
+    """Yield what a recipe expects of a cell, and the forecast of its decode, each with its two ends."""
+    for entry in recipe.document.get("expected", []):
+        if references.measured_as(entry) == metric and references.has_load(entry, cell):
+            yield (entry["value"] * references.factor(entry, metric),) * 2
+    if metric == "decode":
+        changes = [variants.OVERRIDES[key](value) for key, value in cell["server"].items() if key in variants.OVERRIDES]
+        document = loader.merged(recipe, changes[0] if changes else {})
+        load = ForecastRequest(cell["depth"] + cell["prompt"] + cell["output"] // 2, cell["streams"])
+        if speed := forecast.predicted(document, load):
+            yield speed.low, speed.high
+
+
+def test_a_recipe_without_a_compile_cache_has_no_figure_of_a_warm_start() -> None:
+    warm = [one for one in profiles.load("seeds").figures if one.metric == "start" and "start=warm" in one.cell]
+    assert warm
+    recipes = [loader.load(one.recipe).document for one in warm if one.recipe]
+    assert [one["name"] for one in recipes if one.get("env", {}).get("VLLM_DISABLE_COMPILE_CACHE") == "1"] == []
 
 
 def test_every_row_of_the_tables_of_report_003_has_a_cell() -> None:
