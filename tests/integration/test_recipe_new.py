@@ -307,6 +307,17 @@ def test_a_config_with_values_that_are_none(
     assert (status == 1 and " Fix: " in printed.err) or left_open
 
 
+def test_a_config_alone_has_an_unknown_size(
+    hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_bytes(derived_hub.repository(SMALL).files["config.json"])
+    assert run(tmp_path / "into", str(config), "--as", f"{SMALL}@{'a' * 40}") == 0
+    output = capsys.readouterr().out
+    assert f"commit {'a' * 40}, size unknown" in output
+    assert " 0.0 GB" not in output
+
+
 def test_the_options(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--node-memory", "64", "--context", "8192", "--streams", "12", "--drafter", "none", "--name", "mine"]
     assert run(tmp_path, "nvidia/Qwen3.6-27B-NVFP4", *words) == 0

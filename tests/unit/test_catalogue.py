@@ -54,3 +54,9 @@ def test_the_example_of_openclaw_has_no_fallback_and_names_a_served_model() -> N
     (listed,) = example["models"]["providers"][provider]["models"]
     assert listed["id"] == served
     assert served in {loader.load(name).document["model"]["served_name"] for name in NAMES}
+
+
+def test_no_recipe_recommends_itself() -> None:
+    """README's table of recommended recipes is derived from their figures and is the one place that recommends."""
+    documents = [loader.load(name).document for name in loader.names([paths.RECIPES])]
+    assert [one["name"] for one in documents if "recommended" in one["summary"]] == []

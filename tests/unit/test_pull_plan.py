@@ -436,6 +436,17 @@ def test_the_line_says_what_the_hub_is_needed_for(has: set[str], part: str, site
     assert any(part in line for line in mine.lines), mine.lines
 
 
+@pytest.mark.parametrize("bundled", [False, True])
+def test_a_recipe_without_a_size_has_an_unknown_one(bundled: bool, site: Make) -> None:
+    made = site(ALONE, {"spark1": {"image"}}, bundled=bundled)
+    recipe = made.specs["spark1"][0].recipe
+    unsized = {**recipe, "model": {key: value for key, value in recipe["model"].items() if key != "size_bytes"}}
+    specs = {"spark1": [replace(made.specs["spark1"][0], recipe=unsized)]}
+    lines = "\n".join(steps(replace(made, specs=specs))["spark1"].lines)
+    assert f"comes from the {'bundle' if bundled else 'hub'}, of unknown size" in lines
+    assert "0.0 GiB" not in lines
+
+
 def test_a_built_image_is_pulled_by_the_digest_of_its_push() -> None:
     request = {"image": "x:1", "digest": ""}
     pushed = [

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from vllm_spark.core import units
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy.images import ImageSteps
@@ -145,6 +146,12 @@ class PullSite:
         """Return the bytes of a model that a host is missing; without a manifest the size in the recipe."""
         state = self.state(host, model)
         return state["missing"] if state and state["manifest"] else model.size
+
+    def missing_words(self, host: str, model: PulledModel) -> str:
+        """Return the size of what a host is missing, e.g. `1.5 GiB`. A recipe without a size does not say it."""
+        state = self.state(host, model)
+        known = model.size or (state and state["manifest"])
+        return units.gib(self.missing_bytes(host, model)) if known else "of unknown size"
 
     def has_image(self, host: str, image: str) -> bool:
         return self.facts[host]["images"].get(image) is not None

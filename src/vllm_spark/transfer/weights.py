@@ -113,8 +113,7 @@ def _fetch_from_outside(site: PullSite, own: PullSteps, model: PulledModel, host
         request.update({"address": LOOPBACK, "port": BUNDLE_PORT, "hub": site.hub(host)})
         request["sender"] = "the bundle"
         request.setdefault("sources", []).append(model.ref())
-        size = units.gib(site.missing_bytes(host, model))
-        own.lines.append(f"{model} comes from the bundle, {size}{_unproven(model)}")
+        own.lines.append(f"{model} comes from the bundle, {site.missing_words(host, model)}{_unproven(model)}")
     else:
         # /hub is the path in the container.
         own.hub_fetch.update({"hub": "/hub", "hub_here": site.hub(host)})
@@ -138,7 +137,7 @@ def _from_hub(site: PullSite, model: PulledModel, host: str) -> str:
         return f"is here, but {state['error']}: its files are compared with the hub's list, and what differs is fetched"
     if state and state["present"] and not state["manifest"]:
         return "is here without a manifest: its files are compared with the hub's list, and what differs is fetched"
-    return f"comes from the hub, {units.gib(site.missing_bytes(host, model))}"
+    return f"comes from the hub, {site.missing_words(host, model)}"
 
 
 def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:

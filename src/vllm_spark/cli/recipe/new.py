@@ -102,7 +102,8 @@ def _report(new: NewRecipe, files: list[Path], request: ForecastRequest) -> Iter
     recipe, model = new.recipe, new.recipe["model"]
     yield f"{recipe['name']}: family {new.family}, vLLM {recipe['engine']['version']}"
     if "revision" in model:
-        yield f"  commit {model['revision']}, {new.checkpoint.size_bytes / GB:.1f} GB"
+        size = f"{new.checkpoint.size_bytes / GB:.1f} GB" if new.checkpoint.size_bytes else "size unknown"
+        yield f"  commit {model['revision']}, {size}"
     if "layout" in model:
         yield f"  widths: {', '.join(f'{part} {_width(width)}' for part, width in model['layout'].items())}"
     flags = ("reasoning-parser", "tool-call-parser", "moe-backend", "attention-backend", "max-model-len")
