@@ -18,6 +18,8 @@ from vllm_spark.core.refusal import Fix
 SOURCES = sorted(file for folder in ("src", "plugins") for file in (paths.ROOT / folder).rglob("*.py"))
 # What stands for a value in a template: a word that every parser takes.
 VALUE = "VALUE"
+# What stands before the command of a message.
+MARK = re.compile(r"(?:Fix|Next): ")
 # Names of texts that end up in a fix.
 NAMED_FIX = re.compile(r"(?:^|_)(?:fix|fixes|FIX|FIXES|allow|how_to_stop|WHOLE_RUN|KERNEL_LOG)(?:$|_)")
 
@@ -126,7 +128,7 @@ def fixes() -> Iterator[tuple[str, Fix | str]]:
                 yield from ((f"{place}:{node.value.lineno}", fix) for fix in fixes_of(node.value))
             elif isinstance(node, ast.Call) and (fix := positional_fix(node)):
                 yield from ((f"{place}:{fix.lineno}", each) for each in fixes_of(fix))
-            elif isinstance(node, ast.expr) and id(node) not in inner and "Fix: " in (text := text_of(node) or ""):
+            elif isinstance(node, ast.expr) and id(node) not in inner and MARK.search(text := text_of(node) or ""):
                 yield from ((f"{place}:{node.lineno}", fix) for fix in printed(text))
     for name, values in assigned().items():
         if NAMED_FIX.search(name):
@@ -135,8 +137,8 @@ def fixes() -> Iterator[tuple[str, Fix | str]]:
 
 def printed(text: str) -> Iterator[Fix | str]:
     """Yield the fix of each message in a text: a command up to the full stop behind it, or a sentence."""
-    for part in text.split("Fix: ")[1:]:
-        fix = re.split(r"\s*(?:See docs|VALUE$)", part)[0]
+    for part in MARK.split(text)[1:]:
+        fix = re.split(r"\s*(?:See docs|(?<=\. )VALUE$)", part)[0]
         command, _, remark = fix.partition(". ")
         yield Fix(command.removesuffix("."), remark) if typed_commands.BEGINS.match(fix) else fix
 

@@ -88,6 +88,9 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     for question in imported.questions:
         print(f"  open: {question}")
     print("\n".join(f"written: {file}" for file in files))
-    lock = "" if "revision" in recipe["model"] else "ansible-playbook lock.yml pins the model's commit; "
-    print(f"next: {lock}vllm-spark recipe new {recipe['model']['repository']} knows its architecture and forecast")
+    if "revision" not in recipe["model"]:
+        print(f"Next: ansible-playbook lock.yml -e vllm_lock_recipes={name}")
+        print("It pins the model's commit, which a deploy needs.")
+    print(f"Next: vllm-spark recipe new {recipe['model']['repository']}")
+    print("It writes a second recipe of the model, with its architecture and forecast.")
     return 0

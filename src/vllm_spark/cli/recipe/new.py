@@ -118,7 +118,8 @@ def _report(new: NewRecipe, files: list[Path], request: ForecastRequest) -> Iter
         yield from verdict.lines(request)
         yield from (f"  {refusal}" for refusal in verdict.refusals)
     yield from (f"written: {file}" for file in files)
-    yield f"next: vllm-spark check {files[0]}; then `recipe: {recipe['name']}` in vllm_deployments"
+    yield f"Next: vllm-spark check {files[0]}"
+    yield f"Then: `recipe: {recipe['name']}` in vllm_deployments"
 
 
 def _width(width: str | dict[str, int]) -> str:
