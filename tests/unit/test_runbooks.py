@@ -40,3 +40,9 @@ def test_every_report_and_every_provoked_fault_is_listed() -> None:
     assert {report for trap in TRAPS for report in trap["reports"]} == REPORTS
     provoked = {case["name"] for case in CASES["fault_cases"] + CASES["fault_cases_mp"]}
     assert provoked <= {fault["fault"] for fault in FAULTS}
+
+
+def test_a_curl_of_a_page_says_why_it_got_nothing() -> None:
+    """`curl -s` alone prints nothing if nothing listens."""
+    pages = [*(paths.ROOT / "docs").rglob("*.md"), paths.ROOT / "README.md"]
+    assert [page.name for page in pages if "curl -s " in page.read_text()] == []
