@@ -41,8 +41,8 @@ def run_record(started: str = "2026-11-23T10:00:00Z", **changes: Any) -> dict[st
     return record | changes
 
 
-def cell_record(figures: dict[str, list[float]], streams: int = 1, **changes: Any) -> dict[str, Any]:
-    load = {"corpus": "code", "prompt": 512, "output": 128, "depth": 0, "streams": streams}
+def cell_record(figures: dict[str, list[float]], streams: int = 1, prompt: int = 512, **changes: Any) -> dict[str, Any]:
+    load = {"corpus": "code", "prompt": prompt, "output": 128, "depth": 0, "streams": streams}
     record = {
         "record": "cell",
         "cell": {"id": f"code s{streams}", **load, "sampling": {}, "server": {}},

@@ -198,7 +198,7 @@ def test_a_worthless_cell_is_named() -> None:
 
 def test_every_expected_figure_is_shown() -> None:
     recipe = loader.load("gemma-4-31b-fp8").document
-    cell = cell_record({"total": [27.0, 27.2]}, 4)
+    cell = cell_record({"total": [27.0, 27.2]}, 4, prompt=128)
     rows = list(references.expected_rows(recipe, parsed(run_record(), cell)))
     assert [row.judgement for row in rows] == ["not measured", "same", "not measured"]
 
@@ -226,7 +226,7 @@ def test_the_sentence_says_what_was_compared_with_what() -> None:
     alone = parsed(run_record(**recipe), cell_record({"decode": [3.7, 3.7]}))
     assert verdict.verdict(alone, None).sentence == "good: 1 figure is as forecast; 1 figure is as the recipe expects."
     experts = {"subject": SUBJECT | {"recipe": "gemma-4-31b-fp8"}}
-    alone = parsed(run_record(**experts), cell_record({"total": [27.0, 27.2]}, 4))
+    alone = parsed(run_record(**experts), cell_record({"total": [27.0, 27.2]}, 4, prompt=128))
     assert verdict.verdict(alone, None).sentence == (
         "good: 1 figure is as the recipe expects; 2 figures are not compared with the recipe."
     )
