@@ -46,6 +46,7 @@ setup: $(READY) ## Create .venv from requirements.lock
 
 .PHONY: sandbox-up
 sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
+	rm -f .sandbox/serves
 	# The sandbox has no lines of its own, so its tasks show the progress.
 	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
 
@@ -54,16 +55,16 @@ sandbox-down: setup ## Remove the sandbox; images and caches are kept
 	ansible-playbook $(SANDBOX) sandbox/down.yml
 
 .PHONY: deploy
-deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair, and report the gates
+deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1
-	ansible-playbook $(SANDBOX) deploy.yml -l spark1,spark2 -e sandbox_serves=pair-ray
-	@vllm-spark report
+	echo pair-ray >.sandbox/serves
+	ansible-playbook $(SANDBOX) deploy.yml -l spark1,spark2
 	@echo "      (in this shell first: source .venv/bin/activate)"
 
 .PHONY: test
 test: setup ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit integration engine router browser edge look-alike
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit slow integration engine router browser edge look-alike
 	$(MAKE) containers
 	$(MAKE) molecule
 
@@ -79,8 +80,22 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Run the tests of pure logic; one minute
-	pytest --numprocesses auto tests/unit
+unit: setup ## Run the tests of pure logic, and those of the laboratory; one minute
+	pytest --numprocesses auto -m 'not slow' tests/unit tests/lab
+
+.PHONY: quick types touched
+quick: setup ## Run ruff, mypy and the unit tests of the packages that the change touches; seconds
+	ruff check .
+	ruff format --check .
+	$(MAKE) --jobs=2 --output-sync=target types touched
+types: setup
+	mypy
+touched: setup
+	tests=$$(python tests/touched.py) && { test -z "$$tests" || pytest --quiet -m 'not slow' $$tests; }
+
+.PHONY: slow
+slow: setup ## Run the tests that `unit` leaves out: soaks, memory, hundreds of inputs; half a minute
+	pytest --numprocesses auto -m slow tests/unit tests/lab
 
 .PHONY: fuzz
 fuzz: setup ## Read 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; 40 minutes
@@ -88,7 +103,11 @@ fuzz: setup ## Read 25,000 damaged recipes, inventories, lock files, records, re
 
 .PHONY: integration
 integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
-	pytest tests/integration
+	pytest --numprocesses auto tests/integration
+
+# A shell without bytecode, such as CI's, would compile every module in every process.
+unit slow quick integration: export PYTHONDONTWRITEBYTECODE :=
+unit slow quick integration: export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 
 # The sandbox brings the Docker engine.
 .PHONY: containers
@@ -132,10 +151,10 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle edge fabric factory faults images operators pairs recipe recovery refusals remove rollback
+LONG := bench bundle day edge fabric factory faults images offline operators pairs recipe recovery refusals remove rollback
 
 .PHONY: molecule
-molecule: setup ## Run the scenarios except the long ones; half an hour
+molecule: setup ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
 	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
 
 .PHONY: molecule-long
@@ -153,6 +172,10 @@ bench-switch bench-others: export SANDBOX_OPEN := true
 bench-converge: sandbox-up ## Measure a deploy that changes nothing, compared with one ssh
 	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
 	python tests/bench/converge.py
+
+.PHONY: bench-plan
+bench-plan: setup ## Measure plan.yml for 1, 16 and 64 hosts: CPU time and lines
+	python tests/bench/plan.py
 
 .PHONY: bench-switch
 bench-switch: sandbox-up ## Measure the downtime of a switch, by phase
@@ -180,6 +203,14 @@ bench-edge: setup ## Measure what the edge adds to a stream: time to the first e
 bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py
 	python tests/bench/doctor.py
+
+.PHONY: release
+release: setup ## Move changelogs/fragments into CHANGELOG.md under VERSION, and set it; make release VERSION=1.2.3
+	python -m lab.pages.changelog '$(VERSION)'
+
+.PHONY: docs
+docs: setup ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
+	python -m lab
 
 .PHONY: lock
 lock: setup ## Update requirements.lock from pyproject.toml

@@ -1,6 +1,6 @@
 """The corpus of failure logs and healthy logs, and what the doctor makes of each.
 
-Used by tests/unit/test_doctor_corpus.py and tests/bench/doctor_corpus.py.
+Used by tests/unit/doctor/test_doctor_corpus.py and tests/bench/doctor_corpus.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from vllm_spark.core import strict_yaml
 from vllm_spark.doctor import command
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Finding, Judgement
@@ -81,7 +80,7 @@ def _judged(file: Path) -> tuple[list[Log], Judgement]:
 def cases() -> Iterator[Case]:
     """Yield the failure logs of both indexes."""
     for folder, suffix in ((FAILED, ".log"), (OWN, ".log.gz")):
-        index: dict[str, dict[str, Any]] = yaml.safe_load((folder / "index.yml").read_text(encoding="utf-8"))
+        index: dict[str, dict[str, Any]] = strict_yaml.load_own((folder / "index.yml").read_text(encoding="utf-8"))
         for name, fields in index.items():
             yield Case(name=name, file=folder / (name + suffix), **{**fields, "expected": tuple(fields["expected"])})
 

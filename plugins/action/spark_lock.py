@@ -17,7 +17,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: state (taken or given), folder, verb, break_lock. Returns `taken`: this run now holds the lock."""
+    """plugins/modules/spark_lock.py has the arguments and the result."""
 
     _supports_check_mode = False
 
@@ -44,5 +44,5 @@ class ActionModule(SparkAction):
 
     def _lock(self, holder: dict[str, Any], over: str | None = None) -> tuple[bool, dict[str, Any]]:
         args = {"state": self.args["state"], "holder": holder, "over": over, "folder": self.args["folder"]}
-        result = self.execute("spark_lock", args, "done")
+        result = self.execute("spark_lock_file", args, "done")
         return result["done"], result["holder"] or {}

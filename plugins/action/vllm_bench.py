@@ -1,6 +1,6 @@
-"""Measure cells of a deployment: a job on its head.
+"""Measure a deployment by jobs: cells on its head, samples of the other ranks, and starts.
 
-The module vllm_weights starts and watches the job. vllm_spark.bench decides what is measured.
+The module spark_host_job starts and watches a job. vllm_spark.bench decides what is measured.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from vllm_spark.bench import deployment_run, live
+from vllm_spark.bench import deployment_run, live, starts
 from vllm_spark.bench.deployment_run import DeploymentRun
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory.spec import Spec
@@ -21,27 +21,41 @@ LOG_INTERVAL_S = 60.0
 
 
 class ActionModule(JobAction):
-    """Arguments: spec and plan of this host; profile, hours and accepted, as for vllm_bench_plan; run, the record that
-    it has returned; cells; ends (no other cells follow). Does nothing on another rank than the
-    head. Returns `failed_cells`."""
+    """plugins/modules/vllm_bench.py has the arguments and the result."""
 
     quiet = True
     poll_interval_s = 2.0
 
     def act(self) -> dict[str, Any]:
-        plan = self.args["plan"]
-        gates = GateRequest.from_json(plan["gates"])
-        if gates.rank:
-            return {"failed_cells": 0}
-        run = DeploymentRun(
+        phases = {"sample": self._sample, "cells": self._cells, "start": self._start}
+        return phases[self.args["phase"]]()
+
+    @property
+    def gates(self) -> GateRequest:
+        return GateRequest.from_json(self.args["plan"]["gates"])
+
+    @property
+    def measurement(self) -> DeploymentRun:
+        """The measurement that the arguments describe."""
+        return DeploymentRun(
             Spec.from_json(self.args["spec"]),
-            gates,
-            plan["env_path"],
+            self.gates,
+            self.args["plan"]["env_path"],
             deployment_run.profile(self.args["profile"], float(self.args.get("hours") or 0)),
             tuple(self.args.get("accepted") or ()),
         )
-        request = run.request(self.args["run"], self.args["cells"], ends=self.args["ends"])
-        result = self._measure(request)
+
+    def _sample(self) -> dict[str, Any]:
+        request = self.measurement.rank_request(self.args["cells"])
+        started = self.job(deployment_run.JOB, action="start", **deployment_run.job("rank_job", request))
+        if started.get("failed"):
+            raise RefusedError([deployment_run.sampler_failure(self.host, started.get("msg", ""))])
+        return {"changed": True}
+
+    def _cells(self) -> dict[str, Any]:
+        if self.gates.rank:
+            return {"failed_cells": 0}
+        result = self._measure(self.measurement.request(self.args["run"], self.args["cells"], ends=self.args["ends"]))
         if not result["ok"]:
             raise RefusedError([deployment_run.job_failure(self.host, result)])
         return {"changed": True, "failed_cells": result["failed"]}
@@ -49,8 +63,12 @@ class ActionModule(JobAction):
     def _measure(self, request: JobRequest) -> dict[str, Any]:
         """Run the job and print its progress."""
         printed_at, done, result = time.monotonic(), 0, dict[str, Any]()
+        note = ""
         for state in self.states(deployment_run.JOB, **deployment_run.job("job", request)):
-            done, printed_at = self._show(state.get("progress") or {}, done, printed_at)
+            progress = state.get("progress") or {}
+            if not note and (note := progress.get("note", "")):
+                self.say(note)
+            done, printed_at = self._show(progress, done, printed_at)
             result = state.get("result") or {}
         return result
 
@@ -68,3 +86,31 @@ class ActionModule(JobAction):
             self.say(live.present_line(Progress(**{name: state[name] for name in names})))  # type: ignore[literal-required]
             return done, time.monotonic()
         return done, printed_at
+
+    def _start(self) -> dict[str, Any]:
+        plan, wanted, gates = self.args["plan"], self.args["start"], self.gates
+        if gates.rank:
+            self.execute("ansible.builtin.command", {"argv": ["systemctl", "start", "--no-block", plan["unit"]]})
+            return {"changed": True, "measured": {}}
+        if note := self.args.get("note"):
+            self.say(note)
+        result = self._run_start(gates, plan)
+        if not result["ok"]:
+            raise RefusedError([deployment_run.job_failure(self.host, result)])
+        phases = starts.phases([(at, line) for at, line in result["lines"]], result["seconds"])
+        parts = ", ".join(f"{name.replace('_', ' ')} {seconds:.1f}" for name, seconds in phases.items())
+        self.say(f"{wanted['label']}: {result['seconds']:.1f} s until the first token ({parts})")
+        measured = {name: result.get(name) for name in ("seconds", "memory_gib")}
+        return {"changed": True, "measured": {**measured, "cell": wanted["cell"], "phases": phases}}
+
+    def _run_start(self, gates: GateRequest, plan: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of the job, which has a deadline of its own."""
+        request = {
+            "unit": plan["unit"],
+            "url": gates.host_url,
+            "model": gates.served_name,
+            "env_path": plan["env_path"],
+            "deadline_s": gates.deadline_s,
+        }
+        *_, last = self.states(deployment_run.JOB, **deployment_run.job("start_job", request))
+        return dict(last["result"])

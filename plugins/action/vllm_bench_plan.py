@@ -18,13 +18,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: spec and plan of this host; profile; hours (0: that of the profile); accepted.
-
-    Returns `head` of the deployment, `run`, the run record, `variants` as JSON, and what is to be done: `as_is`, to
-    measure the server as it is, `changes`, to measure changes of it, or `starts`, one entry per start. `has_evidence`:
-    the hosts will have files. `beside_head`: a sampler runs on this host. A measured change is left out, so that an
-    interrupted run continues. The ranks of a pair plan alike, and the plan of the head counts.
-    """
+    """plugins/modules/vllm_bench_plan.py has the arguments and the result."""
 
     quiet = True
 

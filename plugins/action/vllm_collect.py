@@ -12,12 +12,12 @@ from typing import Any
 
 from vllm_spark.core import version
 from vllm_spark.doctor import command, support_bundle
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: phase. `host` takes report_dir and returns the path of the bundle, the deployments of the host and the
-    findings. `pairs` takes deployments of the inventory and reads the registered results of all hosts."""
+    """plugins/modules/vllm_collect.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         return self._pairs() if self.args["phase"] == "pairs" else self._host()
@@ -26,7 +26,7 @@ class ActionModule(SparkAction):
         folder = Path(self.args["report_dir"]).resolve()
         support_bundle.prepare(folder)
         started_at = time.time()
-        packed = self.execute("vllm_collect", {}, "collected")["collected"]
+        packed = self.execute("vllm_collect_logs", {}, "collected")["collected"]
         try:
             collected = support_bundle.unpack(packed)
             examination = support_bundle.examine(collected)
@@ -37,14 +37,13 @@ class ActionModule(SparkAction):
         self.say(*support_bundle.report_lines(collected, examination, run, path))
         return {
             "bundle": str(path),
-            "deployments": list(collected.manifest["deployments"]),
+            "deployments": support_bundle.states(collected),
             "findings": command.to_json(examination.current, examination.current_logs)["findings"],
         }
 
     def _pairs(self) -> dict[str, Any]:
-        results = {host: self.hostvars[host].get("vllm_collect_done", {}) for host in self.play_hosts_all}
-        done = [host for host, result in results.items() if "bundle" in result]
-        bundles, deployments = (self.registered("vllm_collect_done", key, done) for key in ("bundle", "deployments"))
+        bundles = self.having(results.BUNDLE, self.play_hosts_all)
+        deployments = self.results(results.COLLECTED, bundles)
         lines = list(support_bundle.pairs(self.args["deployments"], bundles, deployments))
         self.show(*lines)
         return {"lines": lines}

@@ -9,7 +9,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: plan; changed_paths of vllm_files. Returns the fields of Decision."""
+    """plugins/modules/vllm_decide.py has the arguments and the result."""
 
     quiet = True
 

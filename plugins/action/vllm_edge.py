@@ -1,4 +1,4 @@
-"""Install the edge of this host as planned. vllm_spark.edge decides; the module vllm_edge works on the host."""
+"""Install the edge of this host as planned. vllm_spark.edge decides; the module vllm_edge_files works on the host."""
 
 from __future__ import annotations
 
@@ -11,53 +11,55 @@ from ansible import constants
 
 from vllm_spark.edge import authority, config, persons, steps, store
 from vllm_spark.edge.authority import KeyPair
-from vllm_spark.inventory import edge
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.edge import FILES, OFF, OWN_CA
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
-from vllm_spark_ansible.resolved import edge_owner_of
+from vllm_spark_ansible.resolved import intent_of
 
 
 class ActionModule(SparkAction):
-    """Arguments: state, `stopped` for the edge of a site that is open; otherwise authority, the folder of the site's
-    authority, and new_authority, true to replace one that is elsewhere. The spec and the facts are those of
-    spark_precheck. Does nothing on the host if the edge is as planned."""
+    """plugins/modules/vllm_edge.py has the arguments and the result."""
 
     _supports_diff = True
     quiet = True
 
     def act(self) -> dict[str, Any]:
         if self.args.get("state") == "stopped":
-            return self.execute("vllm_edge", {"state": "stopped"}, "steps")
-        # The plan has an edge, so the host has an owner of one.
-        spec = cast("EdgeOwner", edge_owner_of(self.hostvars[self.host]))
-        facts = self.registered("spark_precheck_box", "facts", [self.host])[self.host]
+            return self.execute("vllm_edge_files", {"state": "stopped"}, "steps")
+        # The plan has an edge, so the host has one.
+        intent = cast("HostIntent", intent_of(self.host, self.hostvars[self.host]))
+        edge = cast("Edge", intent.edge)
+        facts = self.result(results.FACTS)
         address = str(self.task_vars.get("ansible_host", self.host))
-        names = list(dict.fromkeys(config.names(spec, address)))
+        names = list(dict.fromkeys(config.names(edge, address)))
         now = datetime.now(UTC)
-        signer = self._signer(spec, facts["edge"]["certificate"], names, now)
-        planned = steps.steps(spec, facts, address, signer.certificate if signer else "", now)
+        signer = self._signer(edge, facts["edge"]["certificate"], names, now)
+        planned = steps.steps(edge, facts, address, signer.certificate if signer else "", now)
         if planned.settled:
             return {"steps": []}
-        self.say(*steps.lines(planned, spec, acts=self.acts))
+        self.say(*steps.lines(planned, edge, acts=self.acts))
         texts = {"config": planned.config, "tokens": planned.tokens, "unit": planned.unit}
         args: dict[str, Any] = {**texts, **planned.switch}
         if planned.renewal and signer:
-            own = spec.edge.tls == edge.OWN_CA
-            asks = spec.edge.joins(spec.host)
-            pair = authority.new_certificate(signer, names, now, asks=asks) if own else signer
+            own = edge.settings.tls == OWN_CA
+            pair = authority.new_certificate(signer, names, now, asks=edge.joins) if own else signer
             args |= {"certificate": pair.certificate, "private_key": pair.private_key}
-        if spec.edge.joins(spec.host) and signer:
+        if edge.joins and signer:
             args["authority"] = signer.certificate
-        lines = self._first_keys(spec, args) if planned.first_key else []
-        done = self.execute("vllm_edge", args, "steps")
+        lines = (
+            self._first_keys(edge, persons.head_of(intent), args) if planned.first_key else self._different_keys(edge)
+        )
+        done = self.execute("vllm_edge_files", args, "steps")
         self.say(*lines)
         return done
 
-    def _first_keys(self, spec: EdgeOwner, args: dict[str, Any]) -> list[str]:
+    def _first_keys(self, edge: Edge, head: str, args: dict[str, Any]) -> list[str]:
         """Add the keys of a host without keys to the arguments of the module, and return what the operator reads
-        afterwards: keys of the other hosts of the site, or a new one."""
-        boxes = {host: self.hostvars[host].get("spark_precheck_box") or {} for host in self.play_hosts_all}
-        site = persons.of_site(spec, {host: box["facts"] for host, box in boxes.items() if "facts" in box})
+        afterwards: keys of the other hosts of the site, or a new one. A new one that a worker shares with its head is
+        shown by the head."""
+        site = persons.of_site(edge, head, self.having(results.FACTS, self.play_hosts_all))
         if site.hashes:
             args["first_keys"] = dict(site.hashes)
             verb = "are" if self.acts else "would be"
@@ -66,7 +68,7 @@ class ActionModule(SparkAction):
             return []
         key = self._new_key()
         args["first_keys"] = {persons.key_hash(key): persons.OWNER}
-        lines = [f"your key, shown only now: export VLLM_KEY={key}"]
+        lines = [] if head else [f"your key, shown only now: export VLLM_KEY={key}"]
         if site.unread:
             lines.append(
                 f"this run has not read {', '.join(site.unread)}, so keys from there are not valid here. "
@@ -74,13 +76,22 @@ class ActionModule(SparkAction):
             )
         return lines
 
-    def _signer(self, spec: EdgeOwner, present: str, names: list[str], now: datetime) -> KeyPair | None:
+    def _different_keys(self, edge: Edge) -> list[str]:
+        """Return lines about persons whose key is not the same on all hosts of a site. Its first host says them."""
+        facts = self.having(results.FACTS, self.play_hosts_all) if edge.joins else {}
+        read = [host for host in edge.settings.site if facts.get(host, {}).get("edge")]
+        known = {host: facts[host]["edge"]["key_hashes"] for host in read}
+        if edge.host != next(iter(known), ""):
+            return []
+        return persons.different({host: persons.shown(hashes) for host, hashes in known.items()})
+
+    def _signer(self, edge: Edge, present: str, names: list[str], now: datetime) -> KeyPair | None:
         """Return the site's authority or the owner's own certificate; None without TLS, and in check mode before there
         is an authority."""
-        if spec.edge.tls == edge.OFF:
+        if edge.settings.tls == OFF:
             return None
-        if spec.edge.tls == edge.FILES:
-            return store.read_files(spec.edge.certificate, spec.edge.private_key, names, now)
+        if edge.settings.tls == FILES:
+            return store.read_files(edge.settings.certificate, edge.settings.private_key, names, now)
         folder = Path(self.args["authority"])
         if self.check_mode:
             return store.read(folder)

@@ -6,18 +6,34 @@ from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import persons
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of the module."""
+    """plugins/modules/vllm_edge_key.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
+        if self.args["state"] == "compared":
+            found = self.results(results.EDGE_KEYS, self.play_hosts)
+            self.show(*persons.different({host: persons.shown(keys) for host, keys in found.items()}))
+            self.show(*self._left_out())
+            return {}
         listed = self.args["state"] == "listed"
         if not listed and (refusal := persons.name_refusal(self.args["name"])):
             raise RefusedError([refusal])
-        done = self.execute("vllm_edge_key", self.args, "names")
+        done = self.execute("vllm_edge_key_file", self.args, "names")
         may = set(done.get("may_switch", ()))
         names = ", ".join(f"{name} (may switch)" if name in may else name for name in done["names"]) or "nobody"
-        self.say(f"keys: {names}" if done["edge"] else "has no edge")
+        ended = f"; the earlier key of {self.args['name']} has ended" if done.get("replaced") else ""
+        self.say(f"keys: {names}{ended}" if done["edge"] else "has no edge")
         return done
+
+    def _left_out(self) -> list[str]:
+        """Return a line about the Sparks that a new key has not reached, because -l leaves them out."""
+        left = [host for host in self.task_vars["groups"]["sparks"] if host not in self.play_hosts_all]
+        if not (left and self.args.get("name")):
+            return []
+        return [
+            f"{', '.join(left)}: not in this run, so an earlier key stays valid there. vllm-spark key list shows it."
+        ]

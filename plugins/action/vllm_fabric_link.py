@@ -10,12 +10,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: phase.
-
-    `check` takes host, sparks and limit, and checks the inventory. `plan` also takes fabric, netplan (both as read on
-    the host) and replace, and returns the plan. `reached` takes host, guard_s and lost (why the host does not answer,
-    or an empty text). `pinged` takes plan, pings and netdevs, and prints a line for each subnet.
-    """
+    """plugins/modules/vllm_fabric_link.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         phase, args = self.args["phase"], self.args

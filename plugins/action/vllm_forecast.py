@@ -1,47 +1,70 @@
-"""Report what a deploy would do, whether it can, and the forecast. vllm_spark.deploy.preview decides."""
+"""Report what a deploy would do on all hosts of the run, whether it can, and the forecasts.
+
+vllm_spark.deploy.preview decides, vllm_spark.deploy.preview_table shows it. One task reports all hosts: the recipes to
+compare with are read once, and what many hosts have in common is one line.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import version
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import plan, preview
-from vllm_spark.inventory.spec import Spec
-from vllm_spark.sizing import forecast
+from vllm_spark.deploy import preview, preview_table
+from vllm_spark.deploy.preview import Preview
+from vllm_spark.sizing import constants, forecast
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
+from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction
-from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
-    """Arguments: hosts, those of the deployment, whose facts the role has read, none for an idle Spark; context and
-    streams (0: those of the recipe); roofline (the site's constants); recipe_folders. Every rank that a deploy would
-    refuse fails."""
+    """plugins/modules/vllm_forecast.py has the arguments and the result."""
 
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        hosts = self.args["hosts"]
-        if not hosts:
-            facts = self.hostvars[self.host]["vllm_plan_box"]["facts"]
-            lines = plan.idle_plan(facts, front_of(self.hostvars[self.host]))[1]
-            self.say(*lines)
-            return {"lines": lines}
-        resolved = self.registered("spark_precheck_resolved", "spec", hosts)
-        specs = {host: Spec.from_json(spec) for host, spec in resolved.items()}
-        context = ForecastContext(
-            hub_dir=specs[hosts[0]].site.hub_dir,
-            constants=preview.constants(self.args["roofline"]),
-            catalogue=forecast.catalogue([Path(folder) for folder in self.args["recipe_folders"]]),
-        )
+        previews = self._previews()
+        few = len(previews) <= preview_table.DETAILED
+        if few or self.verbose:
+            for host, foreseen in previews.items():
+                self.show(*(f"{host}  {line}" for line in preview_table.details(foreseen)))
+        if not few:
+            self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
+        if refused := preview_table.refusals(previews):
+            self.fail_run(refused)
+        return {}
+
+    def _previews(self) -> dict[str, Preview]:
+        """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
         load = ForecastRequest(
             int(self.args["context"]) or None, int(self.args["streams"]) or 1, float(self.args["min_speed"])
         )
-        facts = self.registered("vllm_plan_box", "facts", hosts)
-        report = preview.PreviewedDeploy(specs, facts, version.version()).on(self.host, load, context)
-        self.say(*report.lines)
-        if report.refusals:
-            raise RefusedError(report.refusals)
-        return {"lines": report.lines}
+        folders = [Path(folder) for folder in self.args["recipe_folders"]]
+        context = ForecastContext(
+            constants=constants.of_site(self.args["roofline"]), catalogue=forecast.catalogue(folders)
+        )
+        previews: dict[str, Preview] = {}
+        for host in self.play_hosts:
+            if host not in previews:
+                try:
+                    previews |= self._deployment(host, load, context)
+                except RefusedError as error:
+                    previews[host] = Preview([], list(error.refusals))
+        return previews
+
+    def _deployment(self, host: str, load: ForecastRequest, context: ForecastContext) -> dict[str, Preview]:
+        """Return the previews of the hosts of a deployment that has this host, or of a host without one."""
+        intents = resolved.intents_of(self, host)
+        facts = self.results(results.PLAN_FACTS, intents, asks=host)
+        if rank := intents[host].rank:
+            context = replace(context, hub_dir=rank.site.hub_dir)
+        return preview.PreviewedDeploy(intents, facts, self.toolkit).by_host(load, context)
+
+    @cached_property
+    def toolkit(self) -> str:
+        """The version and commit of this checkout."""
+        return version.version()

@@ -13,27 +13,26 @@ from typing import Any
 
 from vllm_spark.bench import verdict
 from vllm_spark.lifecycle import history
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: phase. `read` takes those of the module, `record` verb and judged (the result of vllm_verify) instead
-    of the module's entry. `table` takes json (output for programs) and json_file (its file; empty for none), and reads
-    what each host has registered."""
+    """plugins/modules/vllm_history.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         args = dict(self.args)
         phase = args.pop("phase")
         if phase == "table":
-            return self._table(args["json_file"], as_json=args["json"])
+            return self._table(args["json_file"], int(args["last"]), as_json=args["json"])
         if phase == "record":
             operator = f"{getpass.getuser()}@{socket.gethostname()}"
             args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"))
-        return self.execute("vllm_history", args)
+        return self.execute("vllm_history_file", args)
 
-    def _table(self, json_file: str, *, as_json: bool) -> dict[str, Any]:
+    def _table(self, json_file: str, last: int, *, as_json: bool) -> dict[str, Any]:
         self.quiet = True
-        rows = history.rows(self.registered("vllm_history_read", "entries", self.play_hosts))
+        rows = history.rows(self.results(results.HISTORY, self.play_hosts))[-last:]
         text = json.dumps(rows, indent=2)
         if json_file:
             Path(json_file).expanduser().write_text(f"{text}\n", encoding="utf-8")

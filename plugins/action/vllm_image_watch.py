@@ -17,7 +17,7 @@ FAILURE_LINES = 80
 
 
 class ActionModule(SparkAction):
-    """Arguments: job and results_file of an async task, image, timeout_s, log."""
+    """plugins/modules/vllm_image_watch.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         started, printed_at = time.monotonic(), float("-inf")

@@ -6,19 +6,19 @@ from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.network import link_rate
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: least_gbps; plan, that of fabric.yml, or hosts, those of a pair whose facts spark_precheck has read
-    (any other number of hosts: nothing is measured)."""
+    """plugins/modules/vllm_link_rate.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         hosts, plan = list(self.args.get("hosts") or []), self.args.get("plan")
         if plan:
             ends, hosts = link_rate.of_plan(plan), [plan["host"], plan["peer"]]
         elif len(hosts) == 2:  # noqa: PLR2004  a pair is two
-            facts = self.registered("spark_precheck_box", "facts", hosts)
+            facts = self.results(results.FACTS, hosts)
             ends = link_rate.of_facts(self.host, {host: facts[host]["fabric"] for host in hosts})
         else:
             return {"lines": []}

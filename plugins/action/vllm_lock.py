@@ -14,7 +14,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of lock_verb.LockRequest; lock_file, registries (host -> URL) and token (of the hub)."""
+    """plugins/modules/vllm_lock.py has the arguments and the result."""
 
     _supports_diff = True
 

@@ -1,4 +1,4 @@
-"""Plan the deployment of one rank from the specs and facts of all ranks, or refuse with every reason.
+"""Plan a host from what is resolved and known of all hosts of its deployment, or refuse with every reason.
 
 vllm_spark.deploy.plan decides.
 """
@@ -10,31 +10,24 @@ from typing import Any
 
 from vllm_spark.core import version
 from vllm_spark.deploy import plan
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.intent import ranks_of
 from vllm_spark.preflight import host_warnings
+from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction
-from vllm_spark_ansible.resolved import front_of
 
 
 class ActionModule(SparkAction):
-    """Arguments: hosts, those of the deployment, whose facts spark_precheck has read; none for an idle Spark."""
+    """plugins/modules/vllm_plan.py has the arguments and the result."""
 
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        hosts = self.args["hosts"]
-        if not hosts:
-            facts = self.hostvars[self.host]["spark_precheck_box"]["facts"]
-            idle, lines = plan.idle_plan(facts, front_of(self.hostvars[self.host]), acts=self.acts)
-            self.say(*lines)
-            return {"plan": idle.to_json()}
-        resolved = self.registered("spark_precheck_resolved", "spec", hosts)
-        specs = {host: Spec.from_json(spec) for host, spec in resolved.items()}
-        facts = self.registered("spark_precheck_box", "facts", hosts)
+        intents = resolved.intents_of(self, self.host)
+        facts = self.results(results.FACTS, intents)
         # Findings are printed before the refusals, because they often explain them.
-        findings = host_warnings.findings(specs, facts, self.host)
+        findings = host_warnings.findings(ranks_of(intents), facts, self.host)
         self.say(*host_warnings.lines(findings))
         purpose = plan.Purpose(acts=self.acts)
-        planned, lines = plan.of_host(specs, facts, self.host, version.version(), purpose)
+        planned, lines = plan.of_host(intents, facts, self.host, version.version(), purpose)
         self.say(*lines)
         return {"plan": planned.to_json(), "findings": [asdict(finding) for finding in findings]}

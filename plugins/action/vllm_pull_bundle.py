@@ -10,16 +10,15 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from vllm_spark.core import own_process
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: hosts, folder, registries (host -> URL), token of the hub, environment of its library; signers (the
-    file of accepted signers), key (that signs; empty: the operator's own), unsigned. Returns `written`: this run wrote
-    the bundle and pulls nothing to a Spark."""
+    """plugins/modules/vllm_pull_bundle.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
-        pulled = self.registered("vllm_pull_wanted", "specs", self.args["hosts"])
+        pulled = self.results(results.PULLED_SPECS, self.args["hosts"])
         token = {"HF_TOKEN": self.args["token"]} if self.args["token"] else {}
         request = {
             "folder": self.args["folder"],

@@ -20,7 +20,7 @@ SSH_TIMEOUT_S = 30
 
 
 class ActionModule(SparkAction):
-    """Arguments: folder and token to open the connection; opened, the result of that task, to close it."""
+    """plugins/modules/vllm_pull_carry.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         if self.check_mode:

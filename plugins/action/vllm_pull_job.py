@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vllm_spark.core.host_layout import PULL_PROGRAM_DIR
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.node.host_layout import PULL_PROGRAM_DIR
 from vllm_spark.node.pull.job import SERVING
 from vllm_spark.transfer import jobs, plan
 from vllm_spark_ansible.job import JobAction
@@ -19,10 +19,7 @@ LOG_INTERVAL_S = 5.0
 
 
 class ActionModule(JobAction):
-    """Arguments: job, request; words of a job that is not a program of the toolkit; token; environment_variables; wait
-    (default true; false for a job that serves until it is stopped: the task waits until its port is open); manifests
-    of the sender, FOLDER/COMMIT -> sha256, for a request that receives models; pushed, results of the head's tasks, for
-    a request that receives a built image; stop (only end the job)."""
+    """plugins/modules/vllm_pull_job.py has the arguments and the result."""
 
     quiet = True
 
@@ -60,7 +57,7 @@ class ActionModule(JobAction):
             self.args["job"],
             programs=plan.programs(),
             program_dir=PULL_PROGRAM_DIR,
-            words=list(self.args.get("words") or jobs.JOBS[self.args["job"]].argv),
+            argv=list(self.args.get("argv") or jobs.JOBS[self.args["job"]].argv),
             request=self._request(),
             token=self.args.get("token", ""),
             environment_variables=self.args.get("environment_variables", {}),

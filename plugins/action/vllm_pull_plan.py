@@ -11,16 +11,12 @@ from vllm_spark.core import version
 from vllm_spark.inventory.spec import Inventory, Spec
 from vllm_spark.transfer import plan, selection
 from vllm_spark.transfer.site import PullSite, models
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: phase.
-
-    `resolve` takes those of spec.Inventory, host, site and named (deployments). It returns the specs, the questions to
-    spark_facts and the look of vllm_weights, all empty for a Spark that gets nothing. `plan` and `prove` take hosts,
-    all Sparks of this pull, whose facts and weights were read; `plan` also takes bundled and returns the steps.
-    """
+    """plugins/modules/vllm_pull_plan.py has the arguments and the result."""
 
     quiet = True
 
@@ -39,11 +35,11 @@ class ActionModule(SparkAction):
 
     def _transfer(self) -> dict[str, Any]:
         hosts = self.args["hosts"]
-        pulled = self.registered("vllm_pull_wanted", "specs", hosts)
+        pulled = self.results(results.PULLED_SPECS, hosts)
         site = PullSite(
             specs={host: [Spec.from_json(spec) for spec in specs] for host, specs in pulled.items()},
-            model_states=self.registered("vllm_pull_looked", "looks", hosts),
-            facts=self.registered("vllm_pull_box", "facts", hosts),
+            model_states=self.results(results.MODEL_STATES, hosts),
+            facts=self.results(results.PULL_FACTS, hosts),
             toolkit=version.version(),
             bundled=bool(self.args.get("bundled", False)),
         )

@@ -7,18 +7,18 @@ from typing import Any
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import installed, prune, remove
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.results import Json, Step
 
 
 class ActionModule(SparkAction):
-    """Arguments: registered (the variable of the result of vllm_holdings), remove (the fields of RemoveRequest;
-    absent: prune), again (true: anything that is left is an error). Returns the items for vllm_remove."""
+    """plugins/modules/vllm_removal_plan.py has the arguments and the result."""
 
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        variable, again = self.args["registered"], self.args.get("again", False)
-        # After a failed check, some hosts of the play have not registered the variable.
-        states = self.registered(variable, "holdings", (h for h in self.play_hosts if variable in self.hostvars[h]))
+        again = self.args.get("again", False)
+        # After a failed check, some hosts of the play have no result.
+        states = self.having(Step[Json](self.args["registered"], "holdings"), self.play_hosts)
         request = (
             remove.RemoveRequest(**self.args["remove"], preview=self.check_mode) if "remove" in self.args else None
         )

@@ -15,12 +15,12 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of sbom.SbomRequest, and file."""
+    """plugins/modules/vllm_sbom.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
         file = Path(self.args["file"])
         packages = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8")
-        found = sbom.contents(sbom.SbomRequest.from_args(self.args), packages)
+        found = sbom.contents(self.args, packages)
         document = sbom.document(found.components, version(), datetime.now(UTC))
         if not self.check_mode:
             replace_file(file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")

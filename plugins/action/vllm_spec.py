@@ -1,30 +1,35 @@
-"""Resolve what this host runs, from the inventory alone. vllm_spark.inventory.spec decides."""
+"""Resolve what this host runs, from the inventory alone. vllm_spark.inventory.intent decides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from vllm_spark.core.plain_data import DocumentError
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
-from vllm_spark.inventory import spec, variables
+from vllm_spark.inventory import intent, variables
+from vllm_spark.inventory.spec import Inventory
+from vllm_spark.recipe import known_issues, shared_gates
 from vllm_spark_ansible.action import SparkAction
+
+# Each host has a worker, a fork of the process that imports this file: what is read here is read once for all hosts.
+with suppress(RefusedError, DocumentError):
+    known_issues.load()
+    shared_gates.load()
 
 
 class ActionModule(SparkAction):
-    """Arguments: those of spec.Inventory, and host. Returns the spec, None for an idle host, `edge` of an idle
-    host that has one, and the questions to spark_facts."""
+    """plugins/modules/vllm_spec.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
-        self.say(*variables.warnings(self.own_variables(), variables.known()))
-        inventory = spec.Inventory.from_args({**self.args, "edges": self.edges()})
-        resolved = spec.resolve(inventory, self.args["host"])
-        inactive = spec.inactive_units(inventory, self.args["host"])
-        if resolved is None:
-            alone = spec.front(inventory, self.args["host"])
-            questions = plan.idle_questions(inactive, alone)
-            return {"spec": None, "questions": questions, **({"edge": alone.to_json()} if alone else {})}
-        self.quiet = True
-        return {"spec": resolved.to_json(), "questions": plan.questions(resolved)}
+        self._warn()
+        inventory = Inventory.from_args({**self.args, "edges": self.edges()})
+        resolved = intent.resolve(inventory, self.args["host"])
+        self.say(*(resolved.edge.unusable if resolved.edge else ()))
+        self.quiet = resolved.rank is not None
+        return {**resolved.to_json(), "questions": plan.questions(resolved)}
 
     def edges(self) -> dict[str, dict[str, Any]]:
         """Return what the inventory says about the edge of every Spark, if this one is part of a site."""
@@ -39,8 +44,14 @@ class ActionModule(SparkAction):
             for host in self.args["sparks"]
         }
 
-    def own_variables(self) -> set[str]:
-        """Return the variables of this host that no host before it in the play has, so that each is named once."""
-        hosts = self.play_hosts_all
-        earlier = hosts[: hosts.index(self.host)] if self.host in hosts else []
-        return set(self.task_vars) - {name for host in earlier for name in self.hostvars[host]}
+    def _warn(self) -> None:
+        """Name each variable that nothing reads once, at the first host that has it. The first host names all: a run of
+        many hosts looks at each of them once."""
+        hosts = self.play_hosts
+        if hosts[:1] not in ([], [self.host]):
+            return
+        named: set[str] = set()
+        for host in hosts or [self.host]:
+            own = set(self.task_vars if host == self.host else self.hostvars[host]) - named
+            self.show(*(f"{host}  {line}" for line in variables.warnings(own, variables.known())))
+            named |= own

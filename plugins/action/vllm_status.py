@@ -16,15 +16,15 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lo
 
 from vllm_spark.bench import verdict
 from vllm_spark.core import version
-from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
+from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
-from vllm_spark_ansible.resolved import front_of
+from vllm_spark_ansible.resolved import intent_of
 
 
 class ActionModule(SparkAction):
-    """Arguments: json_file, the path of the document; empty for none. Check mode writes it, too: no host changes."""
+    """plugins/modules/vllm_status.py has the arguments and the result."""
 
     quiet = True
 
@@ -42,17 +42,14 @@ class ActionModule(SparkAction):
 
 def _result(host: str, variables: Mapping[str, Any]) -> HostResult:
     """Return what this run knows of one host. A task that failed there has registered its message."""
-    resolved, read = variables.get("spark_precheck_resolved") or {}, variables.get("vllm_status_box") or {}
-    spec, facts = resolved.get("spec"), read.get("facts")
+    facts = results.STATUS_FACTS.of(variables)
     lock = facts["status"]["lock"] if facts else None
-    problem = " ".join(str(read.get("msg") or "it was not asked").removeprefix("Task failed: ").split())
+    problem = str(results.STATUS_MESSAGE.of(variables) or "it was not asked").removeprefix("Task failed: ")
     return HostResult(
-        spec=Spec.from_json(spec) if spec else None,
-        front=front_of(variables),
+        intent=intent_of(host, variables),
         address=str(variables.get("ansible_host", host)),
-        refused="" if "spec" in resolved else str(resolved.get("msg", "")) or "it is refused",
         facts=facts,
-        problem="" if "facts" in read else problem,
+        problem="" if facts else " ".join(problem.split()),
         # A task runs in a child of the run's main process.
-        holder_lives=spark_lock.lives(lock, spark_lock.this_run(os.getppid())) if lock else None,
+        holder_lives=spark_lock.lives(dict(lock), spark_lock.this_run(os.getppid())) if lock else None,
     )

@@ -1,4 +1,4 @@
-"""Wait until a rank serves, then judge its gates and write the report.
+"""Judge the gates of a rank or of an edge alone, and end a verification.
 
 The module vllm_probe sends the requests on the host. vllm_spark.verify decides what the replies mean.
 """
@@ -16,13 +16,16 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests 
 
 from vllm_spark.lifecycle import history
 from vllm_spark.verify import report, startup
+from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge, reach
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
+from vllm_spark_ansible import results
 from vllm_spark_ansible.edge_probe import EdgeProbeAction
+from vllm_spark_ansible.resolved import intent_of
 
 # The inventory that ansible.cfg names.
 DEFAULT_INVENTORY = "inventories/site"
@@ -32,38 +35,52 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 
 class ActionModule(EdgeProbeAction):
-    """Arguments: gates, env_path and reason of a plan; report_dir; wait (false: judge the present state); fail (false:
-    a failed gate does not fail the task); brief (true: the gates that pass share one line); thorough (false: leave
-    out the gates that the recipe names, and what waits for a timeout); closing (false: no lines
-    about how to use the server); authority, the folder of the site's authority. The controller itself sends the
-    requests of the gates `reach` and `edge`. Returns `holds` and `missed`, and the report's path of a rank that
-    serves."""
+    """plugins/modules/vllm_verify.py has the arguments and the result."""
 
     _last_probe: Probe
 
     def act(self) -> dict[str, Any]:
+        phases = {"gates": self._gates, "edge": self._edge, "end": self._end}
+        return phases[self.args["phase"]]()
+
+    def _gates(self) -> dict[str, Any]:
+        """Wait until the rank serves, then judge its gates and write the report."""
         request = GateRequest.from_json(self.args["gates"])
         watch = startup.StartupWatch(deadline_s=request.deadline_s)
         try:
-            how = {name: self.args.get(name, default) for name, default in (("brief", False), ("thorough", True))}
+            how = {"brief": not self.verbose, "thorough": self.args.get("thorough", True)}
             run_of = Verification(request, self.host, self._probe, self.say, watch, **how)
             verdicts, run = run_of.run(wait=self.args["wait"])
             missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:
-            missed, written = str(error), {}
-        if missed and self.args.get("fail", True):
-            self.fail(missed)
+            missed, written = str(error), {"remoteness": error.remoteness}
         return {"holds": not missed, "missed": missed, **written}
+
+    def _edge(self) -> dict[str, Any]:
+        """Judge the edge of a Spark that is the head of no active deployment."""
+        intent = intent_of(self.host, self.hostvars[self.host])
+        if not (intent and intent.edge):
+            return {"holds": True}
+        target = EdgeTarget.of_edge(intent.edge)
+        verdicts = list(edge.verdicts(target, self.edge_responses(target)))
+        if missed := [str(verdict) for verdict in verdicts if verdict.ok is False]:
+            self.fail("\n".join(missed))
+        url = target.client_url(str(self.task_vars.get("ansible_host", self.host)))
+        self.say(f"✓ the edge of {url} holds its gate: {', '.join(verdict.id for verdict in verdicts if verdict.ok)}")
+        return {"holds": True}
+
+    def _end(self) -> dict[str, Any]:
+        """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment."""
+        judged = self.results(results.JUDGED, self.args["hosts"], default={})
+        if missed := startup.first_causes(judged)[self.host]:
+            self.fail(missed)
+        return {}
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
         if round_.name == edge.NAME:
-            return {
-                **self._last_probe,
-                "responses": {
-                    edge.NAME: cast("HttpResponse", self.edge_responses(GateRequest.from_json(self.args["gates"])))
-                },
-            }
+            found = cast("HttpResponse", self.edge_responses(GateRequest.from_json(self.args["gates"]).target))
+            return {**self._last_probe, "responses": {edge.NAME: found}}
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
         self._last_probe = self._probe_host(round_.requests, cursor)
@@ -95,14 +112,14 @@ class ActionModule(EdgeProbeAction):
     def _head(self, unit: str) -> str:
         """Return the head of the deployment with this unit; empty if this run has resolved another deployment, as where
         an old one returns."""
-        resolved = self.task_vars.get("spark_precheck_resolved") or {}
-        deployment = (resolved.get("spec") or {}).get("deployment") or {}
+        spec = results.SPEC.of(self.hostvars[self.host]) or {}
+        deployment = spec.get("deployment", {})
         return str(deployment["hosts"][0]) if f"vllm@{deployment.get('name')}.service" == unit else ""
 
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
         address = self.task_vars.get("ansible_host", self.host)
-        closing = report.closing(request, verdicts, address, self._inventory(), self.authority(request))
+        closing = report.closing(request, verdicts, address, self._inventory(), self.authority(request.target))
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)

@@ -6,6 +6,7 @@ vllm_spark.core.run_output writes the lines of a failure, vllm_spark.lifecycle.i
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import signal
 import sys
@@ -29,7 +30,8 @@ short_description: The toolkit's own lines, and each failure once
 description:
   - Prints the lines of the toolkit's actions, the messages of debug tasks, differences of C(--diff), warnings and
     failures.
-  - Prints Ansible's plays, tasks and results only with C(-v). Prints the recap only if a host failed, or with C(-v).
+  - Prints Ansible's plays, tasks and results only with C(-v). Prints the recap of the hosts that failed, or with C(-v)
+    of all.
   - After Ctrl-C, prints in one line the state of the hosts, and ends with the exit status 130.
 author: vllm-spark
 extends_documentation_fragment:
@@ -53,10 +55,13 @@ class CallbackModule(Default):
         self._reported = run_output.Reported()
         # Failures whose block has a rescue. Its next message may contain them.
         self._rescued: dict[str, FailedTask] = {}
+        # Hosts on which a task of the whole run has failed. Its lines name the hosts that they concern.
+        self._whole_run: set[str] = set()
         self._verb = self._task = ""
         self._began = time.monotonic()
         self._changes: dict[str, int] = {}
         self._puts_back = False
+        self._told: dict[str, dict[str, str]] = {}  # by host, what an interruption leaves there from now on
 
     @property
     def brief(self) -> bool:
@@ -107,6 +112,8 @@ class CallbackModule(Default):
         host = result.host.get_name()
         self._changes[host] = self._changes.get(host, 0) + bool(result.result.get("changed"))
         self._puts_back |= bool(result.result.get("put_back_after_interruption"))
+        if told := result.result.get("if_interrupted"):
+            self._told[host] = told
         if not self.brief:
             super().v2_runner_on_ok(result)
             return
@@ -186,12 +193,18 @@ class CallbackModule(Default):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         for host in tuple(self._rescued):
             self._print_rescued(host)
-        if not self.brief or stats.failures or stats.dark:
-            super().v2_playbook_on_stats(stats)
+        if self.brief:
+            failed = {*stats.failures, *stats.dark} - self._whole_run
+            if not failed:
+                return
+            stats = copy.copy(stats)
+            stats.processed = {host: number for host, number in stats.processed.items() if host in failed}
+        super().v2_playbook_on_stats(stats)
 
     def _print_interruption(self, now: float) -> None:
         check = bool(context.CLIARGS["check"])
-        line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check)
+        told = list(self._told.values())
+        line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check, told=told)
         self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
         if self._puts_back:
             # In this process, which holds the operator lock of the hosts. Ansible keeps its streams from children.
@@ -224,7 +237,12 @@ class CallbackModule(Default):
             self._print_failure(host, failed)
 
     def _print_failure(self, host: str, failed: FailedTask) -> None:
-        for line in self._reported.lines(host, run_output.failure(failed)):
+        lines = run_output.failure(failed)
+        if failed.result.get(run_output.WHOLE_RUN):
+            self._whole_run.add(host)
+        else:
+            lines = self._reported.lines(host, lines)
+        for line in lines:
             self._display.display(line, color=_color("COLOR_ERROR"), stderr=True)
 
     def _failed(self, result: Any) -> FailedTask:

@@ -1,36 +1,43 @@
-"""Explain an inventory that does not exist. Ansible names only the path."""
+"""Explain an inventory that Ansible cannot read. Ansible itself says it up to four times, in words of its plugins."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.display import Display
+
+from vllm_spark.core.refusal import Refusal
+from vllm_spark.inventory import source
 
 DOCUMENTATION = r"""
 name: missing
-short_description: Explain an inventory that does not exist
+short_description: Explain an inventory that does not exist or is not YAML
 description:
-  - Claims a source that is a path of nothing, and fails with the command that creates an inventory.
+  - Claims a source that is a path of nothing, or a file that is not YAML or has such a file in its group_vars or
+    host_vars. Says what is wrong with it in one line, and ends the program.
 author: vllm-spark
 options: {}
 """
+# That of Ansible for an inventory that it cannot read.
+EXIT_STATUS = 1
 
 
 class InventoryModule(BaseInventoryPlugin):
-    """Claim a path that does not exist. A list of hosts contains a comma."""
+    """Claim what no other plugin can read. A list of hosts contains a comma."""
 
     NAME = "vllm_spark.toolkit.missing"
 
     def verify_file(self, path: str) -> bool:
-        """Return True for a path that does not exist."""
-        return "," not in path and not Path(path).exists()
+        """Return True for a source with a fault."""
+        self._refusal: Refusal | None = None
+        if "," not in path:
+            file = Path(path)
+            self._refusal = source.unreadable(file) if file.exists() else source.missing(file)
+        return self._refusal is not None
 
-    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
-        """Fail with the fix."""
-        raise AnsibleParserError(
-            f"there is no inventory at {path} — expected: a folder with hosts.yml. Fix: cp -r inventories/minimal "
-            "inventories/site. Then change address and user in its hosts.yml; or name an inventory with -i FOLDER. "
-            "See docs/runbooks/inventory-refused.md"
-        )
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> NoReturn:
+        """Print the refusal and end the program. Ansible would go on with its other plugins after any error."""
+        Display().display(str(self._refusal), color="red", stderr=True)
+        raise SystemExit(EXIT_STATUS)

@@ -10,6 +10,8 @@ import shutil
 import time
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import PLACES
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET, ask_admin
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
@@ -21,17 +23,16 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import unit_properties
 
-ACCOUNT = "vllm-spark-edge"
-FOLDER = "/etc/vllm-spark/edge"
-CONFIG, KEYS, CERTIFICATE = f"{FOLDER}/haproxy.cfg", f"{FOLDER}/keys.map", f"{FOLDER}/tls.pem"
-AUTHORITY, TOKENS = f"{FOLDER}/ca.crt", f"{FOLDER}/tokens.lua"
-UNIT = "vllm-edge.service"
-UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+ACCOUNT, FOLDER = layout.EDGE_GROUP, layout.EDGE_DIR
+CONFIG, KEYS, CERTIFICATE = layout.EDGE_CONFIG, layout.EDGE_KEYS, layout.EDGE_CERTIFICATE
+AUTHORITY, TOKENS = layout.EDGE_AUTHORITY, layout.EDGE_TOKENS
+# deployment -> state.
+STATES = PLACES.map
+UNIT, UNIT_FILE = layout.EDGE_UNIT, layout.EDGE_UNIT_FILE
 PROGRAM = "/usr/sbin/haproxy"
 # Only there if requests may start models: the program, its list of models, its unit.
-SWITCH, SWITCH_LIST = "/usr/local/lib/vllm-spark/edge-switch", f"{FOLDER}/switch.json"
-SWITCH_UNIT = "vllm-edge-switch.service"
-SWITCH_UNIT_FILE = f"/etc/systemd/system/{SWITCH_UNIT}"
+SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
+SWITCH_UNIT, SWITCH_UNIT_FILE = layout.EDGE_SWITCH_UNIT, layout.EDGE_SWITCH_UNIT_FILE
 # What follows a person in the map if that key may start a model (vllm_spark.edge.persons).
 MAY_SWITCH = "/switch"
 # Root writes, and the group of the edge reads. New files get the group of the folder.
@@ -103,6 +104,14 @@ def ensure_folder() -> None:
     os.makedirs(FOLDER, mode=0o750, exist_ok=True)
     shutil.chown(FOLDER, "root", ACCOUNT)
     os.chmod(FOLDER, int(FOLDER_MODE, 8))
+
+
+def ensure_states() -> None:
+    """Create the file of the states of this host's deployments, which its configuration names. The unit of the edge
+    makes it again after a boot, and the programs of the deployments fill it."""
+    os.makedirs(os.path.dirname(STATES), mode=0o755, exist_ok=True)
+    with open(STATES, "a", encoding="utf-8"):
+        pass
 
 
 def unit_state(unit: str = UNIT) -> dict[str, str]:

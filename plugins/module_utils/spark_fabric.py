@@ -42,14 +42,11 @@ def fabric(root: str = "/") -> FabricFacts:
     output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt` and
     `show_gids.txt`."""
     host = Host(root)
-    hcas, source = hcas_of(host)
     return {
         "netdevs": netdevs_of(host),
-        "hcas": hcas,
-        "source": source,
+        "hcas": hcas_of(host),
         "devices": [f"/dev/infiniband/{name}" for name in host.names("dev/infiniband")],
         "ib_core": host.exists("sys/module/ib_core"),
-        "memlock_bytes": memlock(host),
         "default_route": default_route(host),
         "hotplug": host.exists(HOTPLUG),
         "error": "; ".join(host.errors),
@@ -86,7 +83,7 @@ class Host:
             return ""
 
     def number(self, path: str) -> int | None:
-        """Return the whole number in a file, or None. The kernel reports an unknown speed as -1 and the width of a
+        """Return the whole number in a file, or None. The kernel reports an unknown value as -1 and the width of a
         lost device as 255."""
         text = self.text(path)
         return int(text) if text.isdigit() else None
@@ -136,7 +133,6 @@ def netdev(host: Host, name: str, addresses: list[AddressFacts]) -> NetdevFacts:
         "name": name,
         "addresses": addresses,
         "mtu": host.number(f"{path}/mtu"),
-        "speed_mbps": host.number(f"{path}/speed"),
         "carrier": host.text(f"{path}/carrier") == "1",
         "wireless": host.exists(f"{path}/wireless") or host.exists(f"{path}/phy80211"),
         "pci": host.pci(f"{path}/device"),
@@ -144,12 +140,12 @@ def netdev(host: Host, name: str, addresses: list[AddressFacts]) -> NetdevFacts:
     }
 
 
-def hcas_of(host: Host) -> tuple[list[HcaFacts], str]:
-    """Return (the HCAs, the source of their names: sysfs or ibdev2netdev)."""
+def hcas_of(host: Host) -> list[HcaFacts]:
+    """Return the HCAs. Those that sysfs does not have, or not with a netdev, are asked of ibdev2netdev."""
     names = host.names("sys/class/infiniband")
     hcas = [hca(host, name) for name in names]
     if hcas and all(entry["netdev"] for entry in hcas):
-        return hcas, "sysfs"
+        return hcas
     table, _ = host.command("ibdev2netdev.txt", "ibdev2netdev")
     rows = {name: (device, state) for name, device, state in IBDEV2NETDEV.findall(table)}
     hcas = hcas or [hca(host, name) for name in rows]
@@ -158,7 +154,7 @@ def hcas_of(host: Host) -> tuple[list[HcaFacts], str]:
         entry["netdev"] = entry["netdev"] or device.replace("(none)", "") or None
         entry["state"] = entry["state"] or STATES.get(state, "")
         entry["pci"] = entry["pci"] or host.pci(f"sys/class/net/{entry['netdev']}/device")
-    return hcas, "ibdev2netdev" if hcas and not names else "sysfs"
+    return hcas
 
 
 def hca(host: Host, name: str) -> HcaFacts:
@@ -169,7 +165,6 @@ def hca(host: Host, name: str) -> HcaFacts:
         "name": name,
         "netdev": netdev_of(host, path),
         "state": host.text(f"{path}/{PORT}/state").partition(": ")[2],
-        "link_layer": host.text(f"{path}/{PORT}/link_layer"),
         "rate": host.text(f"{path}/{PORT}/rate"),
         "pci": host.pci(f"{path}/device"),
         "pci_width": host.number(f"{path}/device/current_link_width"),
@@ -204,12 +199,6 @@ def gids_of(host: Host, name: str) -> tuple[list[GidFacts], str]:
 def gid_entry(index: str, type_: str, gid: str) -> GidFacts:
     address = ipaddress.IPv6Address(gid)
     return {"index": int(index), "type": type_, "address": str(address.ipv4_mapped or address)}
-
-
-def memlock(host: Host) -> int | None:
-    """Return the soft limit of locked memory of a process of root, in bytes. None means unlimited."""
-    limit = re.search(r"^Max locked memory\s+(\S+)", host.text("proc/self/limits"), re.MULTILINE)
-    return int(limit[1]) if limit and limit[1].isdigit() else None
 
 
 def default_route(host: Host) -> str | None:

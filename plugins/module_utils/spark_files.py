@@ -17,14 +17,20 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import (
+    CURRENT,
+    FAILED,
+    LAUNCHES,
+    PREVIOUS,
+    SWAPPING,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, read_text, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import record_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import TEMPORARY, sync
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain.
 DEPLOYMENT_FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
-LAUNCHES, CURRENT, PREVIOUS, FAILED, SWAPPING = "launches", "current", "previous", "failed", "swapping"
 # Prefixes of what an interrupted run has left, the last three of an older toolkit.
 UNFINISHED = (TEMPORARY, f".{PREVIOUS}-", f".{FAILED}-", f".{SWAPPING}-")
 
@@ -67,6 +73,44 @@ def swap(folder: str) -> None:
 def settle(folder: str) -> None:
     """End a rollback, because the gates have judged the restored launch."""
     remove(os.path.join(folder, SWAPPING))
+
+
+def save(folder: str, kept: str) -> bool:
+    """Copy the launches to the folder `kept`, in place of an earlier copy. Ends a rollback. Returns True."""
+    adopt(folder)
+    settle(folder)
+    remove(kept)
+    os.makedirs(kept)
+    for name in (LAUNCHES, CURRENT, FAILED):
+        path, copy = os.path.join(folder, name), os.path.join(kept, name)
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), copy)
+        elif os.path.isdir(path):
+            shutil.copytree(path, copy, symlinks=True)
+    return True
+
+
+def put_back(folder: str, kept: str) -> bool:
+    """Let the current launch, which is the saved one deployed again, have the record of the saved one, and make those
+    before it and the failed one what they were. Removes the copy. Returns False if there is none."""
+    current = adopt(folder)
+    if not os.path.isdir(os.path.join(kept, LAUNCHES)):
+        return False
+    for number in os.listdir(os.path.join(kept, LAUNCHES)):
+        if not os.path.exists(os.path.join(folder, LAUNCHES, number)):
+            shutil.copytree(os.path.join(kept, LAUNCHES, number), os.path.join(folder, LAUNCHES, number), symlinks=True)
+    saved = os.path.realpath(os.path.join(kept, CURRENT))
+    record = os.path.join(saved, "deployed.json")
+    write_file(os.path.join(current, "deployed.json"), read_text(record) or "", mode_of(record))
+    remove(os.path.join(current, PREVIOUS))
+    if previous := before(saved):
+        os.symlink(os.path.join(os.pardir, os.path.basename(previous)), os.path.join(current, PREVIOUS))
+    remove(os.path.join(folder, FAILED))
+    if os.path.isdir(os.path.join(kept, FAILED)):
+        point(folder, FAILED, os.path.realpath(os.path.join(kept, FAILED)))
+    activate(folder, current)
+    remove(kept)
+    return True
 
 
 def adopt(folder: str) -> str:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_guard
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     CommandError,
     mode_of,
@@ -18,13 +19,12 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import unit_properties
 
-FILE, TABLE = "/etc/vllm-spark/firewall.nft", ("inet", "vllm_spark")
-UNIT = "vllm-spark-firewall.service"
-UNIT_FILE = f"/etc/systemd/system/{UNIT}"
+FILE, TABLE = layout.FIREWALL, layout.FIREWALL_TABLE.split()
+UNIT, UNIT_FILE = layout.FIREWALL_UNIT, layout.FIREWALL_UNIT_FILE
 FILE_MODE = "0644"
 PROGRAM = "/usr/sbin/nft"
 # A new table on trial. The guard and the confirmation both take it away, and only one of them can.
-TRIAL = "/run/vllm-spark/firewall.nft"
+TRIAL = f"{layout.RUN_DIR}/firewall.nft"
 GUARD = "vllm-spark-firewall-guard"
 # The end of a trial: the table before it comes back, or none.
 RESTORE = f"""
@@ -33,9 +33,6 @@ if [ -e {FILE} ]; then {PROGRAM} --file {FILE}; else {PROGRAM} delete table {" "
 """
 PROPERTIES = ("ActiveState", "UnitFileState", "NeedDaemonReload")
 SSH_PORT = 22
-# The chain of iptables that launches of an older toolkit added.
-OLD_CHAIN = "VLLM-SPARK"
-MAX_JUMPS = 20
 
 
 def facts() -> dict[str, Any]:
@@ -84,15 +81,4 @@ def keep_trial() -> bool:
     must("systemctl", "enable", UNIT)
     # Not restart: that would delete the table, and with it what a launch has added.
     must("systemctl", "start", UNIT)
-    remove_old_chain()
     return True
-
-
-def remove_old_chain() -> None:
-    """Remove the chain of a launch by an older toolkit, whose place the table takes."""
-    for program in ("iptables", "ip6tables"):
-        for _ in range(MAX_JUMPS):
-            if run(program, "--wait", "--delete", "INPUT", "--jump", OLD_CHAIN).status:
-                break
-        run(program, "--wait", "--flush", OLD_CHAIN)
-        run(program, "--wait", "--delete-chain", OLD_CHAIN)

@@ -12,34 +12,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_shared_blobs import unlinked
 
-CONFIG, STATE, RUN = "etc/vllm-spark", "var/lib/vllm-spark", "run/vllm-spark"
-UNITS, PROGRAMS, BIN = "etc/systemd/system", "usr/local/lib/vllm-spark", "usr/local/bin"
-HISTORY = f"{STATE}/history"
+# Below the root of the host, which tests choose.
+CONFIG, STATE, RUN = (folder.lstrip("/") for folder in (layout.CONFIG_DIR, layout.STATE_DIR, layout.RUN_DIR))
+UNITS, PROGRAMS, BIN = layout.UNIT_DIR.lstrip("/"), layout.PROGRAM_DIR.lstrip("/"), "usr/local/bin"
+HISTORY = layout.HISTORY_DIR.lstrip("/")
 # First lines of a unit of the toolkit, and the name that its programs contain.
 WRITTEN, MARK = b"Written by vllm-spark", b"vllm-spark"
 HEAD_BYTES = 1024
-LABEL, DERIVED_LABEL = "vllm-spark.deployment", "vllm-spark.inputs"
 # Containers of a transfer.
 OWN = "vllm-spark-"
 UNIT_PATTERNS = (
     "vllm@*.service",
     "vllm-liveness@*",
+    "vllm-gave-up@*",
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
-    "vllm-edge.service",
-    "vllm-edge-switch.service",
-    "vllm-spark-firewall.service",
+    layout.EDGE_UNIT,
+    layout.EDGE_SWITCH_UNIT,
+    layout.FIREWALL_UNIT,
 )
 # The folder of the edge below CONFIG, and its account.
-EDGE, ACCOUNT = "edge", "vllm-spark-edge"
-# The images that pulls have brought (src/vllm_spark/node/pull/image_pull.py).
-PULLED = f"{STATE}/pulled"
+EDGE, ACCOUNT = os.path.basename(layout.EDGE_DIR), layout.EDGE_GROUP
+PULLED, PACKAGES = layout.PULLED.lstrip("/"), layout.PACKAGES.lstrip("/")
 
 
 def size(path: str) -> int:
@@ -102,7 +103,17 @@ def history(root: str) -> dict[str, list[dict[str, Any]]]:
 
 def pulled(root: str) -> list[str]:
     """Return the images that pulls have brought to this host, by digest."""
-    lines = (read_text(os.path.join(root, PULLED)) or "").splitlines()
+    return recorded(root, PULLED)
+
+
+def packages(root: str) -> list[str]:
+    """Return the packages of the distribution that deploys have installed on this host."""
+    return recorded(root, PACKAGES)
+
+
+def recorded(root: str, path: str) -> list[str]:
+    """Return the lines of a record."""
+    lines = (read_text(os.path.join(root, path)) or "").splitlines()
     return sorted({line.strip() for line in lines} - {""})
 
 
@@ -112,7 +123,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", "vllm-edge.service", "vllm-spark-firewall.service")
+        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT)
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [
@@ -154,7 +165,7 @@ def image(entry: dict[str, Any], docker: Docker) -> dict[str, Any]:
     """Return an image's names and sizes. `own`: the bytes that no other image shares, as far as this engine counts
     them. `identity` is read of derived images alone: those of a pair are compared. Raises DockerError."""
     shared = entry.get("SharedSize", -1)
-    derived = DERIVED_LABEL in (entry.get("Labels") or {})
+    derived = layout.INPUTS_LABEL in (entry.get("Labels") or {})
     document = docker.get(f"/images/{entry['Id']}/json", missing_ok=True) if derived else None
     return {
         "id": entry["Id"],
@@ -176,7 +187,7 @@ def container(entry: dict[str, Any]) -> dict[str, Any]:
         "image_id": entry["ImageID"],
         "image": entry["Image"],
         "state": entry["State"],
-        "ours": LABEL in (entry.get("Labels") or {}) or name.startswith(OWN),
+        "ours": layout.DEPLOYMENT_LABEL in (entry.get("Labels") or {}) or name.startswith(OWN),
     }
 
 
@@ -186,7 +197,9 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
     return {
         "deployments": deployments(root, count),
         "history": history(root),
+        "states": inside(os.path.join(root, layout.STATES_DIR.lstrip("/"))),
         "pulled": pulled(root),
+        "packages": packages(root),
         "docker": docker_holdings(),
         "units": units(),
         "unit_files": own,
@@ -198,7 +211,7 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
         "run": sized(inside(os.path.join(root, RUN)), False),
         "config": os.path.join(root, CONFIG) if os.path.isdir(os.path.join(root, CONFIG)) else "",
         "state": sized(inside(os.path.join(root, STATE)), count),
-        "builds": sized(inside(os.path.join(root, STATE, "build")), count),
+        "builds": sized(inside(os.path.join(root, layout.BUILD_DIR.lstrip("/"))), count),
         "models": sized(
             [path for path in inside(os.path.join(root, STATE, "hub")) if "models--" in os.path.basename(path)], count
         ),

@@ -92,6 +92,20 @@ def write_file(path: str, content: str, mode: str) -> None:
     replace_file(path, content, int(mode, 8))
 
 
+def write_texts(folder: str, texts: Mapping[str, str]) -> None:
+    """Write the files of a folder, path below it to text, that are missing or different."""
+    for name, text in sorted(texts.items()):
+        path = os.path.join(folder, name)
+        if read_text(path) != text:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            write_file(path, text, "0644")
+
+
+def text_diff(path: str, before: str | None, after: str) -> dict[str, str]:
+    """Return the diff of a file as Ansible shows it. `before` is None if there is no file."""
+    return {"before_header": path, "after_header": path, "before": before or "", "after": after}
+
+
 def read_text(path: str, limit: int = -1) -> str | None:
     """Return a file's text, or its first `limit` characters. None if it cannot be read."""
     try:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_guard
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     CommandResult,
     read_text,
@@ -30,7 +31,7 @@ ETC = "/etc/netplan"
 TRIAL = "/run/netplan"
 # In a trial, the content of a file that configures nothing.
 NOTHING = "network: {version: 2}\n"
-JOURNAL = "/var/lib/vllm-spark/fabric"
+JOURNAL = layout.FABRIC_DIR
 # State before the first confirmed change; state before a change that is not confirmed; state before the last change.
 BEFORE, PENDING, LAST = (os.path.join(JOURNAL, name) for name in ("before", "pending", "last"))
 RESTORE = os.path.join(JOURNAL, "restore")

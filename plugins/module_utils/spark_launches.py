@@ -8,9 +8,9 @@ import shlex
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import DEPLOYMENT_FILES
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import (
     CURRENT,
-    DEPLOYMENT_FILES,
     FAILED,
     PREVIOUS,
     SWAPPING,
@@ -76,6 +76,13 @@ def command_lines(script: str) -> list[str]:
     secrets = Secrets()
     secrets.add(in_argv(argv_of(script)))
     return [line.strip().removesuffix("\\").strip() for line in secrets.masker()(command).splitlines() if line.strip()]
+
+
+def commands(folder: str) -> dict[str, list[str]]:
+    """Return the lines of the commands of the launches in a deployment's folder, by the fingerprint of the launch."""
+    places = [os.path.join(folder, below) for below in KEPT.values()]
+    texts = {str(record_of(place).get("launch", "")): read_text(os.path.join(place, "launch")) for place in places}
+    return {launch: lines for launch, text in texts.items() if launch and (lines := command_lines(text or ""))}
 
 
 def edited(folder: str) -> bool | None:

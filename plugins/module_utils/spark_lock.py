@@ -16,21 +16,21 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import HOLDER, typed
 
-FOLDER = "/run/vllm-spark"
-NAME = "operator.lock"
+FOLDER, NAME = layout.RUN_DIR, layout.LOCK
 Holder = dict[str, Any]
 
 
-def this_run(pid: int, proc: str = "/proc") -> Holder:
+def this_run(pid: int) -> Holder:
     """Return the holder for the run whose main process has this id. Two processes that can see each other have the same
     `machine`; it is empty if the system does not report it."""
-    boot, machine = read_text(os.path.join(proc, "sys/kernel/random/boot_id")), ""
+    boot, machine = read_text("/proc/sys/kernel/random/boot_id"), ""
     with contextlib.suppress(OSError):
-        machine = f"{boot.strip()}:{os.readlink(os.path.join(proc, 'self/ns/pid'))}" if boot else ""
-    user, controller, start = getpass.getuser(), socket.gethostname(), process(pid, proc).started
+        machine = f"{boot.strip()}:{os.readlink('/proc/self/ns/pid')}" if boot else ""
+    user, controller, start = getpass.getuser(), socket.gethostname(), process(pid).started
     run = f"{controller}:{machine}:{pid}:{start}"
     return {"run": run, "user": user, "controller": controller, "machine": machine, "pid": pid, "started": start}
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from vllm_spark.core.types import Record
 
 NUMBER = (int, float)
-# vllm_history removes the oldest line of a history that has so many.
+# vllm_history removes the oldest line of a history that has so many. A line is below 4 KB, and a busy week has about
+# fifty launches.
 MAX_LINES = 500
 # Types of the values by key. A mapping is the type of an object with these keys, TEXTS that of an object of texts,
 # LIST that of a list of texts.
@@ -42,10 +43,11 @@ JUDGED: Types = {
     "holds": bool,
     "gates": {"held": LIST, "missed": LIST},
     "ready_s": NUMBER,
+    "before": str,
+    "changes": LIST,
 }
 ADDRESS: Types = {"address": str, "port": int, "socket": str, "model": str, "deadline_s": NUMBER}
 LIVENESS: Types = {"ready": bool, "misses": int, "works": bool, "invocation": str, "progress": str}
-STATE: Types = dict.fromkeys(("state", "why", "last_end"), str)
 HOLDER: Types = {
     **dict.fromkeys(("run", "user", "controller", "machine", "started", "verb"), str),
     "pid": int,

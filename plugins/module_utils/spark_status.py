@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import Places, history
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
@@ -39,17 +41,21 @@ if TYPE_CHECKING:
 
     from vllm_spark.core.types import ContainerFacts, EnvFacts
 
-CONFIG, RUN, HISTORY = "etc/vllm-spark", "run/vllm-spark", "var/lib/vllm-spark/history"
+# Below the root of the host, which tests choose.
+CONFIG, RUN, PROGRAMS = (folder.lstrip("/") for folder in (layout.CONFIG_DIR, layout.RUN_DIR, layout.PROGRAM_DIR))
+HISTORY, STATES, UNITS = (folder.lstrip("/") for folder in (layout.HISTORY_DIR, layout.STATES_DIR, layout.UNIT_DIR))
+SHOWN_TRANSITIONS = 20
 # Files of the toolkit beside a deployment's own folder.
 SHARED = (
-    "usr/local/lib/vllm-spark/*",
-    *(f"usr/local/lib/vllm-spark/{folder}/vllm_spark/*" for folder in ("modules", "pair")),
-    *(f"usr/local/lib/vllm-spark/{folder}/vllm_spark/node/*" for folder in ("modules", "pair")),
-    "usr/local/lib/vllm-spark/pair/vllm_spark/node/supervise/*",
+    f"{PROGRAMS}/*",
+    *(f"{PROGRAMS}/{folder}/vllm_spark/*" for folder in ("modules", "pair")),
+    *(f"{PROGRAMS}/{folder}/vllm_spark/node/*" for folder in ("modules", "pair")),
+    f"{PROGRAMS}/pair/vllm_spark/node/supervise/*",
     "usr/local/bin/vllm-*",
-    "etc/systemd/system/vllm@*.service",
-    "etc/systemd/system/vllm@*.service.d/*",
-    "etc/systemd/system/vllm-liveness@*",
+    f"{UNITS}/vllm@*.service",
+    f"{UNITS}/vllm@*.service.d/*",
+    f"{UNITS}/vllm-liveness@*",
+    f"{UNITS}/vllm-gave-up@*",
 )
 
 FILE_BYTES, TAIL_BYTES = 1 << 20, 16 * 1024
@@ -80,10 +86,11 @@ def deployment(name: str, root: str) -> dict[str, Any]:
     folder = os.path.join(root, CONFIG, name)
     return {
         "launch": masked_launch(folder),
-        "failed": record_of(os.path.join(folder, "failed")) or None,
+        "failed": record_of(os.path.join(folder, layout.FAILED)) or None,
         "address": typed(read_object(os.path.join(folder, "liveness.json")), ADDRESS) or None,
         "liveness": with_age(os.path.join(root, RUN, name, "liveness.json")),
-        "judged": last_line(os.path.join(root, HISTORY, f"{name}.jsonl")),
+        "judged": last_judged(os.path.join(root, HISTORY, f"{name}.jsonl"), record_of(folder).get("launch")),
+        "history": history(name, Places(histories=os.path.join(root, STATES)), SHOWN_TRANSITIONS),
     }
 
 
@@ -138,24 +145,26 @@ def with_age(path: str) -> dict[str, Any] | None:
         return None
 
 
-def last_line(path: str) -> dict[str, Any] | None:
-    """Return the last complete line of a file of JSON lines; a line that was cut off during its write is skipped."""
+def last_judged(path: str, launch: str | None) -> dict[str, Any] | None:
+    """Return the last judgement of this launch in a history, or the last one of any launch if it has not been judged. A
+    line that was cut off during its write is skipped."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    return next((entry for line in reversed(lines) if (entry := typed(parse_object(line), JUDGED))), None)
+    entries = [entry for line in reversed(lines) if (entry := typed(parse_object(line), JUDGED))]
+    return next((entry for entry in entries if entry.get("launch") == launch), entries[0] if entries else None)
 
 
 def derived(docker: Docker, container: ContainerFacts) -> dict[str, Any] | None:
     """Return what the build of a derived image recorded in it, such as patches that were applied already. None for
     other images."""
-    if "vllm-spark.inputs" not in container["labels"]:
+    if layout.INPUTS_LABEL not in container["labels"]:
         return None
     try:
-        packed = docker.raw(f"/containers/{container['id']}/archive?path=/etc/vllm-spark/derived.json")
+        packed = docker.raw(f"/containers/{container['id']}/archive?path={layout.DERIVED_RECORD}")
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             member = archive.extractfile("derived.json")
             return parse_object(member.read(FILE_BYTES).decode("utf-8", "replace")) if member else None

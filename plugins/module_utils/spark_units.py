@@ -8,24 +8,19 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    read_object,
-    run,
-)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import State, present
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
-    STATE,
     history_entries,
     read_record,
-    typed,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd import properties_of
 
 if TYPE_CHECKING:
     from vllm_spark.core.types import JudgedFacts, Record
 
-CONFIG_DIR = "/etc/vllm-spark"
-RUN_DIR = "/run/vllm-spark"
-HISTORY_DIR = "/var/lib/vllm-spark/history"
+CONFIG_DIR, HISTORY_DIR = layout.CONFIG_DIR, layout.HISTORY_DIR
 UNIT_PROPERTIES = (
     *("ActiveState", "SubState", "UnitFileState", "NRestarts", "Result", "NeedDaemonReload"),
     "ActiveEnterTimestampMonotonic",
@@ -88,8 +83,6 @@ def placed() -> list[str]:
     return sorted(path.split("/")[-2] for path in glob.glob(f"{CONFIG_DIR}/*/launch"))
 
 
-def rank_states(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the state file of each deployment's supervisor. A deployment of one Spark does not have one, nor does a
-    deployment that has never run."""
-    states = {name: typed(read_object(f"{RUN_DIR}/{name}/state.json"), STATE) for name in names}
-    return {name: {"why": "", **state} for name, state in states.items() if "state" in state}
+def states(names: Iterable[str]) -> dict[str, State]:
+    """Return what each deployment does."""
+    return {name: present(name) for name in names}

@@ -143,6 +143,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host impo
     memory,
     processes,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import DEPLOYMENT_LABEL
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import loaded
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders, names_by_id, owner
@@ -153,8 +154,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_units imp
     enabled_units,
     judged,
     placed,
-    rank_states,
     records,
+    states,
     units,
 )
 
@@ -170,7 +171,7 @@ def docker_facts(images: Iterable[str], host_too: bool) -> tuple[dict[str, Any],
         docker = Docker()
         version = docker.get("/version")
         facts["version"], engine_platform = version["Version"], f"{version.get('Os')}/{version.get('Arch')}"
-        facts["containers"] = docker.containers("vllm-spark.deployment")
+        facts["containers"] = docker.containers(DEPLOYMENT_LABEL)
         for image in found:
             document = docker.get(f"/images/{image}/json", missing_ok=True)
             found[image] = identity(image, document, engine_platform) if document else None
@@ -252,7 +253,7 @@ def main() -> None:
     cards, gpu_error = gpus()
     on_disk = placed() if params["status"] else []
     more = [name for name in on_disk if name not in params["records"]]
-    states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
+    unit_states, running = units([*params["units"], *(f"vllm@{name}.service" for name in more)])
     more_records = {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in more}
     deployed, broken, env_mtimes = records({**params["records"], **more_records})
     facts = {
@@ -271,7 +272,7 @@ def main() -> None:
         "unreadable": {path: first_unreadable(path) for path in params["unreadable"]},
         "outside": {path: first_outside(path) for path in params["outside"]},
         "ports": holders(params["ports"], names_by_id(docker["containers"])),
-        "units": states,
+        "units": unit_states,
         "running_units": running,
         "enabled_units": enabled_units(),
         "placed": placed(),
@@ -279,7 +280,7 @@ def main() -> None:
         "broken_records": broken,
         "env_mtimes": env_mtimes,
         "judged": {name: judged(name) for name in params["records"]},
-        "states": rank_states([*params["records"], *more]),
+        "states": states([*params["records"], *more]),
         "weights": {path: summary(path) for path in params["weights"]},
         "disks": {path: disk(path) for path in params["disks"]},
     }

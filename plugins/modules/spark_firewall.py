@@ -58,6 +58,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     CommandError,
     read_text,
     same_everywhere,
+    text_diff,
     write_file,
 )
 
@@ -69,7 +70,7 @@ def present(module: AnsibleModule, table: str, unit: str, guard_s: int) -> None:
     old_table, old_unit = read_text(file) or "", read_text(unit_file) or ""
     diff = []
     if old_table != table:
-        diff.append({"before_header": file, "after_header": file, "before": old_table, "after": table})
+        diff.append(text_diff(file, old_table, table))
     if old_unit != unit:
         diff.append(same_everywhere(unit_file, old_unit, unit))
     if not module.check_mode:

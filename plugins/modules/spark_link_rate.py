@@ -19,18 +19,6 @@ options:
     description: Whether this host sends first. True on exactly one of the two hosts.
     type: bool
     required: true
-  port:
-    description: The TCP port on which both hosts listen, on the addresses of the rails alone.
-    type: int
-    default: 5201
-  seconds:
-    description: Duration of each direction of each subnet.
-    type: float
-    default: 2.0
-  wait_s:
-    description: Seconds in which the peer must appear.
-    type: float
-    default: 20.0
 attributes:
   check_mode:
     support: full
@@ -55,17 +43,20 @@ received:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_link_rate import measure
 
+# Both hosts listen on it, on the addresses of the rails alone.
+PORT = 5201
+# Duration of each direction of each subnet, and the time in which the peer must appear.
+SECONDS, WAIT_S = 2.0, 20.0
+
 
 def main() -> None:
     spec = {
         "rails": {"type": "list", "elements": "dict", "required": True},
         "first": {"type": "bool", "required": True},
-        "port": {"type": "int", "default": 5201},
-        "seconds": {"type": "float", "default": 2.0},
-        "wait_s": {"type": "float", "default": 20.0},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    module.exit_json(changed=False, received=measure(**module.params))
+    received = measure(**module.params, port=PORT, seconds=SECONDS, wait_s=WAIT_S)
+    module.exit_json(changed=False, received=received)
 
 
 if __name__ == "__main__":

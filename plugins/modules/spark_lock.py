@@ -1,13 +1,12 @@
-#!/usr/bin/python
-"""Take and release the operator lock of a Spark."""
+"""The page of the action plugin spark_lock: its arguments, which SparkAction checks, and its result."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: spark_lock
-short_description: Lock a Spark for one run, so that two operators do not change it at once
+short_description: Take the operator lock of a host for this run of ansible-playbook, or release it
 description:
-  - The lock is C(/run/vllm-spark/operator.lock) and names the run that has it. It does not count as a change.
+  - A lock whose run has ended is taken over. Any other lock refuses the task and names its holder.
 author: vllm-spark
 options:
   state:
@@ -15,61 +14,34 @@ options:
     type: str
     choices: [taken, given]
     required: true
-  holder:
-    description: The run that takes or releases the lock (C(module_utils/spark_lock.py), C(this_run)).
-    type: dict
-    required: true
-  over:
-    description: The id of a run whose lock is replaced. The lock of any other run is not.
-    type: str
   folder:
-    description: The folder of the lock.
-    type: path
-    default: /run/vllm-spark
+    description: The folder of the lock on the host.
+    type: str
+    required: true
+  verb:
+    description: The verb that takes the lock. O(state=taken) needs it.
+    type: str
+  break_lock:
+    description: Whether to take the lock from a run that still lives or cannot be seen. O(state=taken) needs it.
+    type: bool
 attributes:
   check_mode:
     support: none
-    description: A check takes no lock, so the role skips this module.
+    description: A check takes no lock, so the role skips this action.
 """
 
 EXAMPLES = r"""
 - name: Take the lock
-  spark_lock:
+  vllm_spark.toolkit.spark_lock:
     state: taken
-    holder: {run: 0a1b2c3d, user: anna, verb: deploy}
+    folder: /run/vllm-spark
+    verb: deploy
+    break_lock: false
 """
 
 RETURN = r"""
-done:
-  description: True if this run has the lock now, or if it had the lock and the lock is free now.
-  returned: always
+taken:
+  description: Whether this run has the lock now.
+  returned: success
   type: bool
-holder:
-  description: The lock before, with C(age_s) and C(connected); empty if it was free.
-  returned: always
-  type: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock import FOLDER, give, take
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["taken", "given"], "required": True},
-            "holder": {"type": "dict", "required": True},
-            "over": {"type": "str"},
-            "folder": {"type": "path", "default": FOLDER},
-        },
-    )
-    params = module.params
-    if params["state"] == "taken":
-        done, holder = take(params["holder"], params["over"], params["folder"])
-    else:
-        done, holder = give(params["holder"]["run"], params["folder"])
-    module.exit_json(changed=False, done=done, holder=holder or {})
-
-
-if __name__ == "__main__":
-    main()

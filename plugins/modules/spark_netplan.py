@@ -40,10 +40,6 @@ options:
     description: The desired MTU of these netdevs.
     type: int
     default: 0
-  live:
-    description: The netdevs have the desired settings, so nothing is applied unless a file changes.
-    type: bool
-    default: true
   restore:
     description:
       - The script that restores a snapshot, for the timer, for O(state=absent) and for an operator. Required if
@@ -110,6 +106,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     CommandResult,
     read_text,
     run,
+    text_diff,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_journal import (
     APPLY_TIMEOUT_S,
@@ -148,12 +145,15 @@ Fingerprint = tuple[bytes, int, int, int]
 
 def present(module: AnsibleModule, params: Mapping[str, Any]) -> NoReturn:
     path, content, addresses = params["path"], params["content"], params["addresses"]
+    netdevs = settings(addresses)
+    # A netdev without a cable gets no address, so it needs no change.
+    live = not any(netdevs[name]["carrier"] for name in behind(netdevs, addresses, params["mtu"]))
     stale = fingerprint(path) != (content.encode(), 0o600, 0, 0)
     moved = [other for other in params["move"] if os.path.exists(other)]
-    changed = bool(stale or moved or not params["live"])
+    changed = bool(stale or moved or not live)
     diff = [{"prepared": f"{other}: moves into the journal {JOURNAL}\n"} for other in moved]
     if stale:
-        diff.append(diff_of(path, content))
+        diff.append(text_diff(path, read_text(path), content))
     elif changed:
         diff.append({"prepared": f"{path}: is right, and is applied again\n"})
     if changed and not module.check_mode:
@@ -169,8 +169,7 @@ def present(module: AnsibleModule, params: Mapping[str, Any]) -> NoReturn:
                 f"{', and netplan refuses them too, so the fault is in them' if undone.status else ''}. Fix: sudo "
                 "netplan --debug generate. It shows the line, on the host. See docs/runbooks/fabric-netplan.md"
             )
-    applied = changed and not module.check_mode
-    netdevs = wait_for_settings(addresses, params["mtu"]) if applied else settings(addresses)
+        netdevs = wait_for_settings(addresses, params["mtu"])
     module.exit_json(changed=changed, diff=diff, netdevs=netdevs)
 
 
@@ -189,16 +188,6 @@ def fingerprint(path: str) -> Fingerprint | None:
         return None
 
 
-def diff_of(path: str, content: str) -> dict[str, str]:
-    before = fingerprint(path)
-    return {
-        "before_header": path,
-        "after_header": path,
-        "before": before[0].decode(errors="replace") if before else "",
-        "after": content,
-    }
-
-
 def settings(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return addresses, MTU and carrier of the named netdevs."""
     known = set(names)
@@ -213,20 +202,22 @@ def settings(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+def behind(netdevs: Mapping[str, Mapping[str, Any]], addresses: Mapping[str, str], mtu: int) -> list[str]:
+    """Return the netdevs that do not have their address or the MTU."""
+    return [
+        name
+        for name, address in addresses.items()
+        if name in netdevs and (address not in netdevs[name]["addresses"] or netdevs[name]["mtu"] != mtu)
+    ]
+
+
 def wait_for_settings(addresses: Mapping[str, str], mtu: int) -> dict[str, dict[str, Any]]:
     """Wait until the netdevs have the applied settings or SETTLE_TIMEOUT_S have passed. Returns their settings; the
     ping that follows judges them."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while True:
-        netdevs = settings(addresses)
-        behind = [
-            name
-            for name, address in addresses.items()
-            if name in netdevs and (address not in netdevs[name]["addresses"] or netdevs[name]["mtu"] != mtu)
-        ]
-        if not behind or time.monotonic() > deadline:
-            return netdevs
+    while behind(netdevs := settings(addresses), addresses, mtu) and time.monotonic() <= deadline:
         time.sleep(POLL_INTERVAL_S)
+    return netdevs
 
 
 def kept(module: AnsibleModule) -> NoReturn:
@@ -315,7 +306,6 @@ def main() -> None:
         "move": {"type": "list", "elements": "path", "default": []},
         "addresses": {"type": "dict", "default": {}},
         "mtu": {"type": "int", "default": 0},
-        "live": {"type": "bool", "default": True},
         "restore": {"type": "str", "default": ""},
         "guard_s": {"type": "int", "default": 60},
     }

@@ -1,263 +1,45 @@
-#!/usr/bin/python
-"""Install or remove the edge of a host in one round trip: account, files judged by HAProxy, unit."""
+"""The page of the action plugin vllm_edge: its arguments, which SparkAction checks, and its result."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_edge
-short_description: Install or remove the edge of a host in one round trip
+short_description: Install the edge of a host as planned, or stop it
 description:
-  - Creates the account, replaces the files that differ atomically, and starts or reloads the unit. HAProxy judges a new
-    configuration before it replaces the old one, which otherwise stays.
+  - Draws the site's authority, the certificate and the first key where they are missing. Reads the spec and the
+    facts of spark_precheck. Does nothing on the host if the edge is as planned.
 author: vllm-spark
 options:
   state:
-    description: C(stopped) stops and disables the unit and leaves the files.
+    description: C(stopped) is for the edge of a site that is open. Without a state the edge is installed.
     type: str
     choices: [present, stopped]
-    default: present
-  config:
-    description: The content of haproxy.cfg.
-    type: str
-    default: ""
-  tokens:
-    description: The content of the program by which HAProxy reads the tokens of an answer.
-    type: str
-    default: ""
-  unit:
-    description: The content of the unit.
-    type: str
-    default: ""
-  certificate:
-    description: A new certificate with its chain. Empty leaves the present one.
-    type: str
-    default: ""
-  private_key:
-    description: The key of O(certificate). Never shown, not even in a diff.
-    type: str
-    default: ""
   authority:
-    description: The certificate of the authority by which the edges of a site know each other. Empty leaves the file.
+    description: The folder of the site's authority on the controller. Needed unless O(state=stopped).
     type: str
-    default: ""
-  first_keys:
-    description: The keys of a host without keys, SHA-256 of a key to its person.
-    type: dict
-    default: {}
-  switch_program:
-    description: The program that starts a model for which a person asks. Empty removes it, its list and its unit.
-    type: str
-    default: ""
-  switch_list:
-    description: The list of models for O(switch_program).
-    type: str
-    default: ""
-  switch_unit:
-    description: The unit of O(switch_program).
-    type: str
-    default: ""
+  new_authority:
+    description: Whether a new authority replaces one that is on another controller. Needed unless O(state=stopped).
+    type: bool
 attributes:
   check_mode:
     support: full
-    description: The module predicts every change; HAProxy does not judge then.
+    description: It decides and predicts without a change.
   diff_mode:
     support: full
-    description: The diff has the configuration. Of the other files and the keys it says that they change.
+    description: The diff has the files that change.
 """
 
 EXAMPLES = r"""
 - name: Install the edge
-  vllm_edge:
-    config: "{{ config }}"
-    tokens: "{{ tokens }}"
-    unit: "{{ unit }}"
+  vllm_spark.toolkit.vllm_edge:
+    authority: inventories/site/edge
+    new_authority: false
 """
 
 RETURN = r"""
 steps:
   description: The changes that were, or in check mode would be, made.
-  returned: always
+  returned: success
   type: list
-  elements: str
+  elements: raw
 """
-
-import os
-from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    CommandError,
-    mode_of,
-    must,
-    read_text,
-    same_everywhere,
-    write_file,
-)
-
-CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
-
-
-def stale(path: str, content: str, mode: str) -> bool:
-    """Return True if a file is to be replaced. No content: it stays as it is."""
-    return bool(content) and (not os.path.isfile(path) or read_text(path) != content or mode_of(path) != mode)
-
-
-def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the files to write: path -> (content, mode). The configuration comes after what it reads."""
-    pem = params["certificate"] + params["private_key"]
-    files = {
-        spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
-        spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
-        spark_edge.TOKENS: (params["tokens"], spark_edge.FILE_MODE),
-        spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
-        spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
-        spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
-        spark_edge.SWITCH_LIST: (params["switch_list"], spark_edge.FILE_MODE),
-        spark_edge.SWITCH_UNIT_FILE: (params["switch_unit"], spark_edge.UNIT_MODE),
-    }
-    return {path: file for path, file in files.items() if stale(path, *file)}
-
-
-def unwanted(params: dict[str, Any]) -> list[str]:
-    """Return the files of the program that starts models, if it is there and requests may not start any."""
-    return [] if params["switch_unit"] else [path for path in spark_edge.switch_files() if os.path.isfile(path)]
-
-
-def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
-    """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
-    result: list[dict[str, str]] = []
-    for path, (content, _) in files.items():
-        if path == spark_edge.CERTIFICATE:
-            result.append({"prepared": f"{path} changes (its content is secret)\n"})
-            continue
-        before = read_text(path) or ""
-        if path in (spark_edge.TOKENS, spark_edge.UNIT_FILE, spark_edge.SWITCH, spark_edge.SWITCH_UNIT_FILE):
-            result.append(same_everywhere(path, before, content))
-        else:
-            result.append({"before_header": path, "after_header": path, "before": before, "after": content})
-    return result
-
-
-def judge(config: str) -> None:
-    """Let HAProxy judge a configuration. Raises CommandError with its alerts."""
-    write_file(CANDIDATE, config, spark_edge.FILE_MODE)
-    try:
-        must(spark_edge.PROGRAM, "-c", "-f", CANDIDATE)
-    finally:
-        os.unlink(CANDIDATE)
-
-
-def install(files: dict[str, tuple[str, str]], params: dict[str, Any]) -> None:
-    """Place the account, the folder, the keys and the files."""
-    spark_edge.ensure_account()
-    spark_edge.ensure_folder()
-    if not os.path.isfile(spark_edge.KEYS) or params["first_keys"]:
-        spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
-    for path, (content, mode) in files.items():
-        if path == spark_edge.CONFIG:
-            judge(params["config"])
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        write_file(path, content, mode)
-
-
-def unit_step(files: dict[str, tuple[str, str]], state: dict[str, str]) -> str:
-    """Return the command of systemctl that the unit needs, or nothing."""
-    if state.get("ActiveState") != "active":
-        return "start"
-    if spark_edge.UNIT_FILE in files:
-        return "restart"
-    return "reload" if files.keys() - set(spark_edge.switch_files()) else ""
-
-
-def switch_step(files: dict[str, tuple[str, str]], removes: list[str], params: dict[str, Any]) -> str:
-    """Return the command of systemctl that the unit of the program which starts models needs, or nothing."""
-    if removes:
-        return "stop"
-    runs = params["switch_unit"] and spark_edge.unit_state(spark_edge.SWITCH_UNIT).get("ActiveState") == "active"
-    differs = files.keys() & set(spark_edge.switch_files()) or not runs
-    return "restart" if params["switch_unit"] and differs else ""
-
-
-def settle_switch(step: str, removes: list[str]) -> None:
-    """Bring the program that starts models to its state. A switch that it has started goes on in a unit of its own."""
-    if step == "stop":
-        must("systemctl", "stop", spark_edge.SWITCH_UNIT)
-    for path in removes:
-        os.unlink(path)
-    if step:
-        must("systemctl", "daemon-reload")
-    if step == "restart":
-        must("systemctl", "restart", spark_edge.SWITCH_UNIT)
-
-
-def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
-    """Bring the unit to its state, and its map of keys to that of the file."""
-    if spark_edge.UNIT_FILE in files or state.get("NeedDaemonReload") == "yes":
-        must("systemctl", "daemon-reload")
-    if state.get("UnitFileState") != "enabled":
-        must("systemctl", "enable", spark_edge.UNIT)
-    if step == "reload":
-        spark_edge.reload()
-    elif step:
-        must("systemctl", step, spark_edge.UNIT)
-    elif not spark_edge.apply_keys(spark_edge.read_keys()):
-        raise spark_edge.EdgeError(f"nothing answers at {SOCKET}")
-
-
-def stop(module: AnsibleModule) -> None:
-    state = spark_edge.unit_state()
-    changed = (
-        state.get("ActiveState") in ("active", "activating", "reloading") or state.get("UnitFileState") == "enabled"
-    )
-    if changed and not module.check_mode:
-        must("systemctl", "disable", "--now", spark_edge.UNIT)
-    module.exit_json(changed=changed, steps=[f"{spark_edge.UNIT} is stopped"] if changed else [])
-
-
-def main() -> None:
-    text = {"type": "str", "default": ""}
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["present", "stopped"], "default": "present"},
-            "config": text,
-            "tokens": text,
-            "unit": text,
-            "certificate": text,
-            "authority": text,
-            "private_key": {**text, "no_log": True},
-            # As in vllm_edge_key: a hash does not lead to its key.
-            "first_keys": {"type": "dict", "default": {}, "no_log": False},
-            "switch_program": text,
-            "switch_list": text,
-            "switch_unit": text,
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    try:
-        if params["state"] == "stopped":
-            stop(module)
-        files, state, removes = planned(params), spark_edge.unit_state(), unwanted(params)
-        step, switch = unit_step(files, state), switch_step(files, removes, params)
-        steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
-        steps += [f"a key of {name}" for name in spark_edge.persons(params["first_keys"])]
-        steps += [f"{path} is removed" for path in removes]
-        steps += [f"systemctl {switch} {spark_edge.SWITCH_UNIT}"] if switch else []
-        steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []
-        if not module.check_mode:
-            install(files, params)
-            settle_switch(switch, removes)
-            settle(step, files, state)
-    except (OSError, CommandError, spark_edge.EdgeError) as error:
-        module.fail_json(
-            msg=f"the edge was not installed: {error} — expected: HAProxy takes the configuration, and "
-            f"{spark_edge.UNIT} runs. Fix: journalctl -u {spark_edge.UNIT}. On this Spark. "
-            "See docs/runbooks/edge-unit.md"
-        )
-    module.exit_json(changed=bool(steps), steps=steps, diff=diffs(files) if module._diff else [])
-
-
-if __name__ == "__main__":
-    main()

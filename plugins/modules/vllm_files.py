@@ -81,14 +81,9 @@ from collections.abc import Collection
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
-    DEPLOYMENT_FILES,
-    FAILED,
-    PREVIOUS,
-    adopt,
-    install,
-)
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, run, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import DEPLOYMENT_FILES, adopt, install
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import FAILED, PREVIOUS
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, run, text_diff, write_file
 
 
 def current(path: str) -> tuple[str, str] | None:
@@ -122,12 +117,7 @@ def diff_of(file: dict[str, Any], secret_paths: Collection[str | None]) -> dict[
         return {"prepared": f"{change} (a program of the toolkit, {file['content'].count(chr(10))} lines)\n"}
     if before and before[0] == file["content"]:
         return {"prepared": f"{file['path']}: its mode {before[1]} becomes {file['mode']}\n"}
-    return {
-        "before_header": file["path"],
-        "after_header": file["path"],
-        "before": before[0] if before else "",
-        "after": file["content"],
-    }
+    return text_diff(file["path"], before and before[0], file["content"])
 
 
 def group_exists(name: str) -> bool:

@@ -1,136 +1,59 @@
-#!/usr/bin/python
-"""Append a judged launch to the history of a host, or read the history: one line of JSON per launch."""
+"""The page of the action plugin vllm_history: its arguments, which SparkAction checks, and its result."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_history
-short_description: Append a judged launch to the history, or read the history
+short_description: Record judged gates in the history of a host, read it, or print that of all hosts
 description:
-  - With O(entry) it appends a line to the history of O(deployment), from the entry and from the record in O(folder).
-    A history is bounded; its oldest lines are removed first. Without O(entry) it reads.
+  - C(table) reads what each host has registered as C(vllm_history_read).
 author: vllm-spark
 options:
-  entry:
-    description: The facts of the launch that the controller knows.
-    type: dict
-    default: {}
-  folder:
-    description: The folder of the deployment, whose deployed.json describes the launch.
-    type: path
-    default: ""
+  phase:
+    description: What to do.
+    type: str
+    choices: [read, record, table]
+    required: true
   deployment:
     description: The deployment; empty to read the histories of all.
     type: str
-    default: ""
   last:
-    description: The number of entries of each deployment to return.
+    description: The number of entries of each deployment that C(read) returns, and of rows that C(table) prints.
     type: int
-    default: 20
-  history:
-    description: The folder of the histories.
-    type: path
-    default: /var/lib/vllm-spark/history
-attributes:
-  check_mode:
-    support: full
-    description: It writes nothing.
+  folder:
+    description: The folder of the deployment on the host. C(record) needs it.
+    type: str
+  verb:
+    description: The verb whose gates were judged. C(record) needs it.
+    type: str
+  judged:
+    description: The result of vllm_verify. C(record) needs it.
+    type: dict
+  json:
+    description: Whether C(table) prints JSON.
+    type: bool
+  json_file:
+    description: The file for the JSON of C(table). Empty for none.
+    type: str
+extends_documentation_fragment: vllm_spark.toolkit.decides
 """
 
 EXAMPLES = r"""
 - name: Read the history of one deployment
-  vllm_history:
+  vllm_spark.toolkit.vllm_history:
+    phase: read
     deployment: demo
 """
 
 RETURN = r"""
 entries:
-  description: The last entries, the oldest first.
-  returned: always
+  description: The last entries, the oldest first. Of C(read).
+  returned: success
   type: list
-  elements: dict
+  elements: raw
+rows:
+  description: The rows of the table. Of C(table).
+  returned: success
+  type: list
+  elements: raw
 """
-
-import glob
-import os
-import time
-from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
-    parse_object,
-    read_text,
-    write_file,
-)
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import JUDGED, record_of, typed
-
-# A line is below 2 KB, and a busy week has about fifty launches.
-MAX_LINES = 500
-# The keys of deployed.json that distinguish launches. The launch before has its own line.
-RECORD = (
-    "deployment",
-    "rank",
-    "recipe",
-    "recipe_sha256",
-    "image",
-    "digest",
-    "derived",
-    "engine",
-    "model",
-    "launch",
-    "toolkit",
-)
-
-
-def lines(path: str) -> list[str]:
-    return (read_text(path) or "").splitlines()
-
-
-def append(module: AnsibleModule, path: str, entry: dict[str, Any], record: dict[str, Any]) -> None:
-    """Append an entry in one write. A line that a loss of power has cut is ended first, so only that line is lost."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    document = {"time": now, **{key: record[key] for key in RECORD if key in record}, **entry}
-    line = module.jsonify(document) + "\n"
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    known = lines(path)
-    if len(known) >= MAX_LINES:
-        write_file(path, "".join(f"{old}\n" for old in known[1 - MAX_LINES :]) + line, "0644")
-        return
-    with open(path, "ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else f"\n{line}"
-        file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "entry": {"type": "dict", "default": {}},
-            "folder": {"type": "path", "default": ""},
-            "deployment": {"type": "str", "default": ""},
-            "last": {"type": "int", "default": 20},
-            "history": {"type": "path", "default": "/var/lib/vllm-spark/history"},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    name = params["deployment"]
-    if params["entry"]:
-        record = record_of(params["folder"])
-        if not module.check_mode:
-            append(module, os.path.join(params["history"], f"{name}.jsonl"), params["entry"], record)
-        module.exit_json(changed=True, entries=[])
-    paths = sorted(glob.glob(os.path.join(params["history"], f"{glob.escape(name) or '*'}.jsonl")))
-    entries = [
-        typed(entry, JUDGED)
-        for path in paths
-        for entry in list(filter(None, map(parse_object, lines(path))))[-params["last"] :]
-    ]
-    module.exit_json(changed=False, entries=entries)
-
-
-if __name__ == "__main__":
-    main()

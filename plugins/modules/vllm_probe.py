@@ -54,10 +54,6 @@ options:
     description: Journal position after which to read; empty for the start of this run of the unit.
     type: str
     default: ""
-  max_lines:
-    description: The maximal number of log lines to return.
-    type: int
-    default: 4000
 attributes:
   check_mode:
     support: full
@@ -116,6 +112,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd i
 PROPERTIES = ("ActiveState", "SubState", "Result", "NRestarts", "InvocationID", "ExecMainStatus",
               "ExecMainStartTimestampMonotonic")  # fmt: skip
 CURSOR = "-- cursor: "
+# So many lines of a log are returned.
+MAX_LINES = 4000
 
 
 def running_seconds(state: dict[str, str]) -> float:
@@ -124,7 +122,7 @@ def running_seconds(state: dict[str, str]) -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_MONOTONIC) - started / 1e6) if started else 0.0
 
 
-def journal(unit: str, state: dict[str, str], cursor: str, max_lines: int) -> tuple[list[str], str]:
+def journal(unit: str, state: dict[str, str], cursor: str) -> tuple[list[str], str]:
     """Return (lines, new cursor). Without a cursor: from the start of this run, which has the messages of the start."""
     if not cursor and not state.get("InvocationID"):
         return [], ""
@@ -143,7 +141,7 @@ def journal(unit: str, state: dict[str, str], cursor: str, max_lines: int) -> tu
         for line in reader.stdout or ():
             if line.startswith(CURSOR):
                 cursor = line[len(CURSOR) :].strip()
-            elif len(lines) < max_lines:
+            elif len(lines) < MAX_LINES:
                 lines.append(line.rstrip("\n"))
             else:
                 # A server that has run for a month: its start is decisive, so the rest is not read.
@@ -181,7 +179,6 @@ def main() -> None:
             "env_path": {"type": "path", "required": True},
             "requests": {"type": "list", "elements": "dict", "default": []},
             "cursor": {"type": "str", "default": ""},
-            "max_lines": {"type": "int", "default": 4000},
         },
         supports_check_mode=True,
     )
@@ -192,7 +189,7 @@ def main() -> None:
     # A closed engine checks no key.
     key = "" if params["socket"] else env.get("VLLM_API_KEY", "")
     responses = send_all(server, params["requests"], key, env)
-    lines, cursor = journal(params["unit"], state, params["cursor"], params["max_lines"])
+    lines, cursor = journal(params["unit"], state, params["cursor"])
     probe = {
         "unit": state,
         "running_s": running_seconds(state),

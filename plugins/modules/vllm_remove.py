@@ -137,7 +137,7 @@ def empty(item: Item) -> None:
 def reload(_item: Item) -> None:
     execute("systemctl", "daemon-reload")
     # Exit status 1 means that none of the units has failed.
-    execute("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", accepted=(0, 1))
+    execute("systemctl", "reset-failed", "vllm@*.service", "vllm-liveness@*", "vllm-gave-up@*", accepted=(0, 1))
 
 
 def account(item: Item) -> None:

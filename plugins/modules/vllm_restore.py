@@ -17,14 +17,23 @@ options:
   launch:
     description:
       - The fingerprint of the launch that an operator wants. It and the current one change places, and C(swapping)
-        remains until O(settled). Nothing changes if it is current.
+        remains until O(state=settled). Nothing changes if it is current.
       - Empty after a deploy that failed its gates. The previous launch becomes current, the current one C(failed).
     type: str
     default: ""
-  settled:
-    description: Only end an exchange, after the gates have judged the launch.
-    type: bool
-    default: false
+  state:
+    description:
+      - C(restored) restores a launch.
+      - C(settled) only ends an exchange, after the gates have judged the launch.
+      - C(saved) copies all launches to O(copy), and ends an exchange.
+      - C(put_back) makes the launches those of O(copy) again, after the launch that was current then has been deployed
+        again, and removes the copy. Nothing changes without a copy.
+    type: str
+    choices: [restored, settled, saved, put_back]
+    default: restored
+  copy:
+    description: The folder of the copy. Of C(saved) and C(put_back).
+    type: path
 attributes:
   check_mode:
     support: full
@@ -60,27 +69,25 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import (
-    PREVIOUS,
-    SWAPPING,
     adopt,
+    put_back,
     restore_previous,
+    save,
     settle,
     swap,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import PREVIOUS, SWAPPING
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, text_diff
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import edited
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
+
+COPIES = {"saved": save, "put_back": put_back}
 
 
 def diff_of(folder: str, source: str) -> dict[str, str]:
     """Return the diff of the launch script, which contains no secret."""
     path = os.path.join(folder, "launch")
-    return {
-        "before_header": path,
-        "after_header": path,
-        "before": read_text(path) or "",
-        "after": read_text(os.path.join(source, "launch")) or "",
-    }
+    return text_diff(path, read_text(path), read_text(os.path.join(source, "launch")) or "")
 
 
 def source_of(folder: str, launch: str) -> str:
@@ -98,19 +105,24 @@ def main() -> None:
         argument_spec={
             "folder": {"type": "path", "required": True},
             "launch": {"type": "str", "default": ""},
-            "settled": {"type": "bool", "default": False},
+            "state": {"type": "str", "choices": ["restored", "settled", *COPIES], "default": "restored"},
+            "copy": {"type": "path"},
         },
         supports_check_mode=True,
+        required_if=[("state", state, ["copy"]) for state in COPIES],
     )
-    folder, launch = module.params["folder"], module.params["launch"]
-    source = "" if module.params["settled"] else source_of(folder, launch)
+    folder, launch, state = (module.params[name] for name in ("folder", "launch", "state"))
+    if state in COPIES:
+        done = not module.check_mode and COPIES[state](folder, module.params["copy"])
+        module.exit_json(changed=done, restored={}, edited=None, gates={})
+    source = "" if state == "settled" else source_of(folder, launch)
     if launch and not source:
         module.fail_json(msg=f"{folder} has no launch {launch}. Nothing was changed.")
     changed = bool(source) and source != folder
     diff = diff_of(folder, source) if changed else {}
     if not module.check_mode:
         adopt(folder)
-        if module.params["settled"]:
+        if state == "settled":
             settle(folder)
         elif launch and record_of(folder).get("launch") != launch:
             swap(folder)

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark_ansible import page
+from vllm_spark_ansible.results import Step
 
 display = Display()
 
 FAILED_BEFORE = register("failed-before", runbook="inventory-refused")
+
+T = TypeVar("T")
 
 COLLECTION = "vllm_spark.toolkit"
 
@@ -25,18 +30,32 @@ COLLECTION = "vllm_spark.toolkit"
 class SparkAction(ActionBase):
     """An action plugin that runs on the controller. A subclass implements `act`.
 
+    Its file in plugins/action has a page in plugins/modules (vllm_spark_ansible/page.py). The arguments of a task are
+    checked by the page before `act`.
+
     `quiet` keeps a result out of the output of -v, for results that are pages of JSON.
     """
 
     quiet = False
     task_vars: dict[str, Any]
+    name = ""
+    options: ClassVar[dict[str, dict[str, Any]] | None] = None
+
+    def __init_subclass__(cls) -> None:
+        file = Path(cls.act.__code__.co_filename)
+        if file.parent.name == "action":
+            cls.name = file.stem
+            cls.options = page.options(cls.name, file.parents[1] / "modules")
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result of `act` with `changed: False` as its default. A refusal fails the task with its text."""
         super().run(tmp, task_vars)
         self.task_vars = task_vars or {}
+        self._check_arguments()
         try:
             result = self.act()
+        except page.MissingArgumentError as error:
+            self._fail_arguments(str(error))
         except RefusedError as error:
             # Ansible would print a chained cause a second time.
             self.fail(str(error))
@@ -54,15 +73,33 @@ class SparkAction(ActionBase):
     def act(self) -> dict[str, Any]:
         """Do the work of the task and return its result. Raises RefusedError or AnsibleActionFail."""
 
+    def _check_arguments(self) -> None:
+        """Give the arguments the types of the page. Fails the task with every argument that is unknown, missing or
+        wrong."""
+        self._arguments: dict[str, Any] = self._task.args
+        if self.options is None:
+            return
+        self._arguments, faults = page.checked(self.options, self._task.args)
+        if faults:
+            self._fail_arguments("; ".join(faults))
+
+    def _fail_arguments(self, faults: str) -> NoReturn:
+        name = f"{COLLECTION}.{self.name}"
+        self.fail(f"{name}: {faults}. Fix: correct the task; `ansible-doc -t module {name}` shows its arguments.")
+
     @property
     def args(self) -> dict[str, Any]:
         """The arguments of the task."""
-        args: dict[str, Any] = self._task.args
-        return args
+        return self._arguments
 
     @property
     def check_mode(self) -> bool:
         return bool(self._task.check_mode)
+
+    @property
+    def verbose(self) -> bool:
+        """Whether the run has -v."""
+        return int(display.verbosity) > 0
 
     @property
     def acts(self) -> bool:
@@ -90,16 +127,28 @@ class SparkAction(ActionBase):
         """The hosts of the play, including those that have failed."""
         return list(self.task_vars["ansible_play_hosts_all"])
 
-    def registered(self, variable: str, key: str, hosts: Iterable[str]) -> dict[str, Any]:
-        """Return by host the field `key` of the result that an earlier task has registered as `variable`.
+    def results(self, step: Step[T], hosts: Iterable[str], *, default: T | None = None, asks: str = "") -> dict[str, T]:
+        """Return by host the result of an earlier task, or `default` for a host that has none.
 
-        Raises RefusedError if that task has failed on one of the hosts.
+        `asks` is the host that needs it, by default that of the task. Without a default, raises RefusedError if that
+        task has failed on one of the hosts.
         """
-        hosts = list(hosts)
-        failed = [host for host in hosts if key not in (self.hostvars[host].get(variable) or {})]
-        if failed:
-            raise RefusedError([_failed_before(self.host, host, ",".join(hosts)) for host in failed])
-        return {host: self.hostvars[host][variable][key] for host in hosts}
+        variables = {host: self.hostvars[host] for host in hosts}
+        known = self.having(step, variables)
+        if default is not None:
+            return {host: known.get(host, default) for host in variables}
+        if failed := [host for host in variables if host not in known]:
+            raise RefusedError([_failed_before(asks or self.host, host, ",".join(variables)) for host in failed])
+        return known
+
+    def result(self, step: Step[T]) -> T:
+        """Return the result of an earlier task on the host of this task."""
+        return self.results(step, [self.host])[self.host]
+
+    def having(self, step: Step[T], hosts: Iterable[str]) -> dict[str, T]:
+        """Return by host the result of an earlier task on the hosts that have one."""
+        variables = {host: self.hostvars[host] for host in hosts}
+        return {host: cast("T", step.of(own)) for host, own in variables.items() if step.known(own)}
 
     def say(self, *lines: str) -> None:
         """Print lines that start with the name of the host."""
@@ -148,6 +197,14 @@ class SparkAction(ActionBase):
     def fail(self, text: str) -> NoReturn:
         """Fail the task with a message."""
         raise AnsibleActionFail(self.with_logins(text)) from None
+
+    def fail_run(self, lines: Iterable[str]) -> NoReturn:
+        """Fail a task of the whole run with lines that name their hosts."""
+        from vllm_spark.core import run_output  # noqa: PLC0415  only a failure pays for this import
+
+        text = self.with_logins("\n".join(lines))
+        # From ansible-core 2.21 on, the fields of the result replace those of the failure.
+        raise AnsibleActionFail(text, result={"failed": True, "msg": text, run_output.WHOLE_RUN: True}) from None
 
     def with_logins(self, text: str) -> str:
         """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run."""

@@ -10,8 +10,8 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target, outside
 
 from vllm_spark.edge import store
-from vllm_spark.inventory import edge as settings
-from vllm_spark.verify.gate_request import GateRequest
+from vllm_spark.inventory.edge import OWN_CA
+from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gates import edge, reach
 from vllm_spark_ansible.action import SparkAction
 
@@ -20,22 +20,22 @@ class EdgeProbeAction(SparkAction):
     """An action with the arguments authority, the folder of the site's authority, and thorough (false: leave out the
     requests that wait for the end of a timeout or use up the requests of a minute)."""
 
-    def edge_responses(self, request: GateRequest) -> dict[str, Any]:
+    def edge_responses(self, target: EdgeTarget) -> dict[str, Any]:
         """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
-        asked = {"address": request.address, "port": request.port, "unlisted": [list(one) for one in edge.UNLISTED]}
+        asked = {"address": target.address, "port": target.port, "unlisted": [list(one) for one in edge.UNLISTED]}
         asked["thorough"] = self.args.get("thorough", True)
-        asked |= {"site_port": int(port)} if (port := request.edge.get("site_port")) else {}
+        asked |= {"site_port": target.site_port} if target.site_port else {}
         inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
-        url = request.client_url(str(self.task_vars.get("ansible_host", self.host)))
+        url = target.client_url(str(self.task_vars.get("ansible_host", self.host)))
         if why := reach.obstacle(*self.ssh()):
             return {"inside": inside, "outside": {"unasked": why, "url": url}}
         name = str(urllib.parse.urlsplit(url).hostname)
-        target = Target(name, request.port, inside["tls"], name, self.authority(request))
-        return {"inside": inside, "outside": {**outside(target, edge.UNLISTED), "url": url}}
+        asks = Target(name, target.port, inside["tls"], name, self.authority(target))
+        return {"inside": inside, "outside": {**outside(asks, edge.UNLISTED), "url": url}}
 
-    def authority(self, request: GateRequest) -> str:
+    def authority(self, target: EdgeTarget) -> str:
         """Return the file with the site's authority; empty if the edge has no certificate of it."""
-        if request.edge.get("tls") != settings.OWN_CA:
+        if target.tls != OWN_CA:
             return ""
         file = Path(self.args["authority"]) / store.CERTIFICATE
         return os.path.relpath(file) if file.is_file() else ""

@@ -10,13 +10,13 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class JobAction(SparkAction):
-    """An action plugin that starts a job and watches it. The module vllm_weights does both on the host."""
+    """An action plugin that starts a job and watches it. The module spark_host_job does both on the host."""
 
     poll_interval_s = 1.0
 
     def job(self, name: str, **args: object) -> dict[str, Any]:
-        """Run an action of vllm_weights on a job and return its result."""
-        return self.execute("vllm_weights", {"job": name, **args})
+        """Run an action of spark_host_job on a job and return its result."""
+        return self.execute("spark_host_job", {"job": name, **args})
 
     def states(self, name: str, **start: object) -> Iterator[dict[str, Any]]:
         """Start a job and yield its states: `progress`, and in the last one `result`.

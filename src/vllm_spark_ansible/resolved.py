@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_spark.inventory.front import EdgeOwner, Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.intent import HostIntent
+from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.results import RESOLVED, SPEC
 
 
-def front_of(variables: Mapping[str, Any]) -> Front | None:
-    """Return the edge of a host without an active deployment; None if it has none. `variables` are the host's."""
-    document = (variables.get("spark_precheck_resolved") or {}).get("edge")
-    return Front.from_json(document) if document else None
+def intent_of(host: str, variables: Mapping[str, Any]) -> HostIntent | None:
+    """Return the intent of a host; None if its inventory is refused. `variables` are the host's."""
+    document = RESOLVED.of(variables) if SPEC.known(variables) else None
+    return HostIntent.from_json(host, document) if document else None
 
 
-def edge_owner_of(variables: Mapping[str, Any]) -> EdgeOwner | None:
-    """Return a host as its edge sees it: its spec, or its front if no deployment is active there; None without both."""
-    spec = (variables.get("spark_precheck_resolved") or {}).get("spec")
-    return Spec.from_json(spec) if spec else front_of(variables)
+def intents_of(action: SparkAction, host: str) -> dict[str, HostIntent]:
+    """Return the intents of the hosts of a host's deployment in their order, or that of the host alone if no deployment
+    is active there. Raises RefusedError if the inventory of one is refused."""
+    spec = action.results(SPEC, [host], asks=host)[host]
+    known = action.results(SPEC, spec["deployment"]["hosts"] if spec else [host], asks=host)
+    return {name: HostIntent.from_json(name, one) for name, one in action.results(RESOLVED, known).items()}

@@ -1,7 +1,7 @@
 """What the doctor makes of failure logs and of healthy logs: one line per log, then both figures.
 
 The logs seen while the rules were written and the logs held back are counted apart. It has no limits and cannot fail;
-the floor is in tests/unit/test_doctor_corpus.py.
+the floor is in tests/unit/doctor/test_doctor_corpus.py.
 """
 
 from __future__ import annotations

@@ -206,10 +206,10 @@ def rounds(ways: tuple[Way, Way], engine: int, case: Case, count: int) -> list[t
 def main() -> None:
     streams = [int(word) for word in sys.argv[1:]] or [1, 16, 64]
     with tempfile.TemporaryDirectory() as name:
-        spec = edge_cases.resolved(
+        planned = edge_cases.edge_of(
             [edge_cases.DEMO], {"open": False, "limits": {"streams": 128, "requests_per_minute": 100000}}
         )
-        edge = RunningEdge(spec, Path(name))
+        edge = RunningEdge(planned, Path(name))
         path = Path(edge.files.sockets) / "demo" / "api.sock"
         path.parent.mkdir()
         edge.start()

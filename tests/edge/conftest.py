@@ -30,8 +30,8 @@ def start(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Start]:
     engines = Engines(tmp_path / "run")
 
     def _start(**settings: Any) -> RunningEdge:
-        spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.OTHER], {"open": False, **settings})
-        edge = RunningEdge(spec, tmp_path)
+        planned = edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False, **settings})
+        edge = RunningEdge(planned, tmp_path)
         engines.start("demo", engine)
         edge.start()
         running.append(edge)

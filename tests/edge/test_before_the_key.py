@@ -110,7 +110,7 @@ def filled(edge: RunningEdge, protocol: str) -> socket.socket | None:
     wire = socket.socket()
     try:
         wire = dial(edge, ATTACKERS[0])
-        wire = encrypted(wire, edge, protocol) if edge.spec.edge.tls != "off" else wire
+        wire = encrypted(wire, edge, protocol) if edge.planned.settings.tls != "off" else wire
         for part in endless(protocol):
             wire.sendall(part)
     except OSError:

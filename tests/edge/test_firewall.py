@@ -18,9 +18,10 @@ import pytest
 from fakes.cases import CASES, hosts_of, resolved
 from fakes.network_namespaces import Host, cable, hosts
 from project_files import DATA
-from vllm_spark.core import host_layout
 from vllm_spark.deploy import firewall, launch, ranks
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import host_layout
 from waiting import until
 
 NFT = shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin:/bin") or "nft"
@@ -62,8 +63,10 @@ def network(tmp_path: Path, facts: dict[str, Any]) -> Iterator[Network]:
     case = json.loads(next(file for file in CASES if file.stem == "argv-closed-pair-ray-head").read_text())
     specs = resolved(case, "spark1")
     spec = ranks.join(specs, hosts_of(case, specs, facts, tmp_path))["spark1"]
-    assert spec.pair
-    spec = replace(spec, pair=replace(spec.pair, netdev="fabric0", peer=PEER))
+    assert spec.group
+    own, other = spec.group.members
+    members = (own, replace(other, address=PEER))
+    spec = replace(spec, group=replace(spec.group, netdev="fabric0", members=members))
     with hosts("spark", "near", "peer") as (spark, near, peer):
         cable({spark: ("lan0", [f"{SPARK}/24", f"{SPARK6}/64"]), near: ("lan0", [f"{NEAR}/24", f"{NEAR6}/64"])})
         cable({spark: ("fabric0", [f"{FABRIC}/24"]), peer: ("fabric0", [f"{PEER}/24"])})
@@ -86,7 +89,7 @@ def test_without_the_table_everything_answers(network: Network) -> None:
 
 
 def test_clients_reach_the_edge_from_their_networks_alone(network: Network) -> None:
-    network.load(firewall.table(network.spec, [SSH]))
+    network.load(firewall.table(HostIntent.of_rank(network.spec), [SSH]))
     assert network.near.reaches(NEAR, SPARK, PORTS) == list(PORTS)
     assert network.near.reaches(NEAR6, SPARK6, PORTS) == list(PORTS)
     assert network.near.reaches(FAR, SPARK, PORTS) == without({API})
@@ -95,7 +98,7 @@ def test_clients_reach_the_edge_from_their_networks_alone(network: Network) -> N
 
 
 def test_the_ports_of_a_pair_that_runs_are_for_the_other_rank(network: Network) -> None:
-    network.load(firewall.table(network.spec, [SSH]))
+    network.load(firewall.table(HostIntent.of_rank(network.spec), [SSH]))
     network.start_pair()
     assert network.peer.reaches(PEER, FABRIC, PORTS) == list(PORTS)
     assert network.near.reaches(NEAR, SPARK, PORTS) == without(OF_THE_PAIR)
@@ -109,7 +112,7 @@ def test_the_ports_of_a_pair_that_runs_are_for_the_other_rank(network: Network) 
 
 
 def test_a_second_start_and_a_deploy_keep_what_a_launch_has_added(network: Network) -> None:
-    text = firewall.table(network.spec, [SSH])
+    text = firewall.table(HostIntent.of_rank(network.spec), [SSH])
     network.load(text)
     network.start_pair()
     network.start_pair()
@@ -126,7 +129,7 @@ def test_a_launch_without_the_table_starts_nothing(network: Network) -> None:
 
 
 def test_a_port_that_docker_publishes_is_closed_as_well(network: Network) -> None:
-    network.load(firewall.table(network.spec, [SSH]))
+    network.load(firewall.table(HostIntent.of_rank(network.spec), [SSH]))
     network.start_pair()
     rule = "tcp dport 25050 redirect to :3000"
     published = f"table ip nat {{ chain prerouting {{ type nat hook prerouting priority dstnat; {rule}; }}; }}"
@@ -136,7 +139,7 @@ def test_a_port_that_docker_publishes_is_closed_as_well(network: Network) -> Non
 
 
 def test_ssh_on_a_port_of_the_pair_stays_open(network: Network) -> None:
-    network.load(firewall.table(network.spec, [TORCH]))
+    network.load(firewall.table(HostIntent.of_rank(network.spec), [TORCH]))
     network.start_pair()
     assert network.near.reaches(NEAR, SPARK, PORTS) == without(OF_THE_PAIR - {TORCH})
 
@@ -159,7 +162,7 @@ def test_a_connection_stays_when_the_table_comes(network: Network) -> None:
         client.stdin.write("\n")
         client.stdin.flush()
         assert client.stdout.readline() == "connected\n"
-        network.load(firewall.table(network.spec, [SSH]))
+        network.load(firewall.table(HostIntent.of_rank(network.spec), [SSH]))
         network.start_pair()
         assert network.near.reaches(NEAR, SPARK, [TORCH]) == []
         said, _ = client.communicate("\n", timeout=10)

@@ -19,7 +19,7 @@ from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import ADDRESSES, RunningSite
 from fakes.running_switch import BOB, RunningSwitch, allow
 from fakes.scripted_engine import Stream
-from vllm_spark.verify import front
+from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gates import edge as gate
 
 CHAT = "/v1/chat/completions"
@@ -92,14 +92,14 @@ def test_no_other_edge_asks_it(start_site: StartSite) -> None:
 def test_it_holds_the_gate(start_site: StartSite) -> None:
     site = start_site(limits={"streams": 4, "requests_per_minute": 40, "header_timeout_s": 2, "body_mib": 1})
     edge = site.edges["spark1"]
-    request = front.request(edge.spec)
+    asked = EdgeTarget.of_edge(edge.planned)
     target = Target(edge.address, edge.port, True, "127.0.0.1", "")
     limits = spark_edge_probe.limits_of(edge.text)
     seen = spark_edge_probe.outside(target, gate.UNLISTED)
     inside = {**seen, **spark_edge_probe.inside(target, KEY, limits), "limits": limits._asdict(), "tls": True}
     holder = {"unit": "vllm-edge.service"}
     observed = {"inside": {**inside, "placed": seen["certificate"], "holder": holder}, "outside": seen}
-    verdicts = front.verdicts(request, observed)
+    verdicts = list(gate.verdicts(asked, observed))
     assert [str(verdict) for verdict in verdicts if not verdict.ok] == []
     assert len(verdicts) > 8
     assert [engine.heads for engine in site.engines.values()] == [[], []]

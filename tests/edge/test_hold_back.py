@@ -15,8 +15,9 @@ from fakes.edge_cases import DEMO, THIRD
 from fakes.running_edge import Answer, RunningEdge
 from fakes.running_site import RunningSite
 from fakes.scripted_engine import Event, Stream
-from vllm_spark.core import host_layout
-from vllm_spark.node import edge_admin, switch
+from vllm_spark.node import edge_admin, host_layout, switch
+from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.state_writer import StateOf
 from waiting import until
 
 # Writes its arguments in a file beside it.
@@ -56,7 +57,11 @@ def commands(tmp_path: Path, edge: RunningEdge, monkeypatch: pytest.MonkeyPatch)
     (config / "liveness.json").write_text(
         json.dumps({"socket": f"{edge.files.sockets}/demo/api.sock", "model": "model"})
     )
+    (config / "launch").touch()
+    places = Places(edge.files.sockets, *(str(tmp_path / name) for name in ("states", "wants", "etc")))
+    monkeypatch.setattr(switch, "PLACES", places)
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
+    StateOf("demo", places).write("serving")
     return folder
 
 
@@ -141,11 +146,11 @@ def test_a_drain_ends_though_clients_ask_all_the_time(edge: RunningEdge, command
     with ThreadPoolExecutor() as pool:
         streams = [pool.submit(ask, edge) for _ in range(4)]
         until(lambda: edge_admin.requests_at("demo") == 4)
-        drained = pool.submit(switch.drain, "demo", 30.0)
-        until(lambda: code(ask(edge)) == "model_not_active")
+        drained = pool.submit(switch.drain, "demo", 30.0, "for other")
+        until(lambda: code(ask(edge)) == "model_draining")
         assert [code(stream.result()) for stream in streams] == [""] * 4
         assert drained.result()["left"] == 0
-    assert code(ask(edge)) == "model_not_active"
+    assert code(ask(edge)) == "model_draining"
     # The timer lets in again if nobody else does, and ends with the change.
     [timer] = calls(commands / "systemd-run")
     assert "--unit=vllm-switch-let-in-demo.timer --on-active=150 " in timer
@@ -155,26 +160,27 @@ def test_a_drain_ends_though_clients_ask_all_the_time(edge: RunningEdge, command
         "stop vllm-switch-let-in-demo.timer",
         "reset-failed vllm@demo.service",
     ]
-    assert code(ask(edge)) == "model_not_active"
+    # The unit, which has no systemd here, writes that it is stopped.
+    assert code(ask(edge)) == "model_draining"
     edge.wait_for("demo", "UP")
 
 
 def test_the_timer_lets_in(edge: RunningEdge, commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch.os, "geteuid", lambda: 0)
-    switch.drain("demo", 0.0)
-    assert code(ask(edge)) == "model_not_active"
+    switch.drain("demo", 0.0, "for other")
+    assert code(ask(edge)) == "model_draining"
     assert switch.main(calls(commands / "systemd-run")[0].split()[-2:]) == 0
     assert code(ask(edge)) == ""
 
 
 def test_nothing_is_held_back_without_a_timer(edge: RunningEdge, commands: Path) -> None:
     place(commands / "systemd-run", status=1)
-    switch.drain("demo", 0.0)
+    switch.drain("demo", 0.0, "for other")
     assert code(ask(edge)) == ""
 
 
 def test_a_stop_that_fails_lets_in(edge: RunningEdge, commands: Path) -> None:
-    switch.drain("demo", 0.0)
+    switch.drain("demo", 0.0, "for other")
     place(commands / "systemctl", status=1)
     assert not switch.change(["demo"], "", 1.0)["ok"]
     assert code(ask(edge)) == ""

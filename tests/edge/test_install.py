@@ -33,7 +33,7 @@ class Host:
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "UNIT_FILE", "SOCKET")
+        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "UNIT_FILE", "SOCKET")
         for name in (*files, "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
@@ -75,7 +75,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.fixture
 def install(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Install:
     """Run the module with the configuration of a spec, and return its result."""
-    module = load_module("vllm_edge")
+    module = load_module("vllm_edge_files")
     monkeypatch.setattr(module, "CANDIDATE", str(host.folder / ".candidate"))
     monkeypatch.setattr(module, "must", host.run)
 
@@ -97,12 +97,13 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
         tokens=str(tmp_path / "tokens.lua"),
+        states=str(tmp_path / "states.map"),
         admin_socket=str(tmp_path / "admin.sock"),
     )
-    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False})
+    own = edge_cases.edge_of([edge_cases.DEMO], {"open": False})
     pair = authority.new_certificate(authority.new_authority(NOW), ["spark1"], NOW)
     return {
-        "config": config.config(spec, "127.0.0.1", replace(files)),
+        "config": config.config(own, "127.0.0.1", replace(files)),
         "tokens": steps.tokens_file(),
         "unit": steps.unit_file(),
         "certificate": pair.certificate,
@@ -122,6 +123,7 @@ def test_a_first_run_places_everything_and_a_second_nothing(
         "keys.map",
         "tls.pem",
         "tokens.lua",
+        "states.map",
         "vllm-edge.service",
     }
     assert (host.folder / "tls.pem").stat().st_mode & 0o777 == 0o640
@@ -139,11 +141,12 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
         tokens=str(tmp_path / "tokens.lua"),
+        states=str(tmp_path / "states.map"),
         authority=str(tmp_path / "ca.crt"),
         admin_socket=str(tmp_path / "admin.sock"),
     )
-    spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
-    text = config.config(spec, "127.0.0.1", files)
+    own = edge_cases.edge_of([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
+    text = config.config(own, "127.0.0.1", files)
     site = authority.new_authority(NOW)
     pair = authority.new_certificate(site, ["spark1"], NOW, asks=True)
     wanted |= {"config": text, "certificate": pair.certificate, "private_key": pair.private_key}
@@ -208,8 +211,8 @@ def test_an_opened_site_stops_the_edge_and_keeps_its_files(
 def test_the_program_that_starts_models_comes_and_goes_with_its_setting(
     host: Host, install: Install, wanted: dict[str, Any]
 ) -> None:
-    spec = edge_cases.resolved([edge_cases.DEMO, edge_cases.OTHER], {"open": False, "switch_by_request": True})
-    arguments = {steps.SWITCH_ARGUMENTS[file.path]: file.content for file in switch_request.files(spec)}
+    own = edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False, "switch_by_request": True})
+    arguments = {steps.SWITCH_ARGUMENTS[file.path]: file.content for file in switch_request.files(own)}
     install(**wanted)
     host.systemctl.clear()
     kept = {key: wanted[key] for key in ("config", "unit")}
@@ -230,3 +233,14 @@ def test_the_program_that_starts_models_comes_and_goes_with_its_setting(
     assert host.systemctl == ["stop vllm-edge-switch.service", "daemon-reload"]
     assert [file for file in spark_edge.switch_files() if os.path.exists(file)] == []
     assert not install(**kept)["changed"]
+
+
+def test_haproxy_takes_a_configuration_before_a_deployment_has_written_a_state(
+    install: Install, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    assert not (tmp_path / "states.map").exists()
+    assert install(**wanted)["changed"]
+    assert (tmp_path / "states.map").read_text() == ""
+    (tmp_path / "states.map").write_text("demo loading\n")
+    install(**wanted)
+    assert (tmp_path / "states.map").read_text() == "demo loading\n"

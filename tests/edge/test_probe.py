@@ -22,7 +22,7 @@ SMALL = {"streams": 4, "requests_per_minute": 40, "header_timeout_s": 2, "body_m
 
 
 def observe(edge: RunningEdge) -> dict[str, Any]:
-    tls = edge.spec.edge.tls != "off"
+    tls = edge.planned.settings.tls != "off"
     authority = str(edge.folder / "ca.crt") if tls else ""
     target = Target("127.0.0.1", edge.port, tls, "127.0.0.1", authority)
     limits = spark_edge_probe.limits_of(edge.text)

@@ -32,11 +32,14 @@ def question(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("file", sorted((DATA / "edge").glob("*.cfg")), ids=lambda file: file.stem)
 def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) -> None:
     pair = authority.new_authority(datetime.now(UTC))
-    (tmp_path / "keys.map").touch()
+    for name in ("keys.map", "states.map"):
+        (tmp_path / name).touch()
     (tmp_path / "tls.pem").write_text(pair.certificate + pair.private_key)
     (tmp_path / "ca.crt").write_text(pair.certificate)
     (tmp_path / "tokens.lua").write_text(steps.tokens_file())
-    text = file.read_text().replace("/etc/vllm-spark/edge/", f"{tmp_path}/").replace("/run/vllm-edge/", f"{tmp_path}/")
+    text = file.read_text()
+    for folder in ("/etc/vllm-spark/edge/", "/run/vllm-edge/", "/run/vllm-spark/states"):
+        text = text.replace(folder, f"{tmp_path}/{'states' if folder.endswith('states') else ''}")
     verdict = check(text, tmp_path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
 
@@ -123,9 +126,9 @@ def test_the_edge_answers_for_its_own_health(edge: RunningEdge, engine: Scripted
 
 def test_a_client_outside_of_the_networks_is_refused(tmp_path: Path) -> None:
     """The host itself may always ask: the gates do so."""
-    spec = edge_cases.resolved([edge_cases.DEMO], {"open": False, "allow_from": ["10.0.0.0/8"]})
+    planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "allow_from": ["10.0.0.0/8"]})
     with hosts("client") as (client,), cable_to_this_machine(client, "198.51.100.1", "198.51.100.2") as address:
-        edge = RunningEdge(spec, tmp_path, address=address)
+        edge = RunningEdge(planned, tmp_path, address=address)
         edge.start()
         try:
             assert edge.ask("GET", "/health", key=None).status == 200

@@ -24,7 +24,8 @@ from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import RunningSite
 from fakes.running_switch import BOB, RunningSwitch, allow
 from fakes.scripted_engine import ScriptedEngine
-from vllm_spark.core import host_layout, paths
+from vllm_spark.core import paths
+from vllm_spark.node import host_layout
 from waiting import LIMIT_S, until
 
 CHAT = "/v1/chat/completions"
@@ -253,7 +254,8 @@ def test_only_the_group_of_the_edge_reaches_the_socket(tmp_path: Path) -> None:
     umask, mode = (
         int(re.findall(f"^{key}=(\\d+)$", unit, re.MULTILINE)[0], 8) for key in ("UMask", "RuntimeDirectoryMode")
     )
-    (tmp_path / "list").write_text('{"deployments": {}, "waiting": 0, "stay_s": 0}')
+    listed = {"deployments": {}, "pairs": [], "active_states": [], "waiting": 0, "stay_s": 0}
+    (tmp_path / "list").write_text(json.dumps(listed))
     # Every user reaches /tmp, and none the folder of a test. systemd makes the runtime folder like this one.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chown(folder, 0, edge_group)

@@ -58,10 +58,10 @@ class Edge:
     """An edge in front of one raw engine."""
 
     def __init__(self, folder: Path, **more: Any) -> None:
-        spec = edge_cases.resolved([edge_cases.DEMO], {"open": False, "limits": {"requests_per_minute": 100_000}})
+        planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "limits": {"requests_per_minute": 100_000}})
         self.engine = RawEngine()
         self.engines = Engines(folder / "run")
-        self.running = RunningEdge(spec, folder, **more)
+        self.running = RunningEdge(planned, folder, **more)
         self.engines.start("demo", self.engine)
         self.running.start()
         self.running.wait_for("demo", "UP")

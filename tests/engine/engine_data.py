@@ -12,12 +12,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 if __name__ == "__main__":
-    sys.path[:0] = [str(HERE.parent)]
+    sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 import engine_process  # noqa: E402
 import environments  # noqa: E402
 
-from vllm_spark.docs.recipe_schema import format_json  # noqa: E402
+from lab.pages.recipe_schema import format_json  # noqa: E402
 from vllm_spark.recipe import engine_flags, flag_types  # noqa: E402
 
 # Words that tell the types apart by what they accept.

@@ -14,7 +14,8 @@ import yaml
 from vllm_spark.core import container_layout
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory.deployment import Deployment
-from vllm_spark.inventory.edge import EdgeSettings
+from vllm_spark.inventory.edge import OPEN, EdgeSettings
+from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import hub_cache
 from vllm_spark.sizing import reference_spark
@@ -30,9 +31,12 @@ def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
     placed = Deployment(name=recipe["name"], recipe=recipe["name"], hosts=hosts)
     digest = f"sha256:{'0' * 64}"
-    specs = {host: Spec(host, rank, placed, recipe, recipe_sha256="", digest=digest) for rank, host in enumerate(hosts)}
+    specs = {
+        host: Spec(host, rank, placed, recipe, recipe_sha256="", digest=digest, edge=Edge(host, OPEN))
+        for rank, host in enumerate(hosts)
+    }
     facts = {host: {"fabric": reference_spark.fabric(host), "images": {}} for host in hosts}
-    closed = {host: replace(spec, edge=EdgeSettings(open=False)) for host, spec in specs.items()}
+    closed = {host: replace(spec, edge=Edge(host, EdgeSettings(open=False))) for host, spec in specs.items()}
     return [_of_rank(spec) for each in (specs, closed) for spec in ranks.join(each, facts).values()]
 
 
@@ -41,7 +45,7 @@ def _of_rank(spec: Spec) -> dict[str, Any]:
     secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
     hub = container_layout.HUB_IN_CONTAINER
     return {
-        "id": f"{spec.recipe['name']} on {spec.host}{'' if spec.edge.open else ', closed'}",
+        "id": f"{spec.recipe['name']} on {spec.host}{'' if spec.open else ', closed'}",
         # A shell starts Ray before the head's engine; the worker's container runs Ray alone.
         "argv": words[words.index("serve") :] if "serve" in words else None,
         "env": {**launch.environment(spec), **secrets},

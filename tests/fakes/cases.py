@@ -11,9 +11,10 @@ from typing import Any
 from fakes.recorded_hosts import load, record
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import launch, ranks
+from vllm_spark.deploy import launch, plan, ranks
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.edge_backends import OtherEdge
+from vllm_spark.inventory.intent import HostIntent
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.json"))
 FABRICS = DATA / "fabric"
@@ -52,6 +53,18 @@ def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> di
     return {name: spec.Spec.from_json(json.loads(json.dumps(one.to_json()))) for name, one in specs.items() if one}
 
 
+def intents(specs: Mapping[str, spec.Spec]) -> dict[str, HostIntent]:
+    """Return the intents of hosts with these ranks."""
+    return {host: HostIntent.of_rank(one) for host, one in specs.items()}
+
+
+def asked(rank: spec.Spec) -> dict[str, Any]:
+    """Return the questions about a host with this rank."""
+    questions = plan.questions(HostIntent.of_rank(rank))
+    assert questions is not None
+    return questions
+
+
 def hosts_of(
     case: Mapping[str, Any], specs: Mapping[str, spec.Spec], facts: dict[str, Any], tmp_path: Path
 ) -> dict[str, Any]:
@@ -68,6 +81,14 @@ def hosts_of(
         merge(host_facts, filled(case.get("facts", {}), fingerprint))
         merge(host_facts, filled(case.get("host_facts", {}).get(host, {}), fingerprint))
     return hosts
+
+
+def pair_of(facts: dict[str, Any], tmp_path: Path) -> tuple[dict[str, spec.Spec], dict[str, Any]]:
+    """Return the specs and the facts of a healthy pair, by host."""
+    hosts = ["spark1", "spark2"]
+    case = {"deployments": [{"name": "pair", "recipe": "two-sparks", "hosts": hosts}], "limit": hosts, "secrets": {}}
+    specs = resolved(case, "spark1")
+    return specs, hosts_of(case, specs, facts, tmp_path)
 
 
 def filled(value: Any, fingerprint: str) -> Any:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fakes.cases import hosts_of, resolved
+from fakes.cases import hosts_of, intents, resolved
 from fakes.invented_pins import lock_of
 from vllm_spark.core import paths
 from vllm_spark.core.types import Facts
@@ -51,5 +51,5 @@ def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
     }
     hosts: dict[str, Facts] = hosts_of({**case, "facts": present}, specs, copy.deepcopy(facts), folder)
     for host in specs:
-        plan.of_host(specs, hosts, host, "test")
+        plan.of_host(intents(specs), hosts, host, "test")
     return list(ranks.join(specs, hosts).values())

@@ -8,10 +8,14 @@ from typing import Any
 
 from fakes.loaded_table import table_facts
 from vllm_spark.deploy import launch, plan
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
 
 STARTED = 1000.0
 ALIVE = {"ready": True, "misses": 0, "invocation": "i", "age_s": 5.0}
+
+
+SERVING = {"state": "serving", "why": "", "since": STARTED, "last_end": "", "peer": "", "written": True}
 
 
 def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
@@ -36,14 +40,15 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
     record = next(file.content for file in built.files if file.path.endswith("/deployed.json"))
     facts["records"] = {name: json.loads(record)}
     facts["env_mtimes"] = {name: STARTED - 1}
+    facts["states"] = {name: {**SERVING}}
     facts["status"] = {
-        "deployments": {name: {"launch": launch.script(spec), "counters": [], "liveness": ALIVE}},
+        "deployments": {name: {"launch": launch.script(spec), "counters": [], "liveness": ALIVE, "history": []}},
         "lock": None,
     }
     facts["folders"] = list(built.folders)
     facts["files"] = {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files}
     if built.link_path:
         facts["files"][built.link_path] = ["5" * 64, "0600"]
-    facts["table"] = table_facts(spec)
+    facts["table"] = table_facts(HostIntent.of_rank(spec))
     facts["env"] = {"added": [], "removed": [], "changed": [], "same": True}
     return facts

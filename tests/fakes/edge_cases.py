@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from project_files import RECIPE_FOLDERS
-from vllm_spark.inventory import spec
+from vllm_spark.inventory import intent, spec
 from vllm_spark.inventory.edge_backends import OtherEdge
-from vllm_spark.inventory.front import Front
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
 
 SPARKS = ("spark1", "spark2", "spark3")
@@ -101,21 +102,28 @@ def resolved(
     others: Mapping[str, OtherEdge] = {},
 ) -> Spec:
     """Return the spec of a Spark. `others`: edges of which the inventory says something else."""
-    found = spec.resolve(inventory(deployments, edge, others), host)
+    found = intent_of(deployments, edge, host, others).rank
     assert found is not None
     return found
 
 
-def front(deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any], host: str = "spark1") -> Front:
-    """Return the edge of a Spark without an active deployment."""
-    found = inventory(deployments, edge)
-    assert spec.resolve(found, host) is None
-    alone = spec.front(found, host)
-    assert alone is not None
-    return alone
+def edge_of(
+    deployments: Sequence[Mapping[str, Any]],
+    edge: Mapping[str, Any],
+    host: str = "spark1",
+    others: Mapping[str, OtherEdge] = {},
+) -> Edge:
+    """Return the edge of a Spark, with or without an active deployment. `others` as in `resolved`."""
+    own = intent_of(deployments, edge, host, others).edge
+    assert own is not None
+    return own
 
 
-def owner(deployments: Sequence[Mapping[str, Any]], edge: Mapping[str, Any], host: str = "spark1") -> Spec | Front:
-    """Return the spec of a Spark, or its edge if it has no active deployment."""
-    found = inventory(deployments, edge)
-    return spec.resolve(found, host) or front(deployments, edge, host)
+def intent_of(
+    deployments: Sequence[Mapping[str, Any]],
+    edge: Mapping[str, Any],
+    host: str = "spark1",
+    others: Mapping[str, OtherEdge] = {},
+) -> HostIntent:
+    """Return the intent of a Spark. `others` as in `resolved`."""
+    return intent.resolve(inventory(deployments, edge, others), host)

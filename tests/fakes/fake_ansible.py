@@ -37,13 +37,16 @@ def load_action(name: str) -> type[SparkAction]:
 @dataclass
 class FakeRun:
     """A run of action plugins on one host. `modules`: result of each module, or a function of its arguments. `output`:
-    stdout of a command that has the text of its key. `calls` and `lines` record what the plugins ran and printed."""
+    stdout of a command that has the text of its key. `hosts` are those of the run. `calls` and `lines` record
+    what the plugins ran and printed."""
 
     host: str = "spark1"
     hostvars: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, ModuleResult] = field(default_factory=dict)
     output: dict[str, str] = field(default_factory=dict)
     check_mode: bool = False
+    verbosity: int = 0
+    hosts: list[str] = field(default_factory=lambda: list(HOSTS))
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
@@ -62,11 +65,13 @@ class FakeRun:
         task_vars = {
             **self.hostvars.get(self.host, {}),
             "inventory_hostname": self.host,
-            "hostvars": {host: self.hostvars.get(host, {}) for host in HOSTS},
-            "ansible_play_hosts": HOSTS,
-            "ansible_play_hosts_all": HOSTS,
+            "hostvars": {host: self.hostvars.get(host, {}) for host in {*HOSTS, *self.hosts}},
+            "ansible_play_hosts": self.hosts,
+            "ansible_play_hosts_all": self.hosts,
+            "groups": {"sparks": HOSTS},
         }
-        with mock.patch.object(action, "display", SimpleNamespace(display=self.lines.append)):
+        display = SimpleNamespace(display=self.lines.append, verbosity=self.verbosity)
+        with mock.patch.object(action, "display", display):
             return instance.run(None, task_vars)
 
     def _execute_module(self, module_name: str, module_args: dict[str, Any], task_vars: Any) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def holdings(
     held = {
         "deployments": deployments or {},
         "history": {name: judged(entry) for name, entry in (deployments or {}).items()},
+        "states": [],
         "pulled": [],
         "docker": {
             "error": "",
@@ -107,6 +108,7 @@ def holdings(
         "caches": [],
         "shared_blobs": [],
         "accounts": [],
+        "packages": [],
         "paths": {},
     }
     return {**held, **more}

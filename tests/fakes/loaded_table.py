@@ -5,19 +5,18 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from vllm_spark.core import host_layout
 from vllm_spark.deploy import firewall
-from vllm_spark.inventory.front import Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.node import host_layout
 
 SSH_PORTS = (22,)
 RUNS = {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
 
 
-def table_facts(owner: Spec | Front) -> dict[str, Any]:
+def table_facts(intent: HostIntent) -> dict[str, Any]:
     """Return `table` of the facts."""
     files = {
-        host_layout.FIREWALL: firewall.table(owner, SSH_PORTS),
+        host_layout.FIREWALL: firewall.table(intent, SSH_PORTS),
         host_layout.FIREWALL_UNIT_FILE: firewall.unit_file(),
     }
     return {

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import host_layout
 from vllm_spark.deploy import files
+from vllm_spark.node import host_layout
 
 LAUNCH = "1f"
 IMAGE = "engine@sha256:deadbeef"
 TOOLKIT = "0.1.0 (abc)"
 FAKE = """#!/bin/sh
 case "$0 $1 $2" in
-*systemctl*) echo 0 ;;
+*systemctl*) cat "$RANK_DIR/restarts" ;;
 *inspect*) echo content ;;
 *" rm "*|*" stop "*) [ ! -e "$RANK_DIR/pid" ] || kill -9 "$(cat "$RANK_DIR/pid")" 2>/dev/null ;;
 esac
@@ -43,6 +44,7 @@ class RankProcess:
         self.key_file = config / "link.key"
         if key is not None:
             self.key_file.write_text(f"{key}\n")
+        self.restarted(0)
         for name in ("docker", "systemctl"):
             (folder / "bin").mkdir(exist_ok=True)
             (folder / "bin" / name).write_text(FAKE)
@@ -55,10 +57,19 @@ class RankProcess:
             place.parent.mkdir(parents=True, exist_ok=True)
             content = file.content.replace('"/etc/vllm-spark"', repr(str(self.folder / "etc")))
             content = content.replace('"/run/vllm-spark"', repr(str(self.folder / "run")))
+            content = content.replace('"/var/lib/vllm-spark/states"', repr(str(self.folder / "states")))
             # A machine that stands still for ten seconds is no lost peer here: test_supervise.py has those.
             place.write_text(content.replace("\nREAD_TIMEOUT_S = 10.0\n", "\nREAD_TIMEOUT_S = 60.0\n"))
         (link,) = self.folder.rglob("link.py")
         assert "\nREAD_TIMEOUT_S = 60.0\n" in link.read_text()
+
+    def restarted(self, count: int) -> None:
+        """Say how often systemd has restarted the unit."""
+        (self.folder / "restarts").write_text(f"{count}\n")
+
+    def kill_container(self) -> None:
+        """End the container as a crash does."""
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
     def start(self, rank: int, address: str, peer: str, port: int, api: str = "") -> None:
         options = {"name": "demo", "rank": rank, "launch": LAUNCH, "image": IMAGE, "address": address}

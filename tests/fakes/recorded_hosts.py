@@ -65,7 +65,7 @@ def link_device(root: Path, path: str, entry: Mapping[str, Any]) -> None:
 
 def netdev_files(entry: Mapping[str, Any]) -> Files:
     up = entry.get("up", True)
-    files = {"mtu": f"{entry.get('mtu', 1500)}\n", "speed": "200000\n" if up else "-1\n", "carrier": f"{up:d}\n"}
+    files = {"mtu": f"{entry.get('mtu', 1500)}\n", "carrier": f"{up:d}\n"}
     return files | ({"wireless/status": "0x0\n"} if entry.get("wireless") else {})
 
 
@@ -73,7 +73,6 @@ def port_files(entry: Mapping[str, Any]) -> Files:
     up = entry.get("up", True)
     files = {
         "state": "4: ACTIVE\n" if up else "1: DOWN\n",
-        "link_layer": "Ethernet\n",
         "rate": f"{entry.get('rate', '200 Gb/sec (4X HDR)' if up else '40 Gb/sec (4X QDR)')}\n",
     }
     table = entry.get("gids", gids(entry))
@@ -118,7 +117,6 @@ def host_files(host: Mapping[str, Any], devices: Mapping[str, Any]) -> Iterator[
     yield "ip-addr.json", json.dumps([{"ifname": name, "addr_info": addresses(e)} for name, e in devices.items()])
     route = {"dst": "default", "gateway": "192.168.1.1", "dev": host["default_route"], "metric": 100}
     yield "ip-route.json", json.dumps([route] if host["default_route"] else [])
-    yield "proc/self/limits", f"Max locked memory         {host.get('memlock', 'unlimited'):<20} unlimited  bytes\n"
     for name in host.get("devices", ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs3"]):
         yield f"dev/infiniband/{name}", ""
     if host.get("ib_core", True):

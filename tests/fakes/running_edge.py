@@ -29,8 +29,7 @@ from vllm_spark.edge import authority, config
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
-from vllm_spark.inventory.front import Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.host_edge import Edge
 from waiting import LIMIT_S, until
 
 KEY = "sk-of-ada"
@@ -112,7 +111,7 @@ class Answer:
 class RunningEdge:
     """HAProxy with the configuration of a spec, with its files in a folder."""
 
-    spec: Spec | Front
+    planned: Edge
     folder: Path
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
     address: str = ADDRESS
@@ -127,30 +126,32 @@ class RunningEdge:
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
             tokens=str(self.tokens),
+            states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
             log=str(self.folder / "log"),
         )
         Path(self.files.sockets).mkdir(parents=True, exist_ok=True)
+        Path(self.files.states).touch()
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
         self.log.settimeout(LIMIT_S)
         Path(self.files.keys).write_text("".join(f"{key} {name}\n" for key, name in self.keys.items()))
-        self.spec = self.placed(self.spec)
+        self.planned = self.placed(self.planned)
 
-    def placed(self, spec: Spec | Front) -> Spec | Front:
-        """Return a spec whose deployments have the address and the port of this edge. An edge that only forwards takes
+    def placed(self, edge: Edge) -> Edge:
+        """Return an edge whose deployments have the address and the port of this edge. An edge that only forwards takes
         the port of the deployments of the other Sparks."""
-        own = tuple(replace(one, bind=self.address, port=self.port) for one in spec.backends)
+        own = tuple(replace(one, bind=self.address, port=self.port) for one in edge.backends)
         near = tuple(
             replace(one, backends=tuple(replace(each, port=self.port) for each in one.backends))
-            for one in spec.neighbours
+            for one in edge.neighbours
         )
-        return replace(spec, backends=own, neighbours=near)
+        return replace(edge, backends=own, neighbours=near)
 
     def start(self) -> None:
-        if self.spec.edge.tls != edge.OFF:
+        if self.planned.settings.tls != edge.OFF:
             self._certify()
         self.configure()
         self._run()
@@ -170,15 +171,15 @@ class RunningEdge:
         self._run()
 
     def configure(self) -> None:
-        self.text = config.config(self.spec, self.address, self.files)
+        self.text = config.config(self.planned, self.address, self.files)
         Path(self.files.config).write_text(self.text, encoding="utf-8")
 
     def _certify(self) -> None:
         """Make a certificate, and an authority if there is none, as the controller does."""
         now = datetime.now(UTC)
         site = self.site or authority.new_authority(now)
-        names = list(config.names(self.spec, self.address))
-        pair = authority.new_certificate(site, names, now, asks=self.spec.edge.joins(self.spec.host))
+        names = list(config.names(self.planned, self.address))
+        pair = authority.new_certificate(site, names, now, asks=self.planned.joins)
         (self.folder / "ca.crt").write_text(site.certificate)
         Path(self.files.certificate).write_text(pair.certificate + pair.private_key)
 
@@ -208,7 +209,7 @@ class RunningEdge:
 
     def connect(self, timeout: float = LIMIT_S) -> HTTPConnection:
         """Return a connection that trusts the certificate of the folder."""
-        if self.spec.edge.tls == "off":
+        if self.planned.settings.tls == "off":
             return HTTPConnection(self.address, self.port, timeout=timeout)
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         return HTTPSConnection(self.address, self.port, timeout=timeout, context=context)

@@ -15,8 +15,7 @@ from fakes.running_edge import Engines, RunningEdge
 from fakes.scripted_engine import Event, ScriptedEngine, Stream
 from loopback import held_port
 from vllm_spark.edge import authority
-from vllm_spark.inventory.front import Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.host_edge import Edge
 
 ADDRESSES = {"spark1": "127.0.0.2", "spark2": "127.0.0.3", "spark3": "127.0.0.4"}
 SHORT = [Stream([Event(0.0, content="word ")])]
@@ -51,15 +50,14 @@ class RunningSite:
     def edge(self, host: str, deployments: Sequence[Mapping[str, Any]], certified_as: str = "") -> RunningEdge:
         """Return the edge of a Spark as an inventory with these deployments has it, not started. `certified_as`: the
         Spark that its certificate names."""
-        spec = self.spec(host, deployments)
-        spec = replace(spec, host=certified_as or host)
+        planned = replace(self.planned(host, deployments), host=certified_as or host)
         folder = self.folder / f"{host}{certified_as}"
-        return RunningEdge(spec, folder, address=ADDRESSES[host], site=self.authority)
+        return RunningEdge(planned, folder, address=ADDRESSES[host], site=self.authority)
 
-    def spec(self, host: str, deployments: Sequence[Mapping[str, Any]]) -> Spec | Front:
-        """Return the spec of a Spark with the addresses of the loopback device."""
+    def planned(self, host: str, deployments: Sequence[Mapping[str, Any]]) -> Edge:
+        """Return the edge of a Spark with the addresses of the loopback device."""
         document = {"open": False, "site": edge_cases.SITE, "site_port": self.port, **self.settings}
-        found = edge_cases.owner(deployments, document, host)
+        found = edge_cases.edge_of(deployments, document, host)
         near = tuple(replace(one, address=ADDRESSES[one.host]) for one in found.neighbours)
         return replace(found, neighbours=near)
 
@@ -76,7 +74,7 @@ class RunningSite:
     def deploy(self, host: str, deployments: Sequence[Mapping[str, Any]]) -> None:
         """Give the edge of one Spark the configuration of another inventory, and reload it."""
         edge = self.edges[host]
-        edge.spec = edge.placed(self.spec(host, deployments))
+        edge.planned = edge.placed(self.planned(host, deployments))
         edge.configure()
         edge.reload()
 

@@ -12,8 +12,9 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 
 from fakes.running_edge import HASH, RunningEdge
-from vllm_spark.core import host_layout, paths
+from vllm_spark.core import paths
 from vllm_spark.edge import persons, switch_request
+from vllm_spark.node import host_layout
 from waiting import LIMIT_S, until
 
 BOB = "sk-of-bob"
@@ -45,7 +46,7 @@ class RunningSwitch:
         self.folder = edge.folder / "switch"
         self.folder.mkdir()
         self.socket = Path(edge.files.switch_socket)
-        texts = {file.path: file.content for file in switch_request.files(edge.spec)}
+        texts = {file.path: file.content for file in switch_request.files(edge.planned)}
         document: Mapping[str, Any] = {**json.loads(texts[host_layout.EDGE_SWITCH_LIST]), **more}
         (self.folder / "list.json").write_text(json.dumps(document))
         for name in document["deployments"]:
@@ -57,6 +58,7 @@ class RunningSwitch:
         self.lock = self.folder / "operator.lock"
         self.journal = self.folder / "journal"
         places = {"list": "list.json", "switch": "vllm-switch", "lock": "operator.lock", "config": ""}
+        places |= {"states": "states.map"}
         options = [word for name, file in places.items() for word in (f"--{name}", str(self.folder / file))]
         program = [sys.executable, "-I", "-B", str(paths.NODE / "edge_switch.py"), "--socket", str(self.socket)]
         with self.journal.open("w") as journal:

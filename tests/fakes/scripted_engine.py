@@ -9,10 +9,12 @@ Without a GPU or a model it is a stand-in for the engine's stream alone; tests o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,19 @@ def to_json(streams: Sequence[Stream]) -> str:
 def from_json(text: str) -> list[Stream]:
     """Return the streams of a script."""
     return [Stream(**{**one, "events": [Event(**event) for event in one["events"]]}) for one in json.loads(text)]
+
+
+@contextlib.contextmanager
+def process(streams: Sequence[Stream], folder: Path) -> Iterator[str]:
+    """Run a scripted engine as a process and yield its URL. `folder` gets its script."""
+    script = folder / "script.json"
+    script.write_text(to_json(streams), encoding="utf-8")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, __file__, str(script)], text=True, **pipes) as engine:
+        assert engine.stdout is not None
+        assert engine.stdin is not None
+        yield f"http://127.0.0.1:{engine.stdout.readline().strip()}"
+        engine.stdin.close()
 
 
 async def _main(script: Path, port: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import (
+    spark_deployment_state,
     spark_holdings,
     spark_lock,
     spark_records,
@@ -22,13 +23,15 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import (
 from hypothesis import strategies as st
 
 from fakes import gate_bench
+from fakes.cases import intents
 from fakes.deployed_spark import deployed_facts
 from fuzz import authored, mutations, oracle
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, plan
-from vllm_spark.inventory import spec
+from vllm_spark.inventory import intent, spec
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.lifecycle import history, operator_lock, rollback_target, status, status_table
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.lifecycle.status import HostResult
@@ -132,9 +135,8 @@ def resolve_and_plan(deployments: Any, folders: tuple[Path, ...], lock: Path | N
         lock_file=lock,
         secrets={"HF_TOKEN": True, "ROUTER_KEY": True},
     )
-    resolved = spec.resolve(inventory, "spark1")
+    resolved = intent.resolve(inventory, "spark1").rank
     if resolved is None:
-        spec.inactive_units(inventory, "spark1")
         return ACCEPTED
     resolved = spec.Spec.from_json(json.loads(json.dumps(resolved.to_json(), allow_nan=False)))
     if len(resolved.deployment.hosts) == 1:
@@ -144,7 +146,7 @@ def resolve_and_plan(deployments: Any, folders: tuple[Path, ...], lock: Path | N
         facts["paths"] |= dict.fromkeys(checks.model_folders(resolved), True)
         request, context = forecast.ForecastRequest(), forecast.ForecastContext(catalogue=())
         forecast.forecast(resolved.recipe["name"], resolved.recipe, {"spark1": facts}, request, context)
-        plan.of_host({"spark1": resolved}, {"spark1": facts}, "spark1", "test")
+        plan.of_host(intents({"spark1": resolved}), {"spark1": facts}, "spark1", "test")
     return ACCEPTED
 
 
@@ -195,7 +197,8 @@ RECORDS: dict[str, Any] = {
     "etc/vllm-spark/demo/gates.json": BENCH.request.to_json(),
     "etc/vllm-spark/demo/liveness.json": {"address": "127.0.0.1", "port": 9, "model": "m", "deadline_s": 60},
     "run/vllm-spark/demo/liveness.json": {"ready": True, "misses": 1, "invocation": "a", "progress": 4.0},
-    "run/vllm-spark/demo/state.json": {"state": "serving", "why": "", "last_end": "status 1"},
+    "run/vllm-spark/demo/state.json": {"state": "serving", "why": "", "since": 1.5e9, "last_end": "status 1"},
+    "var/lib/vllm-spark/states/demo.jsonl": {"time": 1.5e9, "state": "serving", "why": ""},
     "run/vllm-spark/operator.lock": LOCK_OF_RUN,
     "var/lib/vllm-spark/history/demo.jsonl": HISTORY,
 }
@@ -226,8 +229,9 @@ def read_record(value: tuple[str, bytes], root: Path) -> str:
     deployment = spark_status.deployment("demo", str(root))
     deployment["counters"] = []
     facts["status"] = {**facts["status"], "lock": lock, "deployments": {"demo": deployment}}
-    facts["states"] = _state(root)
-    document = status.document({"spark1": HostResult(SPEC, "", facts)}, "now", "test")
+    places = spark_deployment_state.Places(run=str(root / "run/vllm-spark"))
+    facts["states"] = {"demo": spark_deployment_state.present("demo", places)}
+    document = status.document({"spark1": HostResult(HostIntent.of_rank(SPEC), facts)}, "now", "test")
     status_table.table(json.loads(json.dumps(document, allow_nan=False)))
     entries = spark_holdings.history(str(root))["demo"]
     history.table(history.rows({"spark1": entries}))
@@ -235,18 +239,11 @@ def read_record(value: tuple[str, bytes], root: Path) -> str:
         GateRequest.from_json(gates)
     held = {"deployments": spark_holdings.deployments(str(root), count=False), "units": {}, "unit_files": []}
     docker: dict[str, Any] = {"error": "", "images": [], "containers": []}
-    state = {**held, "docker": docker, "history": {"demo": entries}, "pulled": []}
+    state = {**held, "docker": docker, "history": {"demo": entries}, "pulled": [], "states": []}
     for target in _rollback(state):
         target.line()
-    plan.of_host({"spark1": SPEC}, {"spark1": facts}, "spark1", "test")
+    plan.of_host(intents({"spark1": SPEC}), {"spark1": facts}, "spark1", "test")
     return ACCEPTED
-
-
-def _state(root: Path) -> dict[str, Any]:
-    known = spark_records.typed(
-        spark_units.read_object(str(root / "run/vllm-spark/demo/state.json")), spark_records.STATE
-    )
-    return {"demo": {"why": "", **known}} if "state" in known else {}
 
 
 def _rollback(state: Mapping[str, Any]) -> list[rollback_target.RollbackTarget]:

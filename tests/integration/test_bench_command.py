@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,14 +22,8 @@ EVENTS = steady(64, first=0.02, gap=0.002)
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     """Run a scripted engine as a process and return its URL."""
-    script = tmp_path / "script.json"
-    script.write_text(scripted_engine.to_json([Stream(EVENTS, usage(EVENTS))]), encoding="utf-8")
-    command = [sys.executable, scripted_engine.__file__, str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        process.stdin.close()
+    with scripted_engine.process([Stream(EVENTS, usage(EVENTS))], tmp_path) as url:
+        yield url
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
@@ -67,5 +59,6 @@ def test_refusals_name_what_to_change(url: str, tmp_path: Path, capsys: pytest.C
     assert not path.exists()
     main.main(["bench", url, "-o", str(path), "--profile", "smoke"])
     before = path.read_text(encoding="utf-8")
-    assert "differ — expected: a new file" in refused([url, "-o", str(path), "--profile", "streams"], capsys)
+    said = refused([url, "-o", str(path), "--profile", "streams"], capsys)
+    assert "is of a run with another profile — expected: a new file" in said
     assert path.read_text(encoding="utf-8") == before

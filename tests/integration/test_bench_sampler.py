@@ -102,7 +102,13 @@ def start_rank_job(folder: Path, nvidia_smi: str = f'exec {STAND_IN} "$@"', **li
     """Start the sampler of a rank as a job; its files are in the folder."""
     recording(folder, nvidia_smi)
     (folder / "pid").unlink(missing_ok=True)
-    request = {"host": "spark2", "path": str(folder / "run" / "samples.jsonl"), "limit_s": 60.0, "idle_s": 60.0}
+    request = {
+        "host": "spark2",
+        "container": "",
+        "path": str(folder / "run" / "samples.jsonl"),
+        "limit_s": 60.0,
+        "idle_s": 60.0,
+    }
     (folder / "bench.request").write_text(json.dumps(request | limits), encoding="utf-8")
     (folder / "bench.result").unlink(missing_ok=True)
     path = f"{folder}:{os.environ['PATH']}"

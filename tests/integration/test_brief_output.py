@@ -48,24 +48,33 @@ WAITS = """
 - name: Wait for the server
   ansible.builtin.shell: "touch {{ work }}/waits; sleep 90"
 """
+# The step of a switch from which on a server may stop.
+SWITCHES = """
+- name: Decide the steps of this Spark
+  vllm_spark.toolkit.vllm_switch:
+    {phase: steps, to: mine, order: "{{ vllm_switch_order }}", decision: "{{ decision }}", drain_s: 1, memory_s: 1}
+"""
+ORDER = {"involved": True, "starts": True, "stop": ["tiny"], "running": ["tiny"], "others": [], "old": "tiny"}
 
 
 class Site:
-    """A folder with a playbook and an inventory of two hosts, both this machine."""
+    """A folder with a playbook and an inventory of two hosts, each of which is this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.hosts = ["spark1", "spark2"]
 
     def write(self, tasks: str, name: str = "deploy", **variables: object) -> None:
         play = {"name": "Try", "hosts": "sparks", "gather_facts": False, "tasks": yaml.safe_load(tasks)}
         (self.folder / f"{name}.yml").write_text(yaml.safe_dump([play]))
-        hosts = {"spark1": {**LOCAL}, "spark2": {**LOCAL}}
+        hosts = {host: {**LOCAL} for host in self.hosts}
         inventory = {"sparks": {"hosts": hosts, "vars": {"work": str(self.folder), **variables}}}
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
 
-    def start(self, playbook: Path, *words: str) -> subprocess.Popen[str]:
+    def start(self, playbook: Path, *words: str, inventory: bool = True) -> subprocess.Popen[str]:
+        named = ["-i", self.folder / "hosts.yml"] if inventory else []
         return subprocess.Popen(
-            [RUN, "-i", self.folder / "hosts.yml", playbook, *words],
+            [RUN, *named, playbook, *words],
             cwd=paths.ROOT,
             env={**os.environ, "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"},
             stdout=subprocess.PIPE,
@@ -73,11 +82,11 @@ class Site:
             text=True,
         )
 
-    def run(self, *words: str, name: str = "deploy") -> tuple[int, str, str]:
-        return self.run_file(self.folder / f"{name}.yml", *words)
+    def run(self, *words: str, name: str = "deploy", inventory: bool = True) -> tuple[int, str, str]:
+        return self.run_file(self.folder / f"{name}.yml", *words, inventory=inventory)
 
-    def run_file(self, playbook: Path, *words: str) -> tuple[int, str, str]:
-        process = self.start(playbook, *words)
+    def run_file(self, playbook: Path, *words: str, inventory: bool = True) -> tuple[int, str, str]:
+        process = self.start(playbook, *words, inventory=inventory)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
@@ -132,6 +141,21 @@ def test_a_rescued_failure_is_shown_once(site: Site, told: bool) -> None:
     assert err.count("the cause") == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("absent", "there is no inventory at "), ("hosts.yml", "hosts.yml:3:1: not YAML, ")],
+)
+def test_an_inventory_that_cannot_be_read_is_told_once(site: Site, path: str, said: str) -> None:
+    site.write(TASKS)
+    (site.folder / "hosts.yml").write_text("sparks: [\n  a:\n")
+    status, out, err = site.run("-i", str(site.folder / path), inventory=False)
+    assert (status, out) == (1, "")
+    (line,) = err.splitlines()
+    assert said in line
+    assert " Fix: " in line
+    assert line.endswith("See docs/runbooks/inventory-refused.md")
+
+
 def test_a_typo_in_the_inventory_has_file_and_line(site: Site) -> None:
     site.write(UNDEFINED, typo="{{ (1 }}")
     line = next(
@@ -154,6 +178,24 @@ def test_a_refusal_is_shown_once(site: Site) -> None:
     assert "Origin" not in out + err
 
 
+def test_a_plan_of_many_hosts_tells_each_refusal_once(site: Site) -> None:
+    site.hosts = ["spark1", "spark2", "spark3"]
+    deployments = [{"name": f"on-{host}", "recipe": "gemma-4-26b-a4b-fp8-mtp", "hosts": [host]} for host in site.hosts]
+    site.write(TASKS, vllm_deployments=deployments)
+    status, out, err = site.run_file(paths.ROOT / "plan.yml")
+    assert status == 2
+    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert rows == site.hosts
+    assert "3 hosts: 3 would refuse; no-go: on-spark1, on-spark2, on-spark3." in out
+    refusals = err.splitlines()
+    assert refusals
+    for refusal in refusals:
+        assert refusal.startswith("spark1  ")
+        assert "Fix: " in refusal
+        assert refusal.endswith(".md (the same on spark2, spark3)")
+    assert "PLAY RECAP" not in out
+
+
 def test_history_as_json_is_json(site: Site) -> None:
     site.write(TASKS)
     status, out, _ = site.run_file(paths.ROOT / "history.yml", "-e", "json=true")
@@ -161,9 +203,18 @@ def test_history_as_json_is_json(site: Site) -> None:
     assert isinstance(json.loads(out), list)
 
 
-@pytest.mark.parametrize(("name", "part"), [("deploy", "goes on loading"), ("plan", "has changed no host")])
-def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, part: str) -> None:
-    site.write(WAITS, name=name)
+@pytest.mark.parametrize(
+    ("name", "tasks", "part"),
+    [
+        ("deploy", WAITS, "no server was started or stopped. Fix: the same command again continues; status"),
+        ("plan", WAITS, "has changed no host"),
+        ("switch", SWITCHES + WAITS, "tiny stops for mine; mine goes on loading"),
+        ("switch", SWITCHES + WAITS, "continues, `ansible-playbook switch.yml -e to=tiny` brings tiny back; status"),
+    ],
+)
+def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, tasks: str, part: str) -> None:
+    decision = {"transition": True, "restart": False, "report": False}
+    site.write(tasks, name=name, vllm_switch_order=ORDER, decision=decision)
     process = site.start(site.folder / f"{name}.yml", "-l", "spark1")
     until((site.folder / "waits").exists)
     process.send_signal(signal.SIGINT)

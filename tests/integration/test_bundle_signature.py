@@ -18,6 +18,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.transfer import bundle, bundle_check, bundle_signature
 from vllm_spark.transfer.bundle import BundleRequest
 from vllm_spark.transfer.bundle_check import Trust
+from vllm_spark.transfer.bundle_signature import Judgement, SigningKey
 from waiting import until
 
 CONTENTS, LIST, SIGNATURE = bundle_check.CONTENTS, bundle_check.LIST, bundle_check.SIGNATURE
@@ -68,7 +69,7 @@ def write_parts(folder: Path) -> Path:
 
 
 def seal(folder: Path, key: Path) -> None:
-    bundle_check.seal(folder, {"models": []}, bundle_signature.SigningKey(str(key), key), quiet)
+    bundle_check.seal(folder, {"models": []}, SigningKey(str(key), key), quiet)
 
 
 def refused(folder: Path, trust: Trust) -> dict[str, str]:
@@ -140,8 +141,8 @@ EXPIRED = 'valid-before="20200101" '
 DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "another signer": (
         lambda c: resign(c / "bundle", c / "stranger", "vllm-spark-bundle"),
-        ["bundle-signer-unknown"],
-        ["ssh-ed25519 SHA256:", "which is not in", "No principal matched", "ssh-keygen -lf KEY.pub"],
+        ["bundle-signer-refused"],
+        ["ED25519 key SHA256:", "does not accept", "No principal matched", "ssh-keygen -lf KEY.pub"],
     ),
     "an expired key": (
         lambda c: allow(c / "allowed_signers", c / "key", EXPIRED),
@@ -155,18 +156,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     ),
     "a signature of another namespace": (
         lambda c: resign(c / "bundle", c / "key", "git"),
-        ["bundle-signature-namespace"],
-        ["'git'", "'vllm-spark-bundle'"],
+        ["bundle-signature"],
+        ["namespace does not match", "'vllm-spark-bundle'"],
     ),
     "no signers": (
         lambda c: (c / "allowed_signers").unlink(),
-        ["bundle-no-signers"],
-        ["does not exist", "cat KEY.pub"],
+        ["bundle-signer-refused"],
+        ["ED25519 key SHA256:", "No such file or directory", "cat KEY.pub"],
     ),
     "a signers file without keys": (
         lambda c: (c / "allowed_signers").write_text("nothing here\n"),
-        ["bundle-signer-unknown"],
-        ["which is not in"],
+        ["bundle-signer-refused"],
+        ["does not accept"],
     ),
     "no signature": (
         lambda c: (c / "bundle" / SIGNATURE).unlink(),
@@ -176,13 +177,17 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     "a truncated signature": (
         lambda c: cut(c / "bundle" / SIGNATURE, 100),
         ["bundle-signature"],
-        ["100 characters", "does not end with"],
+        ["100 characters", "missing footer"],
     ),
-    "an empty signature": (lambda c: cut(c / "bundle" / SIGNATURE, 0), ["bundle-signature"], ["0 characters"]),
+    "an empty signature": (
+        lambda c: cut(c / "bundle" / SIGNATURE, 0),
+        ["bundle-signature"],
+        ["0 characters", "missing header"],
+    ),
     "a signature with a line missing": (
         lambda c: edit(c / "bundle" / SIGNATURE, (c / "bundle" / SIGNATURE).read_text().splitlines()[2] + "\n", ""),
         ["bundle-signature"],
-        ["is truncated or damaged"],
+        ["invalid format"],
     ),
     "the list of another bundle": (
         lambda c: other(c, LIST, SIGNATURE),
@@ -196,12 +201,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], list[str], list[str]]] = {
     ),
     "the signature of another bundle": (
         lambda c: other(c, SIGNATURE),
-        ["bundle-list-changed"],
-        ["is not what SHA256:"],
+        ["bundle-signature"],
+        ["incorrect signature"],
     ),
-    "a changed list": (swap_contents, ["bundle-list-changed"], ["incorrect signature", "sha256"]),
-    "an empty list": (lambda c: cut(c / "bundle" / LIST, 0), ["bundle-list-changed"], ["is not what SHA256:"]),
-    "no list": (lambda c: (c / "bundle" / LIST).unlink(), ["bundle-list-changed"], ["is not what SHA256:"]),
+    "a changed list": (swap_contents, ["bundle-signature"], ["incorrect signature", "sha256"]),
+    "an empty list": (
+        lambda c: cut(c / "bundle" / LIST, 0),
+        ["bundle-signature"],
+        [sha256(b""), "incorrect signature"],
+    ),
+    "no list": (lambda c: (c / "bundle" / LIST).unlink(), ["bundle-signature"], [sha256(b""), "incorrect signature"]),
     "changed contents": (
         lambda c: edit(c / "bundle" / CONTENTS, '"models": []', '"models": [1]'),
         ["bundle-file-changed"],
@@ -284,7 +293,7 @@ def test_an_unsigned_bundle_needs_the_option_on_both_sides(tmp_path: Path, site:
 
 def test_the_option_for_unsigned_bundles_accepts_no_wrong_signature(copy: Path) -> None:
     resign(copy / "bundle", copy / "stranger", "vllm-spark-bundle")
-    assert list(refused(copy / "bundle", Trust(copy / "allowed_signers", unsigned=True))) == ["bundle-signer-unknown"]
+    assert list(refused(copy / "bundle", Trust(copy / "allowed_signers", unsigned=True))) == ["bundle-signer-refused"]
 
 
 def test_a_bundle_that_was_unsigned_and_is_signed_now_has_one_signature(copy: Path) -> None:
@@ -412,23 +421,38 @@ def test_a_machine_without_ssh_keygen_is_refused(tmp_path: Path, monkeypatch: py
     assert unusable(tmp_path, str(key))[0] == "bundle-no-ssh-keygen"
 
 
-def test_the_line_for_the_readers_is_printed_and_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["mine", "mine.pub", "the agent"])
+def test_the_line_for_the_readers_is_printed_and_works(
+    tmp_path: Path, agent: Callable[[Path], None], source: str
+) -> None:
     key, lines = new_key(tmp_path / "mine"), list[str]()
-    trust = Trust(tmp_path / "inventory" / "allowed_signers", str(key))
+    if source == "mine":
+        key.with_suffix(".pub").unlink()
+    else:
+        agent(key)
+    trust = Trust(tmp_path / "inventory" / "allowed_signers", "" if source == "the agent" else str(tmp_path / source))
     trust.signers.parent.mkdir()
     folder = write_parts(tmp_path / "bundle")
     bundle_check.seal(folder, {"models": []}, trust.signing_key(lines.append), quiet)
-    [warning] = lines
+    [warning] = [line for line in lines if line.startswith("warning ")]
     command = re.findall(r"Fix: (.*?)\. Then", warning)[0]
     subprocess.run(["sh", "-c", command], check=True)
     assert refused(folder, trust) == {}
     assert trust.signing_key(lines.append)
-    assert len(lines) == 1, "no warning for an accepted key"
+    assert sum(line.startswith("warning ") for line in lines) == 1, "no warning for an accepted key"
 
 
-def test_a_security_key_is_reported_as_untested(tmp_path: Path) -> None:
-    signature = bundle_signature.Signature("QUFB", "sk-ssh-ed25519@openssh.com", bundle_signature.NAMESPACE)
-    [line, *_] = bundle_signature.warnings(signature, tmp_path / "none", "anna@laptop")
+def test_the_signer_is_warned_of_a_line_that_the_readers_refuse(tmp_path: Path) -> None:
+    key, lines = new_key(tmp_path / "mine"), list[str]()
+    Trust(allow(tmp_path / "signers", key, EXPIRED), str(key)).signing_key(lines.append)
+    assert ["key has expired" in line for line in lines] == [True]
+
+
+def test_a_security_key_is_reported_as_untested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The name of its type in ssh-keygen's sentences; sshkey_type() of OpenSSH.
+    monkeypatch.setattr(bundle_signature, "judge", lambda *_: Judgement("ED25519-SK key SHA256:QUFB", "anna@laptop"))
+    key = new_key(tmp_path / "mine")
+    [line] = bundle_signature.warnings(SigningKey(str(key), key), tmp_path / "none")
     assert "not tested" in line
 
 

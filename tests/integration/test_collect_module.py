@@ -65,8 +65,14 @@ CONTAINER = {
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module on a host whose files are all below tmp_path."""
-    module = load_module("vllm_collect")
-    for name, folder in (("CONFIG_DIR", "etc"), ("RUN_DIR", "run"), ("PROC", "proc"), ("bin", "bin")):
+    module = load_module("vllm_collect_logs")
+    for name, folder in (
+        ("CONFIG_DIR", "etc"),
+        ("RUN_DIR", "run"),
+        ("STATES_DIR", "states"),
+        ("PROC", "proc"),
+        ("bin", "bin"),
+    ):
         (tmp_path / folder).mkdir()
         monkeypatch.setattr(module, name, str(tmp_path / folder), raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -110,6 +116,8 @@ def full(host: ModuleType, tmp_path: Path) -> Iterator[ModuleType]:
     place(
         tmp_path / "run" / "gemma", {"state.json": '{"state": "serving"}', "session.env": f"RAY_AUTH_TOKEN={TOKEN}\n"}
     )
+    place(tmp_path / "states", {"gemma.jsonl": '{"time": 1.0, "state": "loading", "why": "deploy"}\n'})
+    place(tmp_path / "run" / "pull", {"weights.progress": "{}"})
     logs = tmp_path / "proc" / str(PID) / "root" / "tmp" / "ray" / "session_1" / "logs"
     place(logs, {"raylet.out": f"[I] token {TOKEN}\n", "monitor.log": "a\n", "empty.err": "", "old/worker.out": "b"})
     (logs / "leak.out").symlink_to(tmp_path / "etc" / "gemma" / "env")
@@ -174,6 +182,7 @@ def test_the_files_of_a_collection(check: bool, full: ModuleType, gather: Gather
         "deployments/gemma/mounts.txt",
         "deployments/gemma/run/state.json",
         "deployments/gemma/run/session.env",
+        "deployments/gemma/states.jsonl",
         "deployments/gemma/container.json",
         "deployments/gemma/image.json",
         "deployments/gemma/journal.log",
@@ -280,6 +289,15 @@ def test_a_host_without_deployments_and_commands(host: ModuleType, gather: Gathe
     assert "`journalctl" in "\n".join(collected.manifest["notes"])
     assert list(support_bundle.units(collected)) == ["no deployment on this host"]
     assert support_bundle.examine(collected).current.findings == ()
+
+
+def test_a_folder_that_is_no_deployment_does_not_cost_the_bundle(host: ModuleType, gather: Gather) -> None:
+    folder = Path(host.RUN_DIR) / "\\1"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+    collected = gather(host)
+    assert collected.manifest["deployments"] == {}
+    assert r"'\\1' is not a deployment's name" in "\n".join(collected.manifest["notes"])
 
 
 def test_the_edge_of_a_host_is_no_deployment_and_keeps_its_keys(

@@ -20,10 +20,10 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_do
 
 from fakes.fake_http import Reply, Request, serving
 from project_files import load_module
-from vllm_spark.core import host_layout
 from vllm_spark.deploy import files
-from vllm_spark.node import engine_api, liveness, switch, unix_http
+from vllm_spark.node import engine_api, host_layout, liveness, switch, unix_http
 from vllm_spark.node.bench import job, start_job
+from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.supervise import server_wait
 
 METRICS = 'vllm:generation_tokens_total{engine="0"} 7.0\nvllm:num_requests_running{engine="0"} 1.0\n'
@@ -46,6 +46,10 @@ def served(tmp_path: Path) -> Iterator[tuple[str, list[Request]]]:
         assert not [headers for _, headers in requests if KEY in json.dumps(headers)]
 
 
+def places(folder: Path) -> Places:
+    return Places(*(str(folder / name) for name in ("run", "states", "wants")), str(folder))
+
+
 def api(path: str) -> Any:
     return {"socket": path, "model": "m", "deadline_s": 300}
 
@@ -53,7 +57,7 @@ def api(path: str) -> Any:
 def test_liveness_asks_the_socket(
     served: tuple[str, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "CONFIG_DIR", tmp_path)
+    monkeypatch.setattr(liveness, "PLACES", places(tmp_path))
     path, requests = served
     probe = liveness.probe_token("demo", api(path), 1.0)
     assert probe["answered"]
@@ -64,11 +68,12 @@ def test_liveness_asks_the_socket(
 def test_the_switch_asks_the_socket(
     served: tuple[str, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(switch, "PLACES", places(tmp_path))
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path)
     path, requests = served
     (tmp_path / "demo" / "liveness.json").write_text(json.dumps(api(path)))
     assert engine_api.request_token(api(path), tmp_path / "demo" / "env") == (200, json.dumps(TOKEN))
-    assert switch.drain("demo", 0.0)["left"] == 1
+    assert switch.drain("demo", 0.0, "for other")["left"] == 1
     assert [sent for sent, _ in requests] == ["/v1/completions", "/metrics"]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ansible.constants  # noqa: F401  makes a folder at its first import, which would count as a call of the module
 import pytest
 from ansible.module_utils.testing import patch_module_args
 

@@ -28,7 +28,7 @@ CALLS = (
 
 @pytest.fixture(autouse=True)
 def without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write without waiting for the disk. tests/unit/test_state_files.py has the fsync."""
+    """Write without waiting for the disk. tests/unit/node/test_state_files.py has the fsync."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -225,6 +225,35 @@ def test_a_link_that_an_operator_has_turned(tmp_path: Path) -> None:
     assert stack(folder) == "ba"
     place(folder, "d")
     assert stack(folder) == "dba"
+
+
+def launches_of(folder: Path) -> dict[str, str]:
+    """Return the record of every launch that a name leads to."""
+    names = ("", "previous", "previous/previous", "failed")
+    return {name: (folder / name / "deployed.json").read_text() for name in names if (folder / name).is_dir()}
+
+
+@pytest.mark.parametrize("prepare", [generations, by_hand], ids=["with a failed launch", "without one"])
+@pytest.mark.parametrize("changes", ["", "d", "de"])
+def test_saved_launches_are_put_back(prepare: Callable[[Path], None], changes: str, tmp_path: Path) -> None:
+    """A measurement deploys changes of the server, the last of which fails, and then the launch before them."""
+    folder, kept = tmp_path / "demo", tmp_path / "state" / "kept"
+    prepare(folder)
+    spark_files.save(str(folder), str(kept))
+    before = launches_of(folder)
+    for mark in changes:
+        place(folder, mark)
+    if changes:
+        spark_files.restore_previous(str(folder))
+        place(folder, "c")
+    (folder / "deployed.json").resolve().write_text(json.dumps({"launch": "c", "at": "later"}))
+    assert spark_files.put_back(str(folder), str(kept))
+    assert launches_of(folder) == before
+    assert not kept.exists()
+    check_tidy(folder)
+    # An interrupted measurement may be put back twice.
+    assert not spark_files.put_back(str(folder), str(kept))
+    assert launches_of(folder) == before
 
 
 RESTORE = """

@@ -47,7 +47,9 @@ def install(tmp_path: Path) -> Any:
         tasks = [{"name": "Install", "ansible.builtin.include_role": role}]
         play = {"name": "Try", "hosts": "sparks", "gather_facts": False, "tasks": tasks}
         (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
-        hosts = {host: {**LOCAL, "vllm_server_plan": plan(tmp_path / host, head)} for host in HOSTS}
+        # The spec of a host without a deployment: its env file has every secret, and there are none.
+        resolved = {"spark_precheck_resolved": {"spec": None}}
+        hosts = {host: {**LOCAL, **resolved, "vllm_server_plan": plan(tmp_path / host, head)} for host in HOSTS}
         (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"sparks": {"hosts": hosts}}))
         done = subprocess.run(
             [RUN, "-i", tmp_path / "hosts.yml", tmp_path / "play.yml", "-vvv", "--diff", *words],

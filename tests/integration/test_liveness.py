@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import engine_api, liveness
+from vllm_spark.node import deployment_state, engine_api, liveness
+from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.state_writer import StateOf
 
 READY = {"ready": True, "misses": 0}
+# As vLLM 0.30.0 prints it.
+GENERATED = 'vllm:generation_tokens_total{engine="0",model_name="m"} %.1f'
 MISSED = {"ready": True, "misses": 1, "progress": "7", "works": False}
 MISS = {
     "answered": False,
@@ -33,6 +40,8 @@ MISS = {
         ({}, {"answered": True}, READY, ""),
         ({}, {}, {"ready": False, "misses": 0}, ""),  # still starting
         ({}, {"running_s": 301.0}, {"ready": False, "misses": 0}, "no token within 300 s of its start (timed out)"),
+        ({}, {"progress": GENERATED % 0}, {"ready": False, "misses": 0}, ""),  # no token yet
+        ({}, {"progress": GENERATED % 7}, {**MISSED, "progress": GENERATED % 7}, ""),  # others had their tokens before
         (READY, {}, MISSED, ""),  # one miss is not a hang
         (MISSED, {}, {**MISSED, "misses": 2}, "2 requests for a token had no answer"),
         (MISSED, {"answered": True}, READY, ""),
@@ -170,6 +179,74 @@ def test_the_wait_for_a_peer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_MONOTONIC: 100.0}[clock])
     monkeypatch.setattr(time, "time", lambda: 5000.0)
     state = {"ActiveEnterTimestampMonotonic": "20000000"}
-    assert liveness.running_s(state, {}) == 80
-    assert liveness.running_s(state, {"state": "starting", "since": 4995.0}) == 5
-    assert liveness.running_s(state, {"state": "serving", "since": 4995.0}) == 80
+    now = deployment_state.State(state="loading", why="", since=4995.0, last_end="", peer="other", written=True)
+    assert liveness.running_s(state, now) == 5
+    assert liveness.running_s(state, {**now, "state": "serving"}) == 80
+    assert liveness.running_s(state, {**now, "since": 0.0, "written": False}) == 80
+
+
+UNIT = {"ActiveState": "active", "InvocationID": "i", "ActiveEnterTimestampMonotonic": "0"}
+
+
+@pytest.fixture
+def spark(server: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateOf:
+    """The deployment of a Spark whose unit runs. A test changes its engine by `Engine.mode`."""
+    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc")))
+    monkeypatch.setattr(liveness, "PLACES", places)
+    monkeypatch.setattr(liveness, "MOVE_S", 0.0)
+    monkeypatch.setattr(liveness, "unit_state", lambda _: UNIT)
+    monkeypatch.setattr(sys, "argv", ["liveness", "demo"])
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "docker").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/removed\n')
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "etc" / "demo").mkdir(parents=True)
+    (tmp_path / "etc" / "demo" / "liveness.json").write_text(json.dumps({**server, "deadline_s": 1e9}))
+    return StateOf("demo", places)
+
+
+def after_a_probe(spark: StateOf, mode: str) -> tuple[str, str]:
+    """Return what the deployment does after one run of the program, and why."""
+    Engine.mode = mode
+    assert liveness.main() == 0
+    now = deployment_state.present(spark.name, spark.places)
+    return now["state"], now["why"]
+
+
+def test_the_first_token_is_when_it_serves_and_a_hang_is_named(spark: StateOf, tmp_path: Path) -> None:
+    spark.write("loading")
+    assert after_a_probe(spark, "mute") == ("loading", "")
+    assert after_a_probe(spark, "good") == ("serving", "")
+    assert after_a_probe(spark, "dead") == ("serving", "")
+    assert not (tmp_path / "removed").exists()
+    assert after_a_probe(spark, "dead") == ("failed", "it hung: 2 requests for a token had no answer (status 500)")
+    assert (tmp_path / "removed").read_text() == "rm --force vllm-demo\n"
+    # Until the unit has started again there is no engine to judge.
+    assert after_a_probe(spark, "dead")[0] == "failed"
+    assert len((tmp_path / "removed").read_text().splitlines()) == 1
+
+
+def test_a_container_that_cannot_be_removed_is_tried_again(spark: StateOf, tmp_path: Path) -> None:
+    spark.write("loading")
+    assert after_a_probe(spark, "good") == ("serving", "")
+    (tmp_path / "docker").write_text(f"#!/bin/sh\necho tried >> {tmp_path}/tried\nexit 1\n")
+    assert after_a_probe(spark, "dead") == ("serving", "")
+    for count in (1, 2):
+        assert liveness.main() == 1
+        assert deployment_state.present(spark.name, spark.places)["state"] == "serving"
+        assert len((tmp_path / "tried").read_text().splitlines()) == count
+
+
+@pytest.mark.parametrize("state", ["draining", "stopped", "gave up"])
+def test_a_token_changes_no_state_that_another_program_has_decided(spark: StateOf, state: str) -> None:
+    spark.write(state, "by ann")
+    assert after_a_probe(spark, "good") == (state, "by ann")
+
+
+def test_a_rank_that_waits_for_its_peer_is_not_asked(spark: StateOf, tmp_path: Path) -> None:
+    spark.write("wanted", "it waits for spark2", peer="spark2")
+    assert after_a_probe(spark, "good") == ("wanted", "it waits for spark2")
+    assert not (tmp_path / "run" / "demo" / "liveness.json").exists()
+
+
+def test_a_server_that_an_older_toolkit_has_started_gets_its_state(spark: StateOf) -> None:
+    assert after_a_probe(spark, "good") == ("serving", "")

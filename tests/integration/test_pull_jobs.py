@@ -123,7 +123,7 @@ def assert_checked(host: Path) -> None:
 
 
 def run_module(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
-    module = load_module("vllm_weights")
+    module = load_module("vllm_model_state")
     with patch_module_args(args), pytest.raises(SystemExit):
         module.main()
     return json.loads(capsys.readouterr().out)
@@ -134,21 +134,15 @@ def test_the_module_reads_the_states_and_writes_nothing(
     host: Path, capsys: pytest.CaptureFixture[str], check: bool
 ) -> None:
     hub_request = {"hub": str(host / "head"), "sources": [{"folder": FOLDER, "commit": COMMIT}]}
-    reply = run_module(
-        capsys,
-        action="look",
-        programs=plan.programs(),
-        request=hub_request,
-        program_dir=str(host / "nowhere"),
-        _ansible_check_mode=check,
-    )
+    before = set(host.rglob("*"))
+    reply = run_module(capsys, programs=plan.programs(), **hub_request, _ansible_check_mode=check)
     assert reply["looks"][0]["unread"] == SIZE
     assert not reply["changed"]
-    assert not (host / "nowhere").exists()
+    assert set(host.rglob("*")) == before
 
 
 def test_the_module_reports_an_invalid_model(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hub_request = {"hub": str(host / "head"), "sources": [{"folder": "../etc", "commit": COMMIT}]}
-    reply = run_module(capsys, action="look", programs=plan.programs(), request=hub_request)
+    reply = run_module(capsys, programs=plan.programs(), **hub_request)
     assert reply["failed"]
     assert "../etc" in reply["msg"]

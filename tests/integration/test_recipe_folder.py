@@ -63,7 +63,7 @@ def test_the_sandbox_model_from_its_folder(
     assert main.main(["render", "tiny-new", "--lock", str(lock)]) == 0
     assert "--max-model-len 4096" in capsys.readouterr().out
     assert main.main(["plan", "tiny-new"]) == 0
-    assert "tiny-new on spark1: go" in capsys.readouterr().out
+    assert "tiny-new on a reference Spark: go" in capsys.readouterr().out
     assert main.main(["recipes", "--json"]) == 0
     assert "tiny-new" in [entry["name"] for entry in json.loads(capsys.readouterr().out)]
 
@@ -250,7 +250,7 @@ def test_a_site_shares_a_recipe_as_one_file(tmp_path: Path, capsys: pytest.Captu
     assert loader.read(theirs / "own.yml").document == loader.read(mine / "own.yml").document
     assert (theirs / "architectures" / "own-llama.yml").is_file()
     assert main.main(["plan", str(theirs / "own.yml")]) == 0
-    assert "memory of spark1" in capsys.readouterr().out
+    assert "memory of a reference Spark" in capsys.readouterr().out
 
 
 def test_a_recipe_with_patches_is_not_one_file(capsys: pytest.CaptureFixture[str]) -> None:

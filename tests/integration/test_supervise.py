@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from vllm_spark.core import ports
-from vllm_spark.network import pair
+from vllm_spark.network.rank_group import Member, RankGroup, supervisor_argv
+from vllm_spark.node import unit_limits
+from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.state_writer import StateOf
 from vllm_spark.node.supervise import host, identity, link, meeting, starts, supervisor
 from vllm_spark.node.supervise import rank as rank_module
 from vllm_spark.node.supervise.handshake import LostError
-from vllm_spark.node.supervise.link import GaveUpError, Link
+from vllm_spark.node.supervise.link import GaveUpError, Link, StoppedError
 from vllm_spark.node.supervise.rank import Rank
 from vllm_spark.node.supervise.supervisor import Supervisor
 from waiting import LIMIT_S
@@ -36,8 +39,8 @@ def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(link, "READ_TIMEOUT_S", LIMIT_S)
     monkeypatch.setattr(link, "BEAT_S", 0.05)
     monkeypatch.setattr(meeting, "RETRY_S", 0.05)
-    monkeypatch.setattr(rank_module, "RUN_DIR", tmp_path)
-    monkeypatch.setattr(rank_module, "CONFIG_DIR", tmp_path)
+    folder = str(tmp_path)
+    monkeypatch.setattr(rank_module, "PLACES", Places(folder, f"{folder}/states", folder, folder))
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "link.key").write_text(f"{KEY}\n")
 
@@ -192,7 +195,7 @@ def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link |
 
     head = Supervisor(rank())
     accepted = asyncio.run(scene())
-    return accepted, host.read(head._state._path)
+    return accepted, dict(head._state.now)
 
 
 def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
@@ -202,7 +205,7 @@ def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
 def test_a_head_refuses_a_worker_that_runs_something_else(capsys: pytest.CaptureFixture[str]) -> None:
     accepted, state = after_hello({**HELLO, "toolkit": "0.2.0 (def)"})
     assert accepted is None
-    assert state["state"] == "refused"
+    assert state["state"] == "wanted"
     assert "toolkit is 0.1.0 (abc) here and 0.2.0 (def) there" in state["why"]
     assert "Fix: deploy with both hosts in -l." in capsys.readouterr().out
 
@@ -261,7 +264,9 @@ def test_a_stopped_peer_is_not_a_failure() -> None:
     async def stops(head: Link, worker: Link) -> None:
         await head.send({"bye": "it was stopped (rank 0)", "kind": "stopped"})
 
-    assert end_of(("sleep", "60"), stops)[:2] == ("other is lost: it was stopped (rank 0)", supervisor.STOPPED)
+    reason, _, lost = end_of(("sleep", "60"), stops)
+    assert reason == "other is lost: it was stopped (rank 0)"
+    assert isinstance(lost, StoppedError)
 
 
 @pytest.mark.parametrize(("number", "gently"), [(0, True), (1, False)])
@@ -295,7 +300,7 @@ def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch:
     assert ended == [gently]
 
 
-HOUR = starts.WITHIN_S
+HOUR = unit_limits.WITHIN_S
 
 
 @pytest.mark.parametrize(
@@ -314,22 +319,32 @@ def test_the_start_times_of_an_hour(past: dict[str, Any], restarts: int, times: 
 
 
 def test_the_reason_of_the_last_end_survives_a_restart() -> None:
-    first = host.State(rank())
-    first.ended("other is lost")
-    host.State(rank()).write("waiting", "for other")
-    assert host.read(first._path) | {"since": 0} == {
-        "state": "waiting",
-        "why": "for other",
+    assert host.State(rank()).failed("other is lost") == "other is lost"
+    state = host.State(rank())
+    state.write("wanted", "it waits for other")
+    assert state.now | {"since": 0} == {
+        "state": "wanted",
+        "why": "it waits for other",
         "since": 0,
         "last_end": "other is lost",
+        "peer": "other",
+        "written": True,
     }
+
+
+def test_the_reason_of_liveness_is_that_of_the_end() -> None:
+    state = host.State(rank())
+    state.write("serving")
+    StateOf("demo", rank_module.PLACES).write("failed", "it hung: no token")
+    assert state.failed("its container ended with status 137") == "it hung: no token"
+    assert state.now["last_end"] == "it hung: no token"
 
 
 def test_a_rank_starts_despite_a_broken_state_file(tmp_path: Path) -> None:
     (tmp_path / "demo" / "state.json").write_text("{")
     state = host.State(rank())
-    state.write("waiting")
-    assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "waiting"
+    state.write("wanted")
+    assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "wanted"
 
 
 def test_only_root_can_read_the_token_of_a_session(tmp_path: Path) -> None:
@@ -344,11 +359,14 @@ def test_only_root_can_read_the_token_of_a_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("executor", ["ray", "mp"])
 def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: str) -> None:
-    one = pair.Pair(number, executor, "10.0.0.1", "eth1", "10.0.0.2", "spark2", {}, "1f")
-    groups = pair.supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000")
+    members = (Member("spark1", "10.0.0.1"), Member("spark2", "10.0.0.2"))
+    one = RankGroup(number, executor, "eth1", members, {}, "1f")
+    groups = supervisor_argv(one, "demo", "image@sha256:1", "127.0.0.1:8000")
     argv = [word for group in groups for word in group]
     parsed = rank_module.parse([*argv[1:], "docker", "run", "--name", "vllm-demo"])
-    assert (parsed.rank, parsed.peer_host, parsed.port) == (number, "spark2", ports.SUPERVISOR_PORT)
+    other = members[1 - number]
+    assert (parsed.rank, parsed.peer, parsed.peer_host) == (number, other.address, other.host)
+    assert parsed.port == ports.SUPERVISOR_PORT
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)
     assert bool(parsed.first) == (number == 0 and executor == "ray")
@@ -360,9 +378,8 @@ def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monke
     async def record(*argv: str) -> None:
         calls.append(argv)
 
-    monkeypatch.setattr(rank_module, "RUN_DIR", tmp_path)
     monkeypatch.setattr(host, "run_quietly", record)
-    monkeypatch.setattr(starts, "GOOD_S", 0.0)
+    monkeypatch.setattr(unit_limits, "GOOD_S", 0.0)
     rank = rank_module.parse(
         ["--name", "demo", "--rank", "0", "--launch", "h", "--image", "i", "--address", "127.0.0.1",
          "--peer", "127.0.0.1", "--peer-host", "spark2", "--port", "1", "--api", "127.0.0.1:1", "--", "true"]

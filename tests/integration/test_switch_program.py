@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import switch
+from vllm_spark.node import deployment_state, switch
+from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.state_writer import StateOf
 
 GIB = 1 << 30
 
@@ -125,7 +127,8 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
     (tmp_path / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/local/bin:/usr/bin:/bin")
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
-    monkeypatch.setattr(switch, "RUN_DIR", tmp_path / "run")
+    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc")))
+    monkeypatch.setattr(switch, "PLACES", places)
     monkeypatch.setattr(switch, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, fake.available))
     monkeypatch.setattr(switch.os, "geteuid", lambda: 0)
@@ -209,7 +212,7 @@ def test_a_server_that_runs_already_holds_its_memory_itself(spark: FakeSpark) ->
 def test_drain(busy: list[float], within_s: float, left: int, spark: FakeSpark) -> None:
     spark.add("a", active=True)
     spark.busy = busy
-    assert switch.drain("a", within_s)["left"] == left
+    assert switch.drain("a", within_s, "for b")["left"] == left
     assert len(spark.busy) == 1  # every value but the last was read
 
 
@@ -218,7 +221,7 @@ def test_a_deployment_without_an_api_is_not_drained(spark: FakeSpark) -> None:
     spark.add("dead")
     path = spark.folder / "etc" / "dead" / "liveness.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "port": 1}))
-    assert (switch.drain("worker", 5)["left"], switch.drain("dead", 5)["left"]) == (0, 0)
+    assert [switch.drain(name, 5, "for b")["left"] for name in ("worker", "dead")] == [0, 0]
 
 
 def test_a_stop_that_fails_starts_nothing(spark: FakeSpark) -> None:
@@ -244,14 +247,68 @@ def test_a_failed_switch_restores_the_deployment_that_an_interrupted_run_stopped
 def test_a_rank_without_an_api_waits_for_its_pair(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
     spark.add("pair", api=False)
     monkeypatch.setattr(switch, "PEER_S", 0.05)
-    state = spark.folder / "run" / "pair" / "state.json"
-    state.parent.mkdir(parents=True)
     spark.kept["units"]["vllm@pair.service"]["ActiveState"] = "active"
     spark.write()
-    state.write_text(json.dumps({"state": "serving", "why": ""}))
+    state = StateOf("pair", switch.PLACES)
+    state.write("serving", peer="spark2")
     assert switch.ready("pair") == ""
-    state.write_text(json.dumps({"state": "waiting", "why": "for spark2"}))
-    assert "still waiting for spark2" in switch.ready("pair")
+    state.write("wanted", "it waits for spark2")
+    assert "still wanted: it waits for spark2, after " in switch.ready("pair")
+
+
+def test_what_is_replaced_drains_and_says_for_what(spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
+    StateOf("a", switch.PLACES).write("serving")
+    assert switch.main(["--inside", "b", "--by=a request of ada"]) == 0
+    # The unit writes that it is stopped (unit_events), with this reason.
+    assert [(one["state"], one["why"]) for one in deployment_state.history("a", switch.PLACES)] == [
+        ("serving", ""),
+        ("draining", "for b, by a request of ada"),
+    ]
+
+
+def test_a_stop_that_fails_leaves_it_serving(spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.kept["stuck"] = True
+    spark.write()
+    StateOf("a", switch.PLACES).write("serving")
+    switch.drain("a", 0.0, "for b")
+    assert not switch.change(["a"], "", 1)["ok"]
+    assert deployment_state.present("a", switch.PLACES)["state"] == "serving"
+
+
+def test_a_replaced_deployment_that_gave_up_is_stopped(spark: FakeSpark) -> None:
+    spark.add("a")
+    spark.add("b", active=True)
+    StateOf("a", switch.PLACES).write("gave up", "5 starts")
+    (spark.folder / "run" / "operator.lock").write_text('{"user": "ann", "controller": "desk", "verb": "switch"}')
+    assert switch.main(["--step=settle", "--stop=a", "b"]) == 0
+    now = deployment_state.present("a", switch.PLACES)
+    assert (now["state"], now["why"]) == ("stopped", "by ann@desk with switch")
+
+
+@pytest.mark.parametrize("argv", [["--step=settle", r"--stop=\1"], [r"\1"], ["../a"]])
+def test_what_is_no_name_of_a_deployment_leaves_no_folder(
+    spark: FakeSpark, argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(spark.folder.rglob("*"))
+    with pytest.raises(SystemExit):
+        switch.main(argv)
+    assert "is not a deployment's name. Fix:" in capsys.readouterr().err
+    assert sorted(spark.folder.rglob("*")) == before
+
+
+def test_a_switch_by_hand_ends_with_the_states_that_it_reports(spark: FakeSpark) -> None:
+    spark.add("a")
+    spark.kept["units"]["vllm@a.service"]["UnitFileState"] = "enabled"
+    spark.add("b")
+    spark.write()
+    StateOf("a", switch.PLACES).write("gave up", "5 starts")
+    StateOf("b", switch.PLACES).write("loading")
+    assert switch.main(["--inside", "b", "--by=ada"]) == 0
+    found = [deployment_state.present(name, switch.PLACES) for name in ("a", "b")]
+    assert [(now["state"], now["why"]) for now in found] == [("stopped", "for b, by ada"), ("serving", "")]
 
 
 def test_steps_print_json(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +347,7 @@ def test_a_spark_that_only_stops_its_rank_starts_nothing(spark: FakeSpark, capsy
     [
         (["--inside", "c"], 2, "c is not on this Spark — expected: one of a, b"),
         (["--inside", "a"], 0, "a runs already"),
-        ([], 0, "a           active    starts   r-a"),
+        ([], 0, "a           serving  starts   r-a"),
     ],
 )
 def test_messages_of_the_command(
@@ -298,6 +355,7 @@ def test_messages_of_the_command(
 ) -> None:
     spark.add("a", active=True)
     spark.add("b")
+    StateOf("a", switch.PLACES).write("serving")
     assert switch.main(words) == status
     assert part in capsys.readouterr().out
     assert spark.calls() == []
@@ -320,7 +378,7 @@ def test_the_switch_waits_for_the_lock_of_the_spark(spark: FakeSpark, capsys: py
         json.dumps({"user": "ann", "controller": "desk", "verb": "deploy"})
     )
     assert switch.main(["--inside", "b"]) == 2
-    assert "ann@desk holds this Spark with deploy" in capsys.readouterr().out
+    assert "this Spark is held by ann@desk with deploy" in capsys.readouterr().out
     assert spark.running() == ["a"]
     # The verb holds the lock, so its steps do not check it.
     assert switch.main(["--step=drain", "a"]) == 0

@@ -1,7 +1,7 @@
 """The gate failover through real routers: LiteLLM and nginx before a healthy mock engine and a healthy other model.
 
-`make router` runs them. tests/unit/test_gates_faulty_replies.py covers the possible behaviours of a router; this file
-covers the real behaviour of these two.
+`make router` runs them. tests/unit/verify/test_gates_faulty_replies.py covers the possible behaviours of a router; this
+file covers the real behaviour of these two.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,10 @@ from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.family import Facts
 from vllm_spark.authoring.model_facts import ModelFacts, Question
 from vllm_spark.core.types import Document
-from vllm_spark.core.units import GIB
+from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
 
-# The share and the floor of the catalogue's recipes: at 0.78 a Spark had at least 13 GiB free, at 0.85 less than 5.
-UTILIZATION, FLOOR_BYTES = 0.78, 8 * GIB
+# The share of the catalogue's recipes: at 0.78 a Spark had at least 13 GiB free, at 0.85 less than 5.
+UTILIZATION = 0.78
 # Requests at once where --streams asks for fewer.
 LEAST_REQUESTS = 8
 # Seconds to the first token: the catalogue's for one Spark, and for two, of which one needed 707 s.
@@ -78,10 +78,10 @@ def compose(
         **({"drafter": drafter} if drafter else {}),
         "env": {},
         "args": dict(sorted(args.items())),
-        "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
-        "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": FLOOR_BYTES}),
+        "topology": topology(nodes),
+        "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": DEFAULT_FLOOR_BYTES}),
         "runtime": base.get("runtime", {"shm_size": "16g"}),
-        "gates": gates(checkpoint, model, args, facts),
+        "gates": _gates(checkpoint, model, args, facts),
     }
     return with_additions(recipe, model.family.get("adds", {})), questions
 
@@ -162,29 +162,35 @@ def _drafter(
     return block, questions
 
 
-def gates(checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
-    """Return the gates that the flags permit. Known answers and the probe need a sound run first."""
-    use = {"no-unknown-variable": True}
+def topology(nodes: int) -> dict[str, Any]:
+    """Return the block `topology` of a recipe for one Spark or two."""
+    return {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"}
+
+
+def gates(args: Mapping[str, Any], nodes: int, *, chats: bool = True, vision: bool = False) -> dict[str, Any]:
+    """Return the gates that the flags permit. Known answers and the probe need a sound run first. Without `chats` there
+    is no template, and no gate asks for an answer."""
+    answering = {
+        "garbage": chats,
+        "structured": chats,
+        "tools": chats and "tool-call-parser" in args,
+        "vision": chats and vision,
+        "reasoning": chats and "reasoning-parser" in args,
+    }
+    return {
+        "ready": {"deadline_s": DEADLINES_S[nodes]},
+        "use": {"no-unknown-variable": True},
+        **({"fabric": {"network": "IB"}} if nodes > 1 else {}),
+        "failover": {},
+        **{name: {} for name, permitted in answering.items() if permitted},
+    }
+
+
+def _gates(checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the gates with those of the family."""
+    found = gates(args, facts.nodes, chats=bool(checkpoint.template), vision=model.vision)
     for row in family.rows(model.family, "gates", facts):
-        use = row["use"] | use
-    return {"ready": {"deadline_s": DEADLINES_S[facts.nodes]}, "use": use} | dict(
-        _answering(checkpoint, model, args, facts)
-    )
-
-
-def _answering(
-    checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    if facts.nodes > 1:
-        yield "fabric", {"network": "IB"}
-    yield "failover", {}
-    if not checkpoint.template:
-        return
-    yield "garbage", {}
-    yield "structured", {}
-    if "tool-call-parser" in args:
-        yield "tools", {}
-    if model.vision:
-        yield "vision", {}
-    if "reasoning-parser" in args:
-        yield "reasoning", dict(model.family.get("thinking", {}))
+        found["use"] = row["use"] | found["use"]
+    if "reasoning" in found:
+        found["reasoning"] = dict(model.family.get("thinking", {}))
+    return found

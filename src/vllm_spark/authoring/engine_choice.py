@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe.known_issues import version_matches
 
 NO_ENGINE = register("no-engine", runbook="recipe-new")
 
@@ -14,25 +16,15 @@ NO_ENGINE = register("no-engine", runbook="recipe-new")
 OF_A_SITE = ("image", "engine", "runtime", "memory")
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, to compare it."""
-    return tuple(int(part) for part in version.partition("+")[0].split(".")[:3] if part.isdigit())
-
-
 def choose(name: str, family: Document, catalogue: Iterable[Document]) -> dict[str, Any]:
     """Return `image` and `engine` for a recipe. Raises RefusedError if no image of the catalogue is new enough."""
     engine = family["engine"]
     pinned = [one for one in catalogue if "digest" in one["image"] and "derive" not in one["image"]]
-    usable = [one for one in pinned if "patches" not in one and _in_range(one["engine"]["version"], engine)]
+    usable = [one for one in pinned if "patches" not in one and version_matches(engine, one["engine"]["version"])]
     if not usable:
         raise RefusedError([_no_engine(name, family, pinned)])
     best = max(usable, key=lambda one: numbers(one["engine"]["version"]))
     return {"image": dict(best["image"]), "engine": dict(best["engine"])}
-
-
-def _in_range(version: str, engine: Document) -> bool:
-    below = engine.get("below")
-    return numbers(engine["since"]) <= numbers(version) and (below is None or numbers(version) < numbers(below))
 
 
 def _no_engine(name: str, family: Document, pinned: Iterable[Document]) -> Refusal:

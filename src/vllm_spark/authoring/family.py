@@ -71,10 +71,10 @@ def model_types(config: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in found if name]
 
 
-def of_config(name: str, config: Mapping[str, Any], families: Sequence[Document] | None = None) -> Document:
+def of_config(name: str, config: Mapping[str, Any]) -> Document:
     """Return the family of a config.json. Raises RefusedError if there is none. `name` is the checkpoint's."""
     types = model_types(config)
-    for family in load() if families is None else families:
+    for family in load():
         if types and types[0] in family["model_types"]:
             return family
     raise RefusedError([_unknown(name, types)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,8 +14,8 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.pinning import hub_errors
 from vllm_spark.pinning.hub import BRANCH, Hub
 from vllm_spark.pinning.hub_errors import Wording, refusing
+from vllm_spark.recipe.lockfile import COMMIT
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 # What is read of a safetensors file first. Most headers are shorter.
 FIRST_BYTES = 100_000
 # Requests at a time. A hub limits them by address.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal
-from vllm_spark.core.types import Document, Facts
+from vllm_spark.core.types import Document
 from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -31,9 +31,9 @@ class Verdict:
 
 def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catalogue: Sequence[Document]) -> Verdict:
     """Return the verdict for idle Sparks of this memory."""
-    hosts = reference_spark.HOSTS[: recipe["topology"]["nodes"]]
-    facts: dict[str, Facts] = {host: {"memory": reference_spark.memory(node_memory_gb)} for host in hosts}
-    result = forecast.forecast(recipe["name"], recipe, facts, request, ForecastContext(catalogue=catalogue))
+    facts = reference_spark.facts(recipe["topology"]["nodes"], node_memory_gb)
+    context = ForecastContext(catalogue=catalogue, reference=True)
+    result = forecast.forecast(recipe["name"], recipe, facts, request, context)
     subject = known_issues.of_closed(recipe)
     refusals = [
         *known_issues.refusals(subject, ()),
@@ -41,7 +41,7 @@ def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catal
         *(
             refusal
             for host, known in facts.items()
-            for refusal in memory.too_little_refusal(recipe["name"], host, recipe, known["memory"])
+            for refusal in memory.too_little_refusal(recipe["name"], host, recipe, known["memory"], reference=True)
         ),
     ]
     return Verdict(recipe, result, refusals)
@@ -57,15 +57,15 @@ def sized(recipe: dict[str, Any], node_memory_gb: int) -> dict[str, Any]:
     return {**recipe, "memory": {**budget, "utilization": min(budget["utilization"], possible)}}
 
 
-def longest_context(recipe: Document, node_memory_gb: int, most: int, streams: int) -> int:
-    """Return the longest context of which `streams` requests fit, at most `most`; 0 if none of SHORTEST does."""
+def longest_context(recipe: Document, node_memory_gb: int, most: int) -> int:
+    """Return the longest context of which a request fits, at most `most`; 0 if none of SHORTEST does."""
     model = memory.model_of(recipe)
     if model is None:
         return most
 
     def fits(tokens: int) -> bool:
         fit = memory.fit(recipe, model, reference_spark.memory(node_memory_gb), tokens)
-        return fit.room > 0 and fit.requests >= streams
+        return fit.room > 0 and fit.requests >= 1
 
     if fits(most):
         return most

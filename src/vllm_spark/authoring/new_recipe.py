@@ -115,7 +115,7 @@ def _judged(recipe: dict[str, Any], order: Order, catalogue: Sequence[Document])
         positions = architecture.of_recipe(recipe, recipe["model"]["architecture"]).positions
         if asked > positions:
             raise RefusedError([_bad_context(recipe["name"], asked, positions)])
-        longest = judging.longest_context(recipe, order.node_memory_gb, positions, 1)
+        longest = judging.longest_context(recipe, order.node_memory_gb, positions)
         recipe = _with_context(recipe, asked or longest)
     elif asked:
         recipe = _with_context(recipe, asked)

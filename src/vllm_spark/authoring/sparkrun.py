@@ -12,21 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.authoring import composing, family, least_size, refused_values, sparkrun_command
-from vllm_spark.authoring.composing import FLOOR_BYTES, UTILIZATION
+from vllm_spark.authoring import composing, family, least_size, refused_values, sparkrun_flags
+from vllm_spark.authoring.composing import UTILIZATION
 from vllm_spark.authoring.model_facts import Question
-from vllm_spark.authoring.sparkrun_command import NOT_SPARKRUN
+from vllm_spark.authoring.sparkrun_flags import NOT_SPARKRUN
 from vllm_spark.core import text
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import engine_arguments, flag_names, flag_ranges, kept_files, known_issues, rules
 from vllm_spark.recipe.engine_flags import Engine
+from vllm_spark.recipe.lockfile import COMMIT
 from vllm_spark.sizing import reference_spark
+from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
 
 BAD_IMPORT = register("bad-import", runbook="recipe-new")
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 RUNTIMES = ("vllm", "vllm-ray", "vllm-distributed", "eugr-vllm")
 # The same as this toolkit's own decision, so that nothing is lost if it is not taken over.
 OWN = {
@@ -79,22 +80,7 @@ def convert(document: Document, name: str, base: Document, file: Path) -> Import
     _refuse_other_servers(flags)
     nodes = _nodes(document, flags, result)
     _refuse_too_large(model, nodes)
-    args = {flag: value for flag, value in flags.items() if flag not in rules.PLANNED_FLAGS}
-    for flag in sorted(set(flags) & set(rules.PLANNED_FLAGS) - set(OWN)):
-        result.left_out.append(f"--{flag}: comes from {rules.PLANNED_FLAGS[flag]}")
-    if args.pop("trust-remote-code", None):
-        result.left_out.append(
-            "--trust-remote-code: it runs Python of the checkpoint; add it to args if the model needs it"
-        )
-    if not set("/{") & set(str(args.get("chat-template", "/"))):
-        result.left_out.append(
-            f"--chat-template {text.one_line(str(args.pop('chat-template')))}: its file is not in the recipe"
-        )
-    revision = document.get("model_revision")
-    pinned = {"revision": revision} if isinstance(revision, str) and COMMIT.fullmatch(revision) else {}
-    if revision and not pinned:
-        result.left_out.append(f"model_revision {text.one_line(str(revision))}: not a commit; lock.yml resolves one")
-    env = {str(name): str(value) for name, value in (document.get("env") or {}).items()}
+    args, pinned = _args(flags, result), _pinned(document, result)
     result.recipe = {
         "schema_version": 1,
         "name": name,
@@ -104,12 +90,12 @@ def convert(document: Document, name: str, base: Document, file: Path) -> Import
         "engine": base["engine"],
         "model": {"repository": model, **pinned, "served_name": _served(flags, model)},
         **_drafter(flags.get("speculative-config"), model, pinned, result),
-        "env": env,
+        "env": {str(name): str(value) for name, value in (document.get("env") or {}).items()},
         "args": args,
-        "topology": {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"},
+        "topology": composing.topology(nodes),
         "memory": _memory(flags, result),
         "runtime": {"shm_size": "16g"},
-        "gates": _gates(args, nodes),
+        "gates": composing.gates(args, nodes),
     }
     result.recipe = composing.with_additions(result.recipe, family.additions(model))
     _leave_out_refused(result, file)
@@ -117,6 +103,31 @@ def convert(document: Document, name: str, base: Document, file: Path) -> Import
     result.left_out += _rest(document, base)
     result.questions += _questions(result.recipe)
     return result
+
+
+def _args(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
+    """Return the flags that a recipe states itself."""
+    args = {flag: value for flag, value in flags.items() if flag not in rules.PLANNED_FLAGS}
+    for flag in sorted(set(flags) & set(rules.PLANNED_FLAGS) - set(OWN)):
+        result.left_out.append(f"--{flag}: comes from {rules.PLANNED_FLAGS[flag]}")
+    if args.pop("trust-remote-code", None):
+        result.left_out.append(
+            "--trust-remote-code: it runs Python of the checkpoint; add it to args if the model needs it"
+        )
+    if not set("/{") & set(str(args.get("chat-template", "/"))):
+        template = text.one_line(str(args.pop("chat-template")))
+        result.left_out.append(f"--chat-template {template}: its file is not in the recipe")
+    return args
+
+
+def _pinned(document: Document, result: Imported) -> dict[str, str]:
+    """Return the key `revision` of the model; nothing if the recipe names no commit."""
+    revision = document.get("model_revision")
+    if isinstance(revision, str) and COMMIT.fullmatch(revision):
+        return {"revision": revision}
+    if revision:
+        result.left_out.append(f"model_revision {text.one_line(str(revision))}: not a commit; lock.yml resolves one")
+    return {}
 
 
 def _questions(recipe: Document) -> Iterator[Question]:
@@ -129,7 +140,7 @@ def _questions(recipe: Document) -> Iterator[Question]:
 
 def _flags(document: Document, engine: Engine, result: Imported) -> dict[str, Any]:
     """Return the flags in the engine's spelling. The keys of --speculative-config.KEY are one map."""
-    read = dict(sparkrun_command.flags(document, result.left_out))
+    read = dict(sparkrun_flags.flags(document, result.left_out))
     odd = [name for name in read if not rules.FLAG_NAME.fullmatch(name)]
     result.left_out += [f"--{text.one_line(name)}: not the name of a flag" for name in odd]
     flags = flag_names.canonical({name: value for name, value in read.items() if name not in odd}, engine)
@@ -149,9 +160,7 @@ def _refuse_other_servers(flags: Mapping[str, Any]) -> None:
         what, expected = faults[0].what.replace("args.", "--"), faults[0].expected
     else:
         return
-    raise RefusedError(
-        [NOT_SPARKRUN(what=what, expected=expected, fix="choose a recipe of a model that generates text.")]
-    )
+    raise NOT_SPARKRUN.error(what=what, expected=expected, fix="choose a recipe of a model that generates text.")
 
 
 def _refuse_too_large(model: str, nodes: int) -> None:
@@ -173,7 +182,7 @@ def _leave_out_refused(result: Imported, file: Path) -> None:
             BAD_IMPORT(what=f"{file}: {fault.what}", expected=fault.expected, fix=f"correct {file}.")
             for fault in faults
         )
-    recipe["gates"] = _gates(recipe["args"], recipe["topology"]["nodes"])
+    recipe["gates"] = composing.gates(recipe["args"], recipe["topology"]["nodes"])
 
 
 def _refusal(document: Document, model: str) -> Refusal | None:
@@ -232,10 +241,10 @@ def _memory(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
     """Return the memory block: the bytes of the cache if the recipe names them, else a share of the Spark."""
     cache = flags.get("kv-cache-memory-bytes")
     if isinstance(cache, int) and not isinstance(cache, bool) and cache > 0:
-        return {"kv_cache_bytes": cache, "free_floor_bytes": FLOOR_BYTES}
+        return {"kv_cache_bytes": cache, "free_floor_bytes": DEFAULT_FLOOR_BYTES}
     if cache is not None:
         result.left_out.append(f"--kv-cache-memory-bytes {text.one_line(str(cache))}: not a number of bytes")
-    return {"utilization": _utilization(flags, result), "free_floor_bytes": FLOOR_BYTES}
+    return {"utilization": _utilization(flags, result), "free_floor_bytes": DEFAULT_FLOOR_BYTES}
 
 
 def _utilization(flags: Mapping[str, Any], result: Imported) -> float:
@@ -247,20 +256,6 @@ def _utilization(flags: Mapping[str, Any], result: Imported) -> float:
             f"gpu_memory_utilization {asked}: the recipe has {UTILIZATION}, above which hosts lost processes"
         )
     return min(float(asked), UTILIZATION)
-
-
-def _gates(args: Mapping[str, Any], nodes: int) -> dict[str, Any]:
-    gates: dict[str, Any] = {
-        "ready": {"deadline_s": composing.DEADLINES_S[nodes]},
-        "use": {"no-unknown-variable": True},
-    }
-    gates |= {"fabric": {"network": "IB"}} if nodes > 1 else {}
-    gates |= {"failover": {}, "garbage": {}, "structured": {}}
-    return (
-        gates
-        | ({"tools": {}} if "tool-call-parser" in args else {})
-        | ({"reasoning": {}} if "reasoning-parser" in args else {})
-    )
 
 
 def _description(document: Document) -> str:

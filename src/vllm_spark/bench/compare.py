@@ -12,7 +12,7 @@ from vllm_spark.bench.evidence import BY_POSITION, Evidence
 from vllm_spark.bench.noise import Noise
 from vllm_spark.core import paths
 from vllm_spark.node.bench.leading import leading_metrics, measures_prompt
-from vllm_spark.node.bench.records import UNITS, Cell, CellRecord
+from vllm_spark.node.bench.records import UNITS, Cell, CellRecord, Figure
 from vllm_spark.recipe import architecture, loader
 
 Judgement = Literal["same", "better", "worse", "changed", "not measured", "worthless"]
@@ -64,11 +64,12 @@ def compare(old: Evidence, new: Evidence) -> Comparison:
     """Return the comparison of all cells of both runs."""
     old_key, new_key = old.run["key"], new.run["key"]
     rows = tuple(row for cell in dict.fromkeys([*old.cells, *new.cells]) for row in _rows(cell, old, new))
+    worse = dict.fromkeys(row.cell for row in rows if row.judgement == "worse")
     return Comparison(
         changed=tuple(key.changes(old_key, new_key)),
         comparable=key.comparable(old_key, new_key),
         rows=rows,
-        causes=dict(_causes(rows, old, new)),
+        causes={cell: cause.sentence(old.cells[cell], new.cells[cell]) for cell in worse},
     )
 
 
@@ -77,6 +78,11 @@ def worthless(cell: CellRecord) -> str:
     if cell["state"] == "measured":
         return ""
     return ", ".join(filter(None, [cell["state"], faults(cell)]))
+
+
+def too_noisy(figure: Figure) -> bool:
+    """Return True for a figure whose values differ so much that its median says nothing."""
+    return figure["spread"] is not None and figure["spread"] > WIDEST
 
 
 def faults(cell: CellRecord) -> str:
@@ -91,13 +97,8 @@ def tensor_parallel(run: Evidence) -> int:
     return int(digits) if named and digits.isdigit() else 1
 
 
-def has_experts(run: Evidence) -> bool:
-    """Return False for a run of a dense model."""
-    return _recipe_has_experts(run.run["subject"]["recipe"])
-
-
 @lru_cache
-def _recipe_has_experts(name: str) -> bool:
+def has_experts(name: str) -> bool:
     """Return False for a dense model. A recipe that is not in the catalogue counts as a mixture of experts, whose band
     is the wider one."""
     folders = [paths.RECIPES]
@@ -133,10 +134,11 @@ def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new:
         values = (first["median"] if first else None, second["median"] if second else None)
         where = "in one run only" if present else "in neither run"
         return Row(name, metric, unit or UNITS[metric], *values, None, "not measured", where)
-    streams = after["cell"]["streams"]
-    smallest = noise.floor(streams=streams, tensor_parallel=tensor_parallel(new), experts=has_experts(new))
+    streams, experts = after["cell"]["streams"], has_experts(new.run["subject"]["recipe"])
+    smallest = noise.floor(streams=streams, tensor_parallel=tensor_parallel(new), experts=experts)
     load = _noise(metric, after["cell"], old, new)
-    width = noise.band(first["values"], second["values"], load, smallest, _comparisons(new))
+    comparisons = sum(len(cell["figures"].keys() - {BY_POSITION}) for cell in new.cells.values())
+    width = noise.band(first["values"], second["values"], load, smallest, comparisons)
     judgement = judge(metric, first["median"], second["median"], width)
     note = "" if load.freedom else "noise unknown: one value per run"
     if width > WIDEST and judgement == "same":
@@ -166,12 +168,3 @@ def _source(metric: str, cell: Cell) -> tuple[bool, bool]:
     On H200s the first token of 512 tokens varied by 1 to 24 %, that of 8192 by 0.2 to 2 % (recipes/evidence).
     """
     return cell["streams"] > 1, metric in OF_PROMPT and measures_prompt(cell)
-
-
-def _comparisons(run: Evidence) -> int:
-    return sum(len(set(cell["figures"]) - {BY_POSITION}) for cell in run.cells.values())
-
-
-def _causes(rows: tuple[Row, ...], old: Evidence, new: Evidence) -> Iterator[tuple[str, str]]:
-    for name in dict.fromkeys(row.cell for row in rows if row.judgement == "worse"):
-        yield name, cause.sentence(old.cells[name], new.cells[name])

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.bench import compare, key, profile_fit, profiles, variants
+from vllm_spark.bench import compare, evidence, key, profile_fit, profiles, variants
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.bench.variants import Variant
-from vllm_spark.core import paths, version
-from vllm_spark.core.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
+from vllm_spark.core import paths
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.job import JobRequest
 from vllm_spark.node.bench.rank_job import RankRequest
-from vllm_spark.node.bench.records import SCHEMA, Cell, Key, RunRecord
+from vllm_spark.node.bench.records import Cell, Key, RunRecord, Subject
+from vllm_spark.node.host_layout import BENCH_DIR, BENCH_PROGRAM_DIR
 from vllm_spark.verify.gate_request import GateRequest
 
 NO_CELL = register("bench-no-cell", runbook="bench-refused")
 NOT_DEPLOYED = register("bench-not-deployed", runbook="bench-refused")
 JOB_FAILED = register("bench-job", runbook="bench-refused")
 NO_FIGURES = register("bench-no-figures", runbook="bench-no-figures")
-
-# Version of the client's definitions. Figures of another version are not comparable.
-PROTOCOL = 1
 
 
 # Decode and prefill of a 31B in FP8 on one Spark in tok/s (field report 003), for the time that a run may take.
@@ -46,7 +40,8 @@ JOB = "bench"
 def programs() -> dict[str, str]:
     """Return the client as text, by path below host_layout.BENCH_PROGRAM_DIR: modules and corpora."""
     folder = paths.NODE / "bench"
-    shared = [paths.NODE / name for name in ("engine_api.py", "host_job.py", "state_file.py", "unix_http.py")]
+    names = ("engine_api.py", "garbage.py", "host_job.py", "host_layout.py", "state_file.py", "unix_http.py")
+    shared = [paths.NODE / name for name in names]
     files = [*shared, *sorted(folder.glob("*.py")), *sorted((folder / "corpora").iterdir())]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),
@@ -55,11 +50,11 @@ def programs() -> dict[str, str]:
 
 
 def job(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of vllm_weights, beside its action, that start a module of node.bench as the job `bench`."""
+    """Return the arguments of spark_host_job, beside its action, that start a module of node.bench as the job."""
     return {
         "programs": programs(),
         "program_dir": BENCH_PROGRAM_DIR,
-        "words": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", JOB],
+        "argv": ["/usr/bin/python3", "-m", f"vllm_spark.node.bench.{module}", JOB],
         "request": dict(request),
     }
 
@@ -148,6 +143,7 @@ class DeploymentRun:
             "model": self.gates.served_name,
             "env_path": self.env_path,
             "host": self.spec.host,
+            "container": self.gates.container,
             "path": self.path,
             "run": run,
             "cells": list(cells),
@@ -163,6 +159,7 @@ class DeploymentRun:
         runs = 1.0 if rules.hours is not None else rules.most_runs / rules.least_runs
         return {
             "host": self.spec.host,
+            "container": self.gates.container,
             "path": self.path,
             "limit_s": round(LIMIT_FACTOR * runs * least + LIMIT_MORE_S),
             "idle_s": IDLE_S,
@@ -171,8 +168,7 @@ class DeploymentRun:
     def variants(self) -> tuple[list[Variant], list[LeftOut]]:
         """Return what is measured, and the cells that the deployment cannot answer. Raises RefusedError without a
         cell."""
-        cells = profiles.for_recipe(self.profile, self.spec.recipe["name"])
-        impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in cells]
+        impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in self.profile.cells]
         streams = self.spec.recipe.get("args", {}).get("max-num-seqs")
         possible = [cell for cell, why in impossible if not why]
         fit = profile_fit.fit(possible, self.gates.max_model_len, int(streams) if streams else None)
@@ -188,33 +184,20 @@ class DeploymentRun:
 
     def record(self) -> RunRecord:
         """Return the run record of the evidence."""
-        return {
-            "record": "run",
-            "schema": SCHEMA,
-            "id": secrets.token_hex(6),
-            "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "profile": dict(self.profile.document),
-            "key": self._key(),
-            "subject": {
-                "deployment": self.spec.deployment.name,
-                "recipe": self.spec.recipe["name"],
-                "served_name": self.gates.served_name,
-                "url": self.gates.host_url,
-                "engine_version": self.gates.engine_version,
-            },
-            "host": {},
-        }
-
-    def _key(self) -> Key:
-        model = self.spec.recipe["model"]
-        return {
-            "model": model["repository"],
+        spec, gates, model = self.spec, self.gates, self.spec.recipe["model"]
+        run_key: Key = {
+            **key.of_server(model["repository"], ",".join(spec.deployment.hosts)),
             "commit": model.get("revision", ""),
             "layout": key.layout(model),
-            "image": self.spec.image if self.spec.derived else self.spec.source,
-            "launch": self.gates.launch,
-            "topology": key.topology(self.spec.recipe),
-            "hosts": ",".join(self.spec.deployment.hosts),
-            "toolkit": version.version(),
-            "protocol": f"{PROTOCOL}-{corpora.sha256()}",
+            "image": spec.image if spec.derived else spec.source,
+            "launch": gates.launch,
+            "topology": key.topology(spec.recipe),
         }
+        subject: Subject = {
+            "deployment": spec.deployment.name,
+            "recipe": spec.recipe["name"],
+            "served_name": gates.served_name,
+            "url": gates.host_url,
+            "engine_version": gates.engine_version,
+        }
+        return evidence.begin(self.profile.document, run_key, subject)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import documents, schema
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.node.bench.records import SCHEMA, UNITS, CellRecord, EndRecord, RunRecord
+from vllm_spark.node.bench.records import SCHEMA, UNITS, CellRecord, EndRecord, Key, RunRecord, Subject
 
 EVIDENCE_BROKEN = register("evidence-broken", runbook="evidence-broken")
 
@@ -39,6 +41,20 @@ class Evidence:
         if self.end:
             return self.end["seconds"]
         return max((cell["started"] + cell["seconds"] for cell in self.cells.values()), default=0.0)
+
+
+def begin(profile: Mapping[str, Any], key: Key, subject: Subject) -> RunRecord:
+    """Return the record of a run that begins now."""
+    return {
+        "record": "run",
+        "schema": SCHEMA,
+        "id": secrets.token_hex(6),
+        "started": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "profile": dict(profile),
+        "key": key,
+        "subject": subject,
+        "host": {},
+    }
 
 
 def read(file: Path) -> Evidence:
@@ -84,6 +100,9 @@ class _Reader:
         except DocumentError as error:
             raise self.broken(error.fault.what, error.fault.expected) from error
         self.check(record)
+        if self.end and record["record"] != "run":
+            self.notes.append(f"line {self.number} follows an end: the run went on, and its last end counts")
+            self.end = None
         match record["record"]:
             case "run":
                 self.take_run(record)
@@ -112,8 +131,6 @@ class _Reader:
 
     def check(self, record: Any) -> None:
         """Raise RefusedError if a record is not as node.bench.records describes it."""
-        if self.end:
-            raise self.broken("a record after the end", "the end record in the last line")
         if isinstance(record, dict) and record.get("record") == "run" and record.get("schema") != SCHEMA:
             raise self.broken(f"schema {schema.format_value(record.get('schema'))}", f"schema {SCHEMA}")
         fault = next(schema.faults(record, FILE), None)

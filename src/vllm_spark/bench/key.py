@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllm_spark.core import version
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.core.types import Document
+from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.records import Key
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
+# Version of the client's definitions. Figures of another version are not comparable.
+PROTOCOL = 1
 DIGESTS = ("image", "commit", "launch")
 UNKNOWN = "unknown"
+
+
+def of_server(model: str, hosts: str) -> Key:
+    """Return the key of a run by this client against a server of which nothing else is known."""
+    return {
+        "model": model,
+        "commit": "",
+        "layout": "",
+        "image": "",
+        "launch": "",
+        "topology": "",
+        "hosts": hosts,
+        "toolkit": version.version(),
+        "protocol": f"{PROTOCOL}-{corpora.sha256()}",
+    }
 
 
 def layout(model: Document) -> str:

@@ -23,7 +23,9 @@ class Live:
     _done: int | None = None
 
     def show(self, progress: Progress) -> None:
-        """Print what has changed."""
+        """Print what has changed, and the note of the run first."""
+        if self._done is None and progress.note:
+            print(progress.note, file=self.out, flush=True)
         if progress.last and progress.done != self._done:
             self._clear()
             print(cell_line(progress.last, progress.done, progress.cells), file=self.out, flush=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import documents, schema, text
+from vllm_spark.core import documents, near_names, schema, text
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -33,28 +33,14 @@ FIELDS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedFigure:
-    """A figure of a field report and the cell that makes it. `recipe` is empty if the catalogue has none for it."""
-
-    cell: str
-    report: str
-    recipe: str
-    metric: str
-    value: Any
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile that passed its schema and the rules between its fields. `not_measured` has report, figure and why."""
+    """A profile that passed its schema and the rules between its fields."""
 
     name: str
     summary: str
     source: str
     rules: Rules
     cells: tuple[Cell, ...]
-    figures: tuple[ReportedFigure, ...]
-    not_measured: tuple[Mapping[str, str], ...]
     document: Document
 
 
@@ -68,11 +54,11 @@ def load(name: str, rules: Mapping[str, float] | None = None, folder: Path = FOL
     every fault of it."""
     known = names(folder)
     if name not in known:
-        close = text.close_names(name, known)
+        close = near_names.close_names(name, known)
         raise UNKNOWN_PROFILE.error(
             what=f"unknown profile {text.quoted(name)}",
             expected=f"one of {', '.join(known)}",
-            fix=text.choice(close or known),
+            fix=near_names.choice(close or known),
         )
     return read(known[name], rules or {})
 
@@ -104,22 +90,13 @@ def cell_id(cell: Mapping[str, Any]) -> str:
     return f"{cell['corpus']} {lengths} {changes}".rstrip()
 
 
-def for_recipe(profile: Profile, recipe: str) -> tuple[Cell, ...]:
-    """Return the cells whose reported figures were measured with this recipe; all cells if there are none."""
-    wanted = {figure.cell for figure in profile.figures if figure.recipe == recipe}
-    return tuple(cell for cell in profile.cells if cell["id"] in wanted) or profile.cells
-
-
 def _profile(document: Document) -> Profile:
-    cells = [(cell, row) for row in document["cells"] for cell in cells_of(row)]
     return Profile(
         document["name"],
         document["summary"],
         document["source"],
         Rules(**document["rules"]),
-        tuple(cell for cell, _ in cells),
-        tuple(ReportedFigure(cell["id"], **figure) for cell, row in cells for figure in row.get("figures", [])),
-        tuple(document.get("not_measured", [])),
+        tuple(cell for row in document["cells"] for cell in cells_of(row)),
         document,
     )
 
@@ -155,9 +132,6 @@ def _faults(document: Document, stem: str) -> Iterator[Fault]:
     rules = document["rules"]
     if rules["least_runs"] > rules["most_runs"]:
         yield Fault(f"rules.least_runs: {rules['least_runs']}", f"at most most_runs, which is {rules['most_runs']}")
-    for number, row in enumerate(document["cells"]):
-        if "figures" in row and len(cells_of(row)) > 1:
-            yield Fault(f"cells[{number}].figures: figures of {len(cells_of(row))} cells", "a row without a list")
     counts = Counter(cell["id"] for row in document["cells"] for cell in cells_of(row))
     for id_, times in counts.items():
         if times > 1:
@@ -174,7 +148,9 @@ def _with_rules(profile: Profile, rules: Mapping[str, float]) -> Profile:
             BAD_RULE(
                 what=f"the profile {profile.name} has no rule {text.quoted(name)}",
                 expected=f"one of {', '.join(profile.document['rules'])}",
-                fix=text.choice(text.close_names(name, profile.document["rules"]) or profile.document["rules"]),
+                fix=near_names.choice(
+                    near_names.close_names(name, profile.document["rules"]) or profile.document["rules"]
+                ),
             )
             for name in unknown
         )

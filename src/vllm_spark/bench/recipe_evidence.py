@@ -27,7 +27,8 @@ MAX_REPORT_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An entry of `evidence` with files of the bench. `differs` has a sentence by part of the key."""
+    """An entry of `evidence` with files of the bench. `report` is empty if the entry names none. `differs` has a
+    sentence by part of the key."""
 
     place: str
     names: tuple[str, ...]
@@ -47,7 +48,7 @@ def groups(recipe: Recipe, folder: Path, *, differing: bool = True) -> list[Grou
             place=f"evidence[{number}]",
             names=tuple(entry["bench"]),
             runs=tuple(evidence.read(loader.evidence_file(path, folder)) for path in entry["bench"]),
-            report=entry["report"],
+            report=entry.get("report", ""),
             differs=entry.get("differs", {}),
         )
         for number, entry in enumerate(recipe.document.get("evidence", []))
@@ -111,7 +112,8 @@ def _of_group(recipe: Recipe, group: Group, folder: Path) -> Iterator[Refusal]:
             expected=f"only {', '.join(sorted(observed | NOT_CHECKED))}",
             fix=f"delete {group.place}.differs.{part} in {file}.",
         )
-    yield from _report(file, group, folder)
+    if group.report:
+        yield from _report(file, group, folder)
 
 
 def _report(file: str, group: Group, folder: Path) -> Iterator[Refusal]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import secrets
 import socket
 import time
 import urllib.parse
@@ -12,13 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_spark.bench import profile_fit
+from vllm_spark.bench import evidence, key, profile_fit
 from vllm_spark.bench.profile_fit import LeftOut
 from vllm_spark.bench.profiles import Profile
-from vllm_spark.core import version
 from vllm_spark.core.refusal import register
-from vllm_spark.node.bench import corpora, evidence_file, faults, job
-from vllm_spark.node.bench.records import SCHEMA, Cell, RunRecord, Sample
+from vllm_spark.node.bench import evidence_file, faults, job
+from vllm_spark.node.bench.records import Cell, RunRecord, Sample, Subject
 from vllm_spark.node.bench.runner import Progress, Runner
 from vllm_spark.node.bench.server import Server, ServerError
 from vllm_spark.node.bench.stream import Endpoint
@@ -29,8 +26,6 @@ BENCH_CELLS = register("bench-cells", runbook="bench-refused")
 BENCH_ACCEPT = register("bench-accept", runbook="bench-refused")
 BENCH_FILE = register("bench-file", runbook="bench-refused")
 
-# Version of the client's definitions. Figures of another version are not comparable.
-PROTOCOL = 1
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -105,32 +100,15 @@ class UrlRun:
                 ) from error
 
     def _record(self, server: Server) -> RunRecord:
-        return {
-            "record": "run",
-            "schema": SCHEMA,
-            "id": secrets.token_hex(6),
-            "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "profile": dict(self.profile.document),
-            "key": {
-                "model": server.model,
-                "commit": "",
-                "layout": "",
-                "image": "",
-                "launch": "",
-                "topology": "",
-                "hosts": urllib.parse.urlsplit(self.url).netloc,
-                "toolkit": version.version(),
-                "protocol": f"{PROTOCOL}-{corpora.sha256()}",
-            },
-            "subject": {
-                "deployment": "",
-                "recipe": "",
-                "served_name": server.model,
-                "url": self.url,
-                "engine_version": server.version,
-            },
-            "host": {},
+        subject: Subject = {
+            "deployment": "",
+            "recipe": "",
+            "served_name": server.model,
+            "url": self.url,
+            "engine_version": server.version,
         }
+        run_key = key.of_server(server.model, urllib.parse.urlsplit(self.url).netloc)
+        return evidence.begin(self.profile.document, run_key, subject)
 
 
 def _samples(sampler: Sampler | None, begin: float, zero: float) -> dict[str, list[Sample]]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vllm_spark.bench import compare, evidence, key, references, verdict_sentence
+from vllm_spark.bench import compare, evidence, key, references
 from vllm_spark.bench.compare import Comparison, Row
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.verdict_sentence import Reference
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.core.types import Document
 from vllm_spark.node.bench.leading import leading_metrics
-from vllm_spark.node.bench.records import Figure
+from vllm_spark.node.bench.records import CellRecord, Figure
 from vllm_spark.recipe import loader
 from vllm_spark.recipe.loader import Recipe
 
 FOLDER = paths.REPORTS / "bench"
 State = Literal["good", "worse", "worthless", "unknown"]
+NOT_COMPARED = Comparison(changed=(), comparable=True, rows=(), causes={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,50 +43,65 @@ class Verdict:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Rows of one reference. `name` is what a loss is measured against; `equal` ends "2 figures are …"."""
+
+    name: str
+    equal: str
+    rows: Sequence[Row]
+
+
 def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
     """Return the verdict on a run. Without a baseline the forecast and the recipe's figures and evidence decide."""
     loaded, notes = recipe_of(run), list(run.notes)
-    document = loaded.document if loaded else None
-    if document is None:
+    if loaded is None:
         notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
     if baseline is None:
         notes.append("no run before with the same key")
-    compared = compare.compare(baseline, run) if baseline else None
-    forecast = tuple(references.forecast_rows(document, run)) if document else ()
-    expected = tuple(references.expected_rows(document, run)) if document else ()
+    compared = compare.compare(baseline, run) if baseline else NOT_COMPARED
+    forecast = tuple(references.forecast_rows(loaded.document, run)) if loaded else ()
+    expected = tuple(references.expected_rows(loaded.document, run)) if loaded else ()
     measured = _evidence_rows(loaded, run, notes) if loaded else ()
-    before = compared.rows if compared else ()
-    if compared and not compared.comparable:
+    if not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
-    spoiled = {name: cell for name, cell in run.cells.items() if compare.worthless(cell)}
-    warned = {name: compare.faults(cell) for name, cell in run.cells.items() if name not in spoiled}
-    notes += [f"{name}: warning, {text}" for name, text in warned.items() if text]
-    causes = compared.causes if compared else {}
-    state = _state(bool(spoiled), [*before, *forecast, *expected, *measured])
-    differing = () if compared is None or compared.comparable else [text.partition(" ")[0] for text in compared.changed]
+    spoiled = [cell for cell in run.cells.values() if compare.worthless(cell)]
+    notes += [
+        f"{name}: warning, {text}"
+        for name, cell in run.cells.items()
+        if not compare.worthless(cell) and (text := compare.faults(cell))
+    ]
+    notes += [
+        f"{name}: {_shown(metric, cell['figures'][metric])}"
+        for name, cell in run.cells.items()
+        for metric in leading_metrics(cell["cell"])
+        if metric in cell["figures"] and compare.too_noisy(cell["figures"][metric])
+    ]
+    differing = [] if compared.comparable else [text.partition(" ")[0] for text in compared.changed]
     names = ("the other run", "as in the other run") if differing else ("the run before", "as before")
     against = (
-        Reference(*names, before),
+        Reference(*names, compared.rows),
         Reference("the forecast", "as forecast", forecast),
         Reference("the recipe", "as the recipe expects", expected),
         Reference("the recipe's evidence", "as in the recipe's evidence", measured),
     )
+    state = _state(bool(spoiled), [row for reference in against for row in reference.rows])
     sentences = {
-        "worthless": lambda: verdict_sentence.worthless([*spoiled.values()], len(run.cells)),
-        "worse": lambda: verdict_sentence.worse(against, causes),
-        "good": lambda: verdict_sentence.good(against, differing),
-        "unknown": lambda: verdict_sentence.unknown(against),
+        "worthless": lambda: _worthless(spoiled, len(run.cells)),
+        "worse": lambda: _worse(against, compared.causes),
+        "good": lambda: _good(against, differing),
+        "unknown": lambda: _unknown(against),
     }
     return Verdict(
         state=state,
-        sentence=sentences[state](),
+        sentence=f"{state}: {sentences[state]()}.",
         baseline=str(baseline.file) if baseline else "",
-        changed=compared.changed if compared else (),
-        before=before,
+        changed=compared.changed,
+        before=compared.rows,
         forecast=forecast,
         expected=expected,
         evidence=measured,
-        causes=causes,
+        causes=compared.causes,
         notes=tuple(notes),
     )
 
@@ -140,38 +155,32 @@ def latest_lines(deployments: Iterable[str], folder: Path = FOLDER) -> list[str]
 
 def readable(folder: Path) -> list[Evidence]:
     """Return the evidence of a folder. A file that is broken is left out: it says nothing about another one."""
-    return list(_readable(folder))
-
-
-def _readable(folder: Path) -> Iterator[Evidence]:
+    found = []
     for file in sorted(folder.glob(f"*{evidence.SUFFIX}")):
-        try:
-            yield evidence.read(file)
-        except RefusedError:
-            continue
+        with suppress(RefusedError):
+            found.append(evidence.read(file))
+    return found
 
 
 def _leading(run: Evidence) -> str:
-    """Return the first figure of each kind that the unchanged server's cells of one stream are measured for."""
+    """Return the first figure of each kind that the unchanged server's cells of one stream are measured for, or why
+    there is none."""
     shown: dict[str, str] = {}
-    for cell in run.cells.values():
-        if cell["cell"]["streams"] > 1 or cell["cell"]["server"] or compare.worthless(cell):
+    cells = [cell for cell in run.cells.values() if cell["cell"]["streams"] == 1 and not cell["cell"]["server"]]
+    for cell in cells:
+        if compare.worthless(cell):
             continue
         for metric in leading_metrics(cell["cell"]):
             if metric in cell["figures"]:
                 shown.setdefault(metric, _shown(metric, cell["figures"][metric]))
-    return ", ".join(shown.values()) or "decode not measured"
+    lost = next(filter(None, map(compare.worthless, cells)), "")
+    return ", ".join(shown.values()) or "decode not measured" + (f" ({lost})" if lost else "")
 
 
 def _shown(metric: str, figure: Figure) -> str:
     spread = "unknown" if figure["spread"] is None else f"{figure['spread']:.1%}".replace("%", " %")
-    return f"{metric.replace('_', ' ')} {figure['median']:.1f} {figure['unit']} (spread {spread})"
-
-
-def recipe(run: Evidence) -> Document | None:
-    """Return the document of the recipe of a run; None as `recipe_of`."""
-    loaded = recipe_of(run)
-    return loaded.document if loaded else None
+    unusable = ", too noisy to use" if compare.too_noisy(figure) else ""
+    return f"{metric.replace('_', ' ')} {figure['median']:.1f} {figure['unit']} (spread {spread}{unusable})"
 
 
 def recipe_of(run: Evidence) -> Recipe | None:
@@ -194,3 +203,68 @@ def compared_state(result: Comparison) -> State:
     if any(row.judgement == "worthless" for row in result.rows):
         return "worthless"
     return _state(False, result.rows)
+
+
+# The sentence is the first thing that an owner reads. It begins with the state.
+
+
+def _good(references: Sequence[Reference], differing: Collection[str]) -> str:
+    """Return the sentence of a run without a loss. `differing` has the names of the parts of the key that differ."""
+    judged = [text for reference in references if (text := _counts(reference))]
+    keys = f". The two runs differ in {_joined(differing)}" if differing else ""
+    return f"{'; '.join([*judged, *_missing(references)])}{keys}"
+
+
+def _unknown(references: Sequence[Reference]) -> str:
+    """Return the sentence of a run that nothing could judge."""
+    reason = "there is no earlier run, forecast or expected figure to judge by"
+    return "; ".join([reason, *_missing(references)])
+
+
+def _worse(references: Sequence[Reference], causes: Mapping[str, str]) -> str:
+    """Return the sentence of a run with a loss: its first row that is worse, and the cause."""
+    lost = [(each.name, row) for each in references for row in each.rows if row.judgement == "worse"]
+    # What the cell is measured for comes before what follows from it.
+    name, row = next((pair for pair in lost if pair[1].leading), lost[0])
+    change = f" ({row.ratio - 1:+.1%} against {name})".replace("%", " %") if row.ratio is not None else ""
+    why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
+    return f"{row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}"
+
+
+def _worthless(spoiled: Sequence[CellRecord], cells: int) -> str:
+    """Return the sentence of a run with cells that do not count. `cells` is the number of all cells."""
+    first = spoiled[0]
+    verb = "has" if len(spoiled) == 1 else "have"
+    reason = compare.faults(first) or first["state"]
+    return f"{len(spoiled)} of {cells} cells {verb} no figures that count; {first['cell']['id']}: {reason}"
+
+
+def _counts(reference: Reference) -> str:
+    """Return how many figures are as the reference and how many better; empty without any."""
+    same, better = (sum(row.judgement == kind for row in reference.rows) for kind in ("same", "better"))
+    if not same:
+        return f"{_figures(better)} better than {reference.name}" if better else ""
+    return f"{_figures(same)} {reference.equal}" + (f" and {better} better" if better else "")
+
+
+def _missing(references: Sequence[Reference]) -> list[str]:
+    """Return a text for each reference that could not judge all figures."""
+    found = [(each, [row for row in each.rows if row.judgement == "not measured"]) for each in references]
+    return [f"{_figures(len(rows))} not compared with {each.name}{_why(rows)}" for each, rows in found if rows]
+
+
+def _why(rows: Sequence[Row]) -> str:
+    """Return why rows are not judged, with the first of them that a cell is measured for."""
+    row = next((row for row in rows if row.leading), None)
+    if all(each.note.startswith(compare.TOO_NOISY) for each in rows):
+        return ", being too noisy" + (f", among them {row.metric} of {row.cell}" if row else "")
+    return f", among them {row.metric} of {row.cell}, {row.note}" if row else ""
+
+
+def _figures(number: int) -> str:
+    return "1 figure is" if number == 1 else f"{number} figures are"
+
+
+def _joined(words: Collection[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -12,12 +12,10 @@ from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.recipe import folders, known_issues, loader
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("check", help="check recipe files, every fault at once")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("files", nargs="*", type=Path, help="default: the site's own and all of recipes/")
     arguments.add_accepted(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

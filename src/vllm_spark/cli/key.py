@@ -15,9 +15,8 @@ ACTIONS = ("add", "revoke", "list")
 NO_RIGHT = register("key-right", runbook="edge-key")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("key", help="add, revoke or list the keys of persons, without a restart")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument(
         "action",
         choices=ACTIONS,
@@ -31,7 +30,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     playbook.add_arguments(parser)
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,9 +19,8 @@ from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("plan", help="memory, download and speed of a recipe: go or no-go, without any host")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     arguments.add_arguments(parser, "a Spark that nothing uses")
     parser.add_argument(
         "--memory",
@@ -39,7 +38,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,12 +46,14 @@ def run(args: argparse.Namespace) -> int:
     fact_files = arguments.read_facts(recipe, args.facts)
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
-    size_gb = args.memory or max(reference_spark.SIZES_GB)
-    result = _forecast(args, site, recipe, facts or _reference(recipe, size_gb))
+    catalogue = forecast.catalogue([paths.RECIPES])
+    context = ForecastContext(constants=site.constants, catalogue=catalogue, reference=not facts)
+    nodes, size_gb = recipe.document["topology"]["nodes"], args.memory or max(reference_spark.SIZES_GB)
+    result = _forecast(args, site, recipe, facts or reference_spark.facts(nodes, size_gb), context)
     print("\n".join(forecast_text.lines(result, recipe.document, _request(args, site))))
     if not facts and not args.memory:
         for other_gb in reference_spark.SIZES_GB[:-1]:
-            other = _forecast(args, site, recipe, _reference(recipe, other_gb))
+            other = _forecast(args, site, recipe, reference_spark.facts(nodes, other_gb), context)
             verdict = _verdict(other, result.refusals)
             print(f"  on Sparks of {other_gb} GB: {verdict} (vllm-spark plan --memory {other_gb})")
     for refusal in result.refusals:
@@ -61,14 +61,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.go else 1
 
 
-def _reference(recipe: Recipe, size_gb: int) -> dict[str, Facts]:
-    """Return the facts of idle Sparks of this size."""
-    return {host: {"memory": reference_spark.memory(size_gb)} for host in arguments.hosts_of(recipe)}
-
-
-def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mapping[str, Facts]) -> Forecast:
+def _forecast(
+    args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mapping[str, Facts], context: ForecastContext
+) -> Forecast:
     """Return the forecast with the refusals that need no other facts."""
-    context = ForecastContext(constants=site.constants, catalogue=forecast.catalogue([paths.RECIPES]))
     result = forecast.forecast(recipe.name, recipe.document, facts, _request(args, site), context)
     subject = known_issues.of_closed(recipe.document)
     accepted = args.accept_known_issue
@@ -76,7 +72,9 @@ def _forecast(args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mappi
     for host, host_facts in facts.items():
         # The memory of a unit that still runs will be free again, by an amount that is not known.
         if not host_facts.get("running_units"):
-            refusals += memory.too_little_refusal(recipe.name, host, recipe.document, host_facts["memory"])
+            refusals += memory.too_little_refusal(
+                recipe.name, host, recipe.document, host_facts["memory"], reference=context.reference
+            )
     return replace(result, refusals=refusals, notes=[*result.notes, *known_issues.notes(subject, accepted)])
 
 

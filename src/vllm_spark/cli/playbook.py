@@ -20,17 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-l", "--limit", default="", metavar="HOSTS", help="Sparks; default: all of the inventory")
 
 
+def program(name: str, verb: str) -> str:
+    """Return the path of a program of Ansible. `verb` is the sub-command that needs it. Raises RefusedError."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        raise NO_ANSIBLE.error(
+            what=f"{path} does not exist",
+            expected="the virtual environment of the clone",
+            fix=Fix("make setup", f"Then `.venv/bin/vllm-spark {verb}`."),
+        )
+    return str(path)
+
+
 def command(name: str, args: argparse.Namespace, more: Sequence[str]) -> list[str]:
     """Return the argv of a playbook. Raises RefusedError without Ansible."""
-    program = Path(sys.executable).with_name("ansible-playbook")
-    if not program.exists():
-        raise NO_ANSIBLE.error(
-            what=f"{program} does not exist",
-            expected="the virtual environment of the clone",
-            fix=Fix("make setup", f"Then `.venv/bin/vllm-spark {Path(name).stem}`."),
-        )
+    executable = program("ansible-playbook", Path(name).stem)
     options = [*(["-i", args.inventory] if args.inventory else []), *(["-l", args.limit] if args.limit else [])]
-    return [str(program), *options, *more, str(paths.ROOT / name)]
+    return [executable, *options, *more, str(paths.ROOT / name)]
 
 
 def environment() -> dict[str, str]:

@@ -16,12 +16,10 @@ from vllm_spark.sizing import catalogue
 PIPE_WIDTH = 140
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("recipes", help="list the recipes: size, memory, speed, engine, pinned or not")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("--lock", type=Path, help="lock file of an inventory")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

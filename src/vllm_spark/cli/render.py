@@ -15,9 +15,8 @@ from vllm_spark.preflight import checks
 from vllm_spark.sizing import reference_spark
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("render", help="print the launch script of a recipe, without any host")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     arguments.add_arguments(parser, "nothing is refused")
     parser.add_argument(
         "--rank", type=int, default=0, choices=(0, 1), help="rank in a recipe for two Sparks; 0 is the head"
@@ -25,7 +24,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
     parser.add_argument("--open", action="store_true", help="of a server without an edge, as vllm_edge: {open: true}")
     parser.add_argument("--port", type=int, default=8000, help="of an open server (%(default)s)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,11 +14,9 @@ from vllm_spark.verify import report
 NO_REPORT = register("no-report", runbook="engine-failed-to-start")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("report", help="print a report of a verification")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("file", nargs="?", type=Path, help="default: the newest in reports/")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,12 +14,10 @@ NOT_WRITTEN = register("sbom-not-written", runbook="inventory-refused")
 DEFAULT_FILE = Path("sbom.cdx.json")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("sbom", help="write what a site runs: packages, images and models (CycloneDX 1.6)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help=f"default: {DEFAULT_FILE}")
     playbook.add_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

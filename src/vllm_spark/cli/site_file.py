@@ -8,7 +8,7 @@ from pathlib import Path
 from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.deploy import preview
+from vllm_spark.sizing import constants
 from vllm_spark.sizing.constants import Constants
 
 BAD_SITE = register("bad-site", runbook="inventory-refused")
@@ -28,11 +28,11 @@ def read(file: Path | None) -> Site:
     Raises RefusedError for a file that is not YAML, and for an unknown constant.
     """
     if file is None:
-        return Site(preview.constants({}))
+        return Site(constants.of_site({}))
     try:
         variables = documents.read_yaml(file)
         least = float(variables.get("vllm_least_tok_s", 0))
     except (DocumentError, TypeError, ValueError) as error:
         refusal = BAD_SITE(what=f"{file}: {error}", expected="YAML variables of a site", fix=f"correct {file}.")
         raise RefusedError([refusal]) from error
-    return Site(preview.constants(variables.get("vllm_roofline") or {}), least)
+    return Site(constants.of_site(variables.get("vllm_roofline") or {}), least)

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 from pathlib import Path
 
+from vllm_spark.cli import playbook
 from vllm_spark.core.refusal import register
 from vllm_spark.edge import authority, store
 
 NOTHING_TO_TRUST = register("edge-nothing-to-trust", runbook="edge-certificate")
 
-DEFAULT_FOLDER = Path("inventories/site/edge")
+# As roles/vllm_edge/defaults has it.
+FOLDER = "{{ vllm_edge_authority | default(inventory_dir ~ '/edge') }}"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("trust", help="write the certificate that clients of the edge trust")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("file", nargs="?", type=Path, help="where to; default: standard output")
+    parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
     parser.add_argument(
-        "--authority", type=Path, default=DEFAULT_FOLDER, metavar="DIR", help=f"default: {DEFAULT_FOLDER}"
+        "--authority", type=Path, metavar="DIR", help="default: vllm_edge_authority of the inventory, or edge beside it"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the certificate, and say on standard error how clients use it. Raises RefusedError without an authority."""
-    found = store.read(args.authority)
+    folder = args.authority or folder_of(args.inventory)
+    found = store.read(folder)
     if found is None:
         raise NOTHING_TO_TRUST.error(
-            what=f"{args.authority} has no authority",
+            what=f"{folder} has no authority",
             expected="the folder beside the inventory, which a deploy with vllm_edge: {open: false} makes",
             fix="name it with --authority DIR, or deploy first.",
         )
@@ -45,3 +49,24 @@ def run(args: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return 0
+
+
+def folder_of(inventory: str) -> Path:
+    """Return the folder of the authority that an inventory names. Raises RefusedError for an inventory without a Spark,
+    and SystemExit with Ansible's words for one that it cannot read."""
+    argv = [playbook.program("ansible", "trust"), *(["-i", inventory] if inventory else []), "sparks"]
+    # The module runs on this machine.
+    argv += ["-m", "ansible.builtin.debug", "-a", f"msg={FOLDER}"]
+    env = {**playbook.environment(), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)  # noqa: S603  no shell
+    _, found, results = done.stdout.partition(" | SUCCESS => ")
+    if done.returncode:
+        # Of an inventory that cannot be read, it is the toolkit's own refusal.
+        raise SystemExit((done.stderr or done.stdout).strip())
+    if not found:
+        raise NOTHING_TO_TRUST.error(
+            what="the inventory does not say where the authority is",
+            expected="an inventory with a Spark in the group sparks",
+            fix="name the inventory with -i, or the folder with --authority DIR.",
+        )
+    return Path(json.JSONDecoder().raw_decode(results)[0]["msg"])

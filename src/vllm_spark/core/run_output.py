@@ -10,6 +10,8 @@ from typing import Any
 # ansible-core puts these in front of the message of a plugin, in any number.
 PREFIXES = re.compile(r"^(?:(?:Task|Action|Module) failed[.:]\s*)+")
 ORIGIN = re.compile(r"^Origin: (?P<place>\S.*?:\d+(?::\d+)?)\s*$", re.MULTILINE)
+# The field of a result whose message is of the whole run: each of its lines names its host.
+WHOLE_RUN = "whole_run"
 # A command prints its cause last.
 LAST_LINES = 12
 # Results of these fields explain a failure that has no message of the toolkit.

@@ -87,12 +87,8 @@ def _observed(error: ValidationError) -> str:
             missing = [key for key in rule if key not in instance]
             return f"missing key{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         case _:
-            return f"key {format_value(instance)}" if _of_key(error) else format_value(instance)
-
-
-def _of_key(error: ValidationError) -> bool:
-    """Return True if the fault is in the name of a key and not in a value."""
-    return "propertyNames" in error.absolute_schema_path
+            in_key = "propertyNames" in error.absolute_schema_path
+            return f"key {format_value(instance)}" if in_key else format_value(instance)
 
 
 # Rules with a number as their value -> the text of what they accept.

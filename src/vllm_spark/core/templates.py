@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from functools import lru_cache
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from vllm_spark.core import paths
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 class ShellVariable(str):
@@ -25,6 +27,8 @@ def words(command: Iterable[str]) -> str:
 @lru_cache
 def templates() -> jinja2.Environment:
     """Return the environment of the templates folder. It is strict: an undefined variable is an error."""
+    import jinja2  # noqa: PLC0415  it takes 30 ms, and most commands render nothing
+
     environment = jinja2.Environment(  # noqa: S701  shell scripts, not HTML
         loader=jinja2.FileSystemLoader(paths.TEMPLATES),
         undefined=jinja2.StrictUndefined,

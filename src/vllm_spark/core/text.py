@@ -1,8 +1,7 @@
-"""Texts for messages: untrusted text made safe for one line, and the names that a misspelt one may mean."""
+"""Texts for messages: untrusted text made safe for one line."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 
@@ -35,19 +34,12 @@ def short_digest(image: str) -> str:
     return image.rpartition(":")[2][:DIGEST_DIGITS]
 
 
-def close_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the names that `name` may mean: those that begin with it, else the one that is most similar, else none.
-
-    A name with which all others begin stands for them."""
-    names = list(known)
-    begun = [each for each in names if name and each.startswith(name)]
-    shortest = min(begun, key=len, default="")
-    if begun and all(each.startswith(shortest) for each in begun):
-        return [shortest]
-    return begun or difflib.get_close_matches(name, names, n=1)
+def with_article(word: str) -> str:
+    """Return a word behind its article, by its first letter: `a KeyError`, `an OSError`."""
+    return f"{'an' if word[:1].lower() in tuple('aeiou') else 'a'} {word}"
 
 
-def choice(names: Iterable[str]) -> str:
-    """Return the end of a fix: the name to use, or the names to choose from."""
-    quoted_names = [repr(name) for name in names]
-    return f"name {quoted_names[0]}." if len(quoted_names) == 1 else f"name one of {', '.join(quoted_names)}."
+def one_of(names: Iterable[str], otherwise: str) -> str:
+    """Return the names that are expected, or what says why there is none."""
+    listed = ", ".join(names)
+    return f"one of {listed}" if listed else otherwise

@@ -155,7 +155,6 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
-    speed_mbps: NotRequired[int | None]
     pci: NotRequired[str | None]
     # The bond or bridge that it is part of, or an empty text.
     master: NotRequired[str]
@@ -175,7 +174,6 @@ class HcaFacts(TypedDict):
     name: str
     netdev: str | None
     state: str
-    link_layer: NotRequired[str]
     rate: str
     pci: str | None
     pci_width: int | None
@@ -192,10 +190,8 @@ class FabricFacts(TypedDict):
 
     netdevs: list[NetdevFacts]
     hcas: list[HcaFacts]
-    source: NotRequired[str]
     devices: list[str]
     ib_core: bool
-    memlock_bytes: NotRequired[int | None]
     default_route: str | None
     hotplug: NotRequired[bool]
     error: NotRequired[str]

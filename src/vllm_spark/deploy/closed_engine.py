@@ -1,7 +1,7 @@
 """What the launch of an engine has beside its recipe while the edge is closed. Pure.
 
 The engine then listens on a unix socket, and its container has as few rights as it needs.
-docs/decisions/0014-a-closed-engine.md has the reasons, and the facts about each version of vLLM.
+docs/decisions/0014-a-closed-engine.md has the reasons, and a link to the facts about each version of vLLM.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vllm_spark.core import host_layout
 from vllm_spark.core.container_layout import API_IN_CONTAINER, SCRATCH_IN_CONTAINER
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.templates import ShellVariable
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
+from vllm_spark.node import host_layout
 from vllm_spark.recipe import engine_flags
 from vllm_spark.recipe.flag_argv import OptionArgv
 
@@ -57,7 +57,7 @@ ALONE = Hardening("VLLM_HOST_IP", LOOPBACK, "the engine has no address but loopb
 
 def is_closed(spec: Spec) -> bool:
     """Return True if the engine of this rank is not on the network."""
-    return not spec.edge.open
+    return not spec.open
 
 
 def serves(spec: Spec) -> bool:
@@ -98,7 +98,7 @@ def unknown(spec: Spec) -> list[str]:
     return [f"vLLM {engine.version} has no {name}, so this does not hold: {why}" for name, why in missing]
 
 
-def options(spec: Spec) -> Iterator[OptionArgv]:
+def options() -> Iterator[OptionArgv]:
     """Yield the options of `docker run` that take rights from the container."""
     user = str(host_layout.ENGINE_USER)
     yield ("--cap-drop", "ALL")
@@ -114,7 +114,7 @@ def options(spec: Spec) -> Iterator[OptionArgv]:
 def network(spec: Spec) -> str:
     """Return the network of the container. The ranks of a pair meet over the fabric of their hosts. A recipe that lists
     domains of media lets its engine out, behind Docker's address translation and without a published port."""
-    if spec.pair or not is_closed(spec):
+    if spec.group or not is_closed(spec):
         return "host"
     return "bridge" if spec.recipe["args"].get(MEDIA_DOMAINS) else "none"
 
@@ -126,7 +126,7 @@ def mounts(spec: Spec) -> Iterator[tuple[str, str, bool]]:
 
 
 def _variables(spec: Spec) -> tuple[Hardening, ...]:
-    return VARIABLES if spec.pair else (*VARIABLES, ALONE)
+    return VARIABLES if spec.group else (*VARIABLES, ALONE)
 
 
 def _engine(spec: Spec) -> engine_flags.Engine:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.host_layout import UNIT_DIR
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import images
+from vllm_spark.node.host_layout import UNIT_DIR
 
 
 @dataclass(frozen=True, slots=True)

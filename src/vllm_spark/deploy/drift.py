@@ -10,7 +10,6 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from vllm_spark.core import host_layout
 from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.text import short_digest
@@ -18,8 +17,9 @@ from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan, unit_state
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.front import EdgeOwner, Front
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.node import host_layout
 
 # A launch has some forty lines; one of another recipe differs in most of them.
 DIFF_LINES = 40
@@ -49,43 +49,36 @@ def unknown(why: str) -> Drift:
     return Drift(None, (f"unknown: {why}",))
 
 
-def of_host(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, address: str = "") -> Drift:
-    """Return the drift of the active deployment of a host. `specs` and `facts` hold every host of the deployment.
-    `address` is that of the host in the inventory, which the files of its edge contain; without it they are not
-    compared."""
-    absent = [name for name in specs[host].deployment.hosts if name not in facts or name not in specs]
-    if absent:
+def of_host(
+    intents: Mapping[str, HostIntent], facts: Mapping[str, Facts], host: str, toolkit: str, address: str = ""
+) -> Drift:
+    """Return the drift of a host. `intents` and `facts` hold every host of its deployment. `address` is that of the
+    host in the inventory, which the files of its edge contain; without it they are not compared."""
+    intent, reported = intents[host], facts[host]
+    if intent.rank and (
+        absent := [name for name in intent.rank.deployment.hosts if name not in facts or name not in intents]
+    ):
         return unknown(f"{', '.join(absent)} was not asked")
     try:
-        planned, _ = plan.of_host(specs, facts, host, toolkit)
+        planned, _ = plan.of_host(intents, facts, host, toolkit)
     except RefusedError as error:
-        return _refused(error)
-    reasons = (*_reasons(planned, facts[host]), *_around(planned, specs[host], facts[host], address))
-    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, facts[host])), planned.gates["launch"])
+        return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
+    around = tuple(_around(planned, intent.edge, reported, address))
+    if not planned.has_rank:
+        return Drift(bool(around), around)
+    reasons = (*_reasons(planned, reported), *around)
+    return Drift(bool(reasons), reasons, tuple(_launch_diff(planned, reported)), planned.gates["launch"])
 
 
-def of_idle(facts: Facts, front: Front | None = None, address: str = "") -> Drift:
-    """Return the drift of a host without an active deployment. `front` is its edge, `address` as in `of_host`."""
-    try:
-        planned = plan.idle_plan(facts, front)[0]
-    except RefusedError as error:
-        return _refused(error)
-    reasons = tuple(_around(planned, front, facts, address))
-    return Drift(bool(reasons), reasons)
-
-
-def _refused(error: RefusedError) -> Drift:
-    return Drift(True, (f"deploy refuses: {', '.join(refusal.id for refusal in error.refusals)}",))
-
-
-def _around(planned: Plan, owner: EdgeOwner | None, facts: Facts, address: str) -> Iterator[str]:
+def _around(planned: Plan, edge: Edge | None, facts: Facts, address: str) -> Iterator[str]:
     """Yield the reasons outside of the active deployment: the firewall table, the edge, other deployments."""
     if planned.firewall.differs:
         yield "the firewall table would be loaded"
-    if planned.edge == edge_steps.PRESENT and owner and address:
-        yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(owner, facts, address))
-    if planned.edge and (planned.edge == edge_steps.ABSENT or not planned.edge_runs):
-        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if planned.edge == edge_steps.ABSENT else 'started'}"
+    state = planned.edge.state
+    if state == edge_steps.PRESENT and edge and address:
+        yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(edge, facts, address))
+    if state and (state == edge_steps.ABSENT or not planned.edge.runs):
+        yield f"{host_layout.EDGE_UNIT} would be {'stopped' if state == edge_steps.ABSENT else 'started'}"
     yield from (f"{unit} would be stopped" for unit in planned.stop_units)
 
 
@@ -142,8 +135,7 @@ def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
     launch = next(file for file in planned.files if file.path == _launch_path(planned))
     if not launch.differs(facts.get("files", {})):
         return
-    name = planned.unit.partition("@")[2].removesuffix(".service")
-    deployment = facts["status"]["deployments"].get(name)
+    deployment = facts["status"]["deployments"].get(host_layout.deployment_of(planned.unit))
     on_disk = deployment["launch"] if deployment else None
     if not on_disk:
         # Nothing is deployed, so every line would be new.

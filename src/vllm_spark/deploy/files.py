@@ -6,13 +6,20 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from vllm_spark.core import host_layout, paths
+from vllm_spark.core import paths
 from vllm_spark.core.host_file import File
-from vllm_spark.core.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
 from vllm_spark.core.types import Document, Facts, Record
 from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import host_layout
+from vllm_spark.node.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
+
+# The modules of the state of a deployment and of the limits of its unit.
+OF_UNITS = (
+    *("state_file.py", "edge_admin.py", "deployment_state.py", "state_writer.py"),
+    *("host_layout.py", "unit_limits.py"),
+)
 
 
 def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed: Record) -> list[File]:
@@ -63,7 +70,7 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         # The fingerprint leaves out comments; this identifies the file, so that an edit on the host is noticed.
         "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
-        "open": spec.edge.open,
+        "open": spec.open,
         "room": exclusion.memory_requirement(recipe),
         "accepted_known_issues": list(spec.accepted),
         "toolkit": old.get("toolkit", toolkit) if same else toolkit,
@@ -84,19 +91,26 @@ def _programs(spec: Spec) -> Iterator[File]:
     """Yield the units and their programs, the same text on every host. liveness.json comes last: the timer probes a
     host that has it."""
     yield File(UNIT_FILE, launch.unit_file())
+    yield _unit(host_layout.GAVE_UP_UNIT)
     yield from switch_program()
-    if spec.pair:
+    yield File(host_layout.STATE_PROGRAM, (paths.NODE / "unit_events.py").read_text(encoding="utf-8"), "0755")
+    if spec.group:
         yield from supervisor()
     if spec.rank == 0:
         yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
         for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
-            yield File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
+            yield _unit(name)
         probe = {
             **api_place(spec),
             "model": spec.recipe["model"]["served_name"],
             "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
         }
         yield File(f"{spec.config_dir}/liveness.json", _json(probe))
+
+
+def _unit(name: str) -> File:
+    """Return a unit whose text is the same everywhere."""
+    return File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def api_place(spec: Spec) -> dict[str, object]:
@@ -114,10 +128,7 @@ def switch_program() -> Iterator[File]:
 
 def modules() -> Iterator[File]:
     """Yield the modules by which liveness and vllm-switch reach an engine and the edge."""
-    yield from _packages(host_layout.MODULES)
-    for name in ("unix_http.py", "engine_api.py", "edge_admin.py"):
-        text = (paths.NODE / name).read_text(encoding="utf-8")
-        yield File(f"{host_layout.MODULES}/vllm_spark/node/{name}", text)
+    yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", *OF_UNITS))
 
 
 def module_folders() -> list[str]:
@@ -126,16 +137,18 @@ def module_folders() -> list[str]:
     return [host_layout.PROGRAM_DIR, folder, f"{folder}/vllm_spark", f"{folder}/vllm_spark/node"]
 
 
-def _packages(folder: str) -> Iterator[File]:
-    """Yield the two packages, empty, that programs import modules of the toolkit from."""
+def _package(folder: str, modules: Sequence[str]) -> Iterator[File]:
+    """Yield the package, otherwise empty, that programs import modules of the toolkit from."""
     for package in ("vllm_spark", "vllm_spark/node"):
         yield File(f"{folder}/{package}/__init__.py", "")
+    for name in modules:
+        yield File(f"{folder}/vllm_spark/node/{name}", (paths.NODE / name).read_text(encoding="utf-8"))
 
 
 def supervisor() -> Iterator[File]:
     """Yield the modules of the supervisor as a package of their own, and last the program that starts them."""
     folder = host_layout.SUPERVISOR_MODULES
-    yield from _packages(folder)
+    yield from _package(folder, OF_UNITS)
     for module in sorted((paths.NODE / "supervise").glob("*.py")):
         yield File(f"{folder}/vllm_spark/node/supervise/{module.name}", module.read_text(encoding="utf-8"))
     yield File(host_layout.SUPERVISOR, (paths.NODE / "supervise_launcher.py").read_text(encoding="utf-8"), "0755")

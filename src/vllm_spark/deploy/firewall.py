@@ -10,14 +10,14 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from vllm_spark.core import host_layout, paths, templates
+from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
 from vllm_spark.core.ports import IMAGES_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import config
-from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.front import EdgeOwner, Front, is_asked
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.node import host_layout
 
 # Before Docker's DNAT (-100) and after the kernel has found the connection (-200).
 PRIORITY = -110
@@ -48,18 +48,21 @@ class FirewallSteps:
         return bool(self.table)
 
 
-def wanted(owner: Spec | Front) -> bool:
-    """Return True for a host with a closed edge, or with a rank of a pair."""
-    return edge_steps.wanted(owner) or (isinstance(owner, Spec) and len(owner.deployment.hosts) > 1)
+def wanted(intent: HostIntent) -> bool:
+    """Return True for a host with a closed edge, or with one of several ranks."""
+    edge, rank = intent.edge, intent.rank
+    return (edge is not None and edge.is_wanted) or (rank is not None and len(rank.deployment.hosts) > 1)
 
 
-def steps(owner: Spec | Front, facts: Facts) -> FirewallSteps:
+def steps(intent: HostIntent, facts: Facts) -> FirewallSteps:
     """Return the steps of a host. A host that wants no table keeps the one that it has until `remove`: a launch of a
     pair that is not active needs it. If the inventory opens the host, that table lets every client in."""
-    found = facts["table"]
-    if not wanted(owner) and not (owner.edge.open and found["files"]):
+    if not intent.edge:
         return FirewallSteps()
-    text, unit = table(owner, found["ssh_ports"]), unit_file()
+    found = facts["table"]
+    if not wanted(intent) and not (intent.edge.settings.open and found["files"]):
+        return FirewallSteps()
+    text, unit = table(intent, found["ssh_ports"]), unit_file()
     files = (File(host_layout.FIREWALL, text), File(host_layout.FIREWALL_UNIT_FILE, unit))
     same = not any(file.differs(found["files"]) for file in files)
     state = found["unit"]
@@ -69,7 +72,7 @@ def steps(owner: Spec | Front, facts: Facts) -> FirewallSteps:
     return FirewallSteps(text, unit, package=not found["program"])
 
 
-def table(owner: Spec | Front, ssh_ports: Iterable[int]) -> str:
+def table(intent: HostIntent, ssh_ports: Iterable[int]) -> str:
     """Return the file of the table. `ssh_ports` are those of the host's sshd, which no rule closes."""
     text: str = (
         templates.templates()
@@ -80,7 +83,7 @@ def table(owner: Spec | Front, ssh_ports: Iterable[int]) -> str:
             table=host_layout.FIREWALL_TABLE,
             priority=PRIORITY,
             ssh_ports=sorted(set(ssh_ports)),
-            entrances=list(entrances(owner)),
+            entrances=list(entrances(intent)),
             pull_ports=(WEIGHTS_PORT, IMAGES_PORT),
         )
     )
@@ -92,28 +95,31 @@ def unit_file() -> str:
     return (paths.TEMPLATES / host_layout.FIREWALL_UNIT).read_text(encoding="utf-8")
 
 
-def entrances(owner: Spec | Front) -> Iterator[Entrance]:
+def entrances(intent: HostIntent) -> Iterator[Entrance]:
     """Yield the ports of clients, each once."""
-    settings = owner.edge
+    edge, rank = intent.edge, intent.rank
+    if not edge:
+        return
+    settings = edge.settings
     if settings.open:
-        if isinstance(owner, Spec) and owner.rank == 0:
-            yield Entrance(owner.deployment.port, "clients", _by_family(EVERYWHERE))
+        if rank and rank.rank == 0:
+            yield Entrance(rank.deployment.port, "clients", _by_family(EVERYWHERE))
         return
     clients = _by_family(settings.allow_from)
-    for port in dict.fromkeys(_client_ports(owner)):
+    for port in dict.fromkeys(_client_ports(edge)):
         yield Entrance(port, "edge", clients)
-    if is_asked(owner):
+    if edge.is_asked:
         others = _by_family((*settings.allow_from, *settings.site.values()))
         yield Entrance(settings.site_port, "other edges", others)
     if settings.metrics_from:
         yield Entrance(settings.metrics_port, "metrics", _by_family(settings.metrics_from))
 
 
-def lines(planned: FirewallSteps, owner: Spec | Front, facts: Facts, *, acts: bool) -> Iterator[str]:
+def lines(planned: FirewallSteps, intent: HostIntent, facts: Facts, *, acts: bool) -> Iterator[str]:
     """Yield what an operator reads before the table changes. Other firewalls of the host are named: they decide too."""
     if not planned.differs:
         return
-    ports = [str(entrance.port) for entrance in entrances(owner)]
+    ports = [str(entrance.port) for entrance in entrances(intent)]
     what = f"who reaches {', '.join(ports)}" if ports else "the ports of the pair"
     yield f"the firewall table {'will' if acts else 'would'} be loaded, which decides {what}; it only drops"
     present = facts.get("host", {}).get("firewall")
@@ -124,8 +130,8 @@ def lines(planned: FirewallSteps, owner: Spec | Front, facts: Facts, *, acts: bo
             yield f"firewalld is on and decides too: clients need `sudo firewall-cmd --permanent --add-port={port}/tcp`"
 
 
-def _client_ports(owner: EdgeOwner) -> Iterator[int]:
-    for address, _, port in (one.rpartition(":") for one in config.listeners(owner)):
+def _client_ports(edge: Edge) -> Iterator[int]:
+    for address, _, port in (one.rpartition(":") for one in config.listeners(edge)):
         if address != LOOPBACK:
             yield int(port)
 

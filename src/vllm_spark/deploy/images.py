@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.core.host_layout import IMAGE_CACHE_DIR
 from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.ports import IMAGES_PORT
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_layout import IMAGE_CACHE_DIR
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest, PushRequest, UpstreamRequest
 from vllm_spark.recipe import derived_image, image_name
 
@@ -122,11 +122,11 @@ def _build(spec: Spec, derived: derived_image.DerivedImage, toolkit: str) -> dic
 
 def _copy(todo: ImageSteps, spec: Spec, facts: Facts, registry: UpstreamRequest | None) -> None:
     """Add the head's or the worker's part of a copy. The digest is that of the head's push."""
-    assert spec.pair is not None  # noqa: S101  a worker has one; this tells the type checker
+    assert spec.group is not None  # noqa: S101  a worker has one; this tells the type checker
     if spec.rank == 0:
         todo.pushes.append({"image": spec.image, "folder": IMAGE_CACHE_DIR, "upstream": registry})
-        todo.serve(spec.pair.head, image_name.path_of(spec.image), registry)
+        todo.serve(spec.group.head, image_name.path_of(spec.image), registry)
     else:
-        head = server_of(spec.deployment.hosts[0], spec.pair.head, spec.image)
+        head = server_of(spec.deployment.hosts[0], spec.group.head, spec.image)
         take = pull_request(spec, facts, head, keep=False)
         todo.takes.append({**take, "image": spec.image, "digest": ""})

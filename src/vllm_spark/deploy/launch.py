@@ -11,13 +11,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_spark.core import engine_version, host_layout, paths, ports
+from vllm_spark.core import engine_version, paths, ports
 from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, HUB_IN_CONTAINER
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
 from vllm_spark.inventory.spec import Spec, mount_source
-from vllm_spark.network import pair
+from vllm_spark.network import rank_group
+from vllm_spark.node import host_layout
+from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
@@ -40,9 +42,6 @@ SHARED_TUNING_SINCE, SHARED_TUNING_BELOW = (0, 27), (0, 32)
 TUNING_FOLDER = "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR"
 TUNING_IN_CONTAINER = "/tmp/flashinfer-autotune"  # noqa: S108  in the container
 
-
-# Half of a 0.20 engine's exits take longer than Docker's ten seconds: it joins its workers first.
-STOP_TIMEOUT_S = 30
 
 DEFAULT_RUNTIME: Mapping[str, Any] = {
     # A Spark's memory is one pool, so shared memory is taken from the model's.
@@ -72,8 +71,8 @@ def environment(spec: Spec) -> dict[str, str]:
     deadline_s = spec.recipe["gates"]["ready"]["deadline_s"]
     if deadline_s > ENGINE_READY_TIMEOUT_S:
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(deadline_s)
-    if spec.pair:
-        env |= pair.environment(spec.pair)
+    if spec.group:
+        env |= rank_group.environment(spec.group)
         if SHARED_TUNING_SINCE <= engine_version.release(spec.recipe["engine"]["version"]) < SHARED_TUNING_BELOW:
             env[TUNING_FOLDER] = TUNING_IN_CONTAINER
     if closed_engine.is_closed(spec):
@@ -114,8 +113,8 @@ def flags(spec: Spec) -> dict[str, Any]:
             "num_speculative_tokens": drafter["speculative_tokens"],
             **drafter.get("config", {}),
         }
-    if spec.pair:
-        planned |= pair.flags(spec.pair)
+    if spec.group:
+        planned |= rank_group.flags(spec.group)
     defaults = closed_engine.flags(spec) if closed else {}
     return {**defaults, **recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
 
@@ -136,7 +135,7 @@ def container_command(spec: Spec) -> Iterator[OptionArgv]:
         case "vllm":
             yield from engine_command(spec)
         case "ray":
-            yield from ((argument,) for argument in pair.ray_argv(_paired(spec)))
+            yield from ((argument,) for argument in rank_group.ray_argv(_grouped(spec)))
         case _:
             yield ("-c", " && ".join(_shell_steps(spec)))
             # The name of the shell that -c runs, then its arguments.
@@ -148,7 +147,7 @@ def _shell_steps(spec: Spec) -> Iterator[str]:
     if closed_engine.serves(spec):
         yield f"umask {closed_engine.UMASK}"
     if _with_ray(spec):
-        yield f"ray {' '.join(pair.ray_argv(_paired(spec)))}"
+        yield f"ray {' '.join(rank_group.ray_argv(_grouped(spec)))}"
     yield 'exec vllm "$@"'
 
 
@@ -160,13 +159,13 @@ def entrypoint(spec: Spec) -> str:
 
 
 def _with_ray(spec: Spec) -> bool:
-    return spec.pair is not None and spec.pair.executor == "ray"
+    return spec.group is not None and spec.group.executor == "ray"
 
 
-def _paired(spec: Spec) -> pair.Pair:
-    """Return the pair of a spec that has one."""
-    assert spec.pair  # noqa: S101  for the type checker
-    return spec.pair
+def _grouped(spec: Spec) -> rank_group.RankGroup:
+    """Return the group of a spec that has one."""
+    assert spec.group  # noqa: S101  for the type checker
+    return spec.group
 
 
 def cache_folder(spec: Spec) -> str:
@@ -189,12 +188,12 @@ def mounts(spec: Spec) -> list[tuple[str, str, bool]]:
 
 def container_options(spec: Spec) -> Iterator[OptionArgv]:
     """Yield the options of `docker run` except the labels, sorted by their names."""
-    closed = closed_engine.options(spec) if closed_engine.is_closed(spec) else ()
+    closed = closed_engine.options() if closed_engine.is_closed(spec) else ()
     yield from sorted((*_options(spec), *closed), key=lambda option: option[0])
 
 
 def _options(spec: Spec) -> Iterator[OptionArgv]:
-    runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.pair else {}), **spec.recipe.get("runtime", {})}
+    runtime = {**DEFAULT_RUNTIME, **(PAIR_RUNTIME if spec.group else {}), **spec.recipe.get("runtime", {})}
     for capability in sorted(runtime["capabilities"]):
         yield ("--cap-add", capability)
     for device in sorted(runtime["devices"]):
@@ -204,7 +203,7 @@ def _options(spec: Spec) -> Iterator[OptionArgv]:
         yield ("--env", f"{name}={value}")
     yield ("--env-file", f"{spec.config_dir}/env")
     if _with_ray(spec):
-        yield ("--env-file", pair.session_env(spec.deployment.name))
+        yield ("--env-file", rank_group.session_env(spec.deployment.name))
     # By CDI the devices are part of the container. Those of --gpus are added later, and the next daemon-reload of
     # systemd, which does not know them, takes them away.
     yield ("--device", "nvidia.com/gpu=all") if spec.gpu_by_cdi else ("--gpus", "all")
@@ -233,24 +232,24 @@ def lines_hash(spec: Spec) -> str:
 
 def fingerprint(spec: Spec) -> str:
     """Return the hash that identifies a launch. All ranks of a pair have the same one."""
-    return spec.pair.launch if spec.pair else lines_hash(spec)
+    return spec.group.launch if spec.group else lines_hash(spec)
 
 
 def supervisor(spec: Spec) -> Iterator[OptionArgv]:
     """Return the arguments of the supervisor of a pair; empty for a deployment of one Spark."""
-    if spec.pair:
+    if spec.group:
         placed = spec.deployment
         api = f"{SCHEME}{spec.socket}" if spec.socket else f"{placed.local_address}:{placed.port}"
-        yield from pair.supervisor_argv(spec.pair, placed.name, spec.image, api)
+        yield from rank_group.supervisor_argv(spec.group, placed.name, spec.image, api)
 
 
 def command(spec: Spec, launch: str) -> list[OptionArgv]:
     """Return the whole launch as groups of arguments: an option with its values is one group. `launch` is its
     fingerprint."""
     labels = {
-        "vllm-spark.deployment": spec.deployment.name,
-        "vllm-spark.launch": launch,
-        "vllm-spark.rank": str(spec.rank),
+        host_layout.DEPLOYMENT_LABEL: spec.deployment.name,
+        host_layout.LAUNCH_LABEL: launch,
+        host_layout.RANK_LABEL: str(spec.rank),
     }
     return [
         *supervisor(spec),
@@ -285,12 +284,14 @@ def _rendered(spec: Spec, launch: str) -> str:
     )
 
 
-def env_file(secrets: Mapping[str, str]) -> str:
-    """The env file: secrets and nothing else. Raises ValueError for a value that is not one line."""
-    for name, value in secrets.items():
+def env_file(secrets: Mapping[str, str], spec: Document | None = None) -> str:
+    """The env file: secrets and nothing else, of a spec as JSON those that it uses. Raises ValueError for a value that
+    is not one line."""
+    used = {name: value for name, value in sorted(secrets.items()) if not spec or name in spec["secrets"]}
+    for name, value in used.items():
         if "\n" in value:
             raise ValueError(f"vllm_secrets.{name} has a line break; an env file holds one line per variable")
-    return templates().get_template("env.j2").render(secrets=dict(sorted(secrets.items())))
+    return templates().get_template("secrets.env.j2").render(secrets=used)
 
 
 def unit_file() -> str:

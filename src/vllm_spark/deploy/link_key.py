@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_spark.core.host_layout import LINK_KEY
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_layout import LINK_KEY
 
 MODE = "0600"
 

@@ -6,21 +6,21 @@ Facts are what plugins/modules/spark_facts.py returns for the arguments from `qu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.core.host_file import File
-from vllm_spark.core.host_layout import EDGE_GROUP, EDGE_UNIT
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.images import ImageSteps
-from vllm_spark.edge import front as front_edge
+from vllm_spark.edge import ports
 from vllm_spark.edge import steps as edge_steps
-from vllm_spark.inventory.front import Front, only_forwards
+from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
+from vllm_spark.node.host_layout import EDGE_GROUP, EDGE_UNIT
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import known_issues
@@ -31,8 +31,21 @@ REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
 
 
 @dataclass(frozen=True, slots=True)
+class EdgePlan:
+    """The part of a plan that is about the edge of the host."""
+
+    state: str = ""  # edge.steps.state
+    runs: bool = False
+    lacks_program: bool = False  # it needs HAProxy, which the host lacks
+    judged_alone: bool = False  # it has no engine of this host behind it, so no gates of a deployment judge it
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes that deploy makes on one host."""
+    """The changes that deploy makes on one host. `has_rank`: a deployment is active there. Without one the plan only
+    stops units, and may have an edge."""
+
+    has_rank: bool = True
 
     unit: str = ""
     timer: str = ""  # empty on a worker, which has no API to probe
@@ -55,40 +68,37 @@ class Plan:
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
     reason: str = ""
     gates: Document = field(default_factory=dict)  # a GateRequest as JSON
-    edge: str = ""  # edge.steps.state
-    edge_runs: bool = False
-    edge_program: bool = False  # the edge needs HAProxy, which the host lacks
+    edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
-    front: bool = False  # the edge has no engine of this host behind it, so no gates of a deployment judge it
-    idle: bool = False  # no deployment is active on the host: it only stops units, and may have an edge
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def questions(spec: Spec) -> dict[str, Any]:
-    """Return the arguments of the facts module: everything that a step needs, in one round trip."""
+def questions(intent: HostIntent) -> dict[str, Any] | None:
+    """Return the arguments of the facts module: everything that a step needs, in one round trip. None for a host about
+    which there is nothing to ask: it never had a deployment and has no edge."""
+    inactive = [f"vllm@{name}.service" for name in intent.inactive]
+    if intent.rank:
+        return _questions_of_rank(intent.rank, inactive)
+    if intent.edge:
+        return {"units": inactive, "edge": True, "table": True, "ports": list(ports.ports(intent.edge))}
+    return {"units": inactive} if inactive else None
+
+
+def _questions_of_rank(spec: Spec, inactive: Sequence[str]) -> dict[str, Any]:
     unit, timer = spec.deployment.unit, spec.deployment.timer
-    inactive = [f"vllm@{name}.service" for name in spec.inactive]
     return {
         **checks.questions(spec),
         "images": images.questions(spec),
-        "units": [unit, *([] if spec.rank else [timer]), *inactive, *([EDGE_UNIT] if spec.edge.open else [])],
+        "units": [unit, *([] if spec.rank else [timer]), *inactive, *([EDGE_UNIT] if spec.open else [])],
         "fabric": len(spec.deployment.hosts) > 1,
         "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
         "env_path": f"{spec.config_dir}/env",
-        **({"edge": True} if edge_steps.wanted(spec) else {}),
+        **({"edge": True} if spec.edge.is_wanted else {}),
         "table": True,
         "folders": _folders(spec),
     }
-
-
-def idle_questions(inactive: Sequence[str], front: Front | None = None) -> dict[str, Any] | None:
-    """Return the arguments of the facts module for an idle host, or None if it never had a deployment. `front` is the
-    edge of the host."""
-    if front:
-        return {"units": list(inactive), "edge": True, "table": True, "ports": list(front_edge.ports(front))}
-    return {"units": list(inactive)} if inactive else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,55 +110,68 @@ class Purpose:
     acts: bool = False
 
 
-def idle_plan(facts: Facts, front: Front | None = None, *, acts: bool = False) -> tuple[Plan, list[str]]:
-    """Return the plan of a host without an active deployment, and the lines for the operator. Deployments that
-    the inventory has made inactive stop. Units that the inventory does not know are left alone. `acts`: the
-    verb stops them. `front` is the edge of the host. Raises RefusedError if that cannot have its ports.
-
-    Its files are vllm-switch with its modules, which the verb switch runs on a host that only stops. deploy places no
-    file there.
-    """
-    stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
-    lines = [f"{unit} {_future(acts)} stopped: no deployment is active here" for unit in stop]
-    programs = list(files.switch_program())
-    plan = Plan(idle=True, folders=files.module_folders(), files=programs, stop_units=stop)
-    if not front:
-        return plan, lines
-    if refused := list(front_edge.refusals(front, facts)):
-        raise RefusedError(refused)
-    plan = replace(
-        plan,
-        edge=edge_steps.state(front, facts),
-        edge_runs=edge_steps.runs(facts),
-        edge_program=edge_steps.lacks_program(front, facts),
-        firewall=firewall.steps(front, facts),
-        front=True,
-    )
-    lines += firewall.lines(plan.firewall, front, facts, acts=acts)
-    return plan, [*lines, *front_edge.lines(front)]
-
-
 def of_host(
-    specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str, toolkit: str, purpose: Purpose = Purpose()
+    intents: Mapping[str, HostIntent], facts: Mapping[str, Facts], host: str, toolkit: str, purpose: Purpose = Purpose()
 ) -> tuple[Plan, list[str]]:
-    """Return the plan of one host of a deployment, and the lines that an operator should read. `specs` and `facts` hold
-    every host of the deployment. Raises RefusedError with every reason of this host. The head reports the faults of a
-    pair as a pair."""
-    refused = [refusal for refusal in refusals(specs[host], facts[host]) if refusal.id not in purpose.awaited]
+    """Return the plan of one host, and the lines that an operator should read. `intents` and `facts` hold every host of
+    its deployment. Raises RefusedError with every reason of this host. The head reports the faults of a pair as a
+    pair."""
+    intent, reported = intents[host], facts[host]
+    if not intent.rank:
+        return _without_rank(intent, reported, purpose)
+    specs = ranks_of(intents)
+    refused = [refusal for refusal in refusals(intent.rank, reported) if refusal.id not in purpose.awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
-        head = specs[host].deployment.hosts[0]
-        refused += error.refusals if host == head else [_refused_with(head, specs[host])]
+        head = intent.rank.deployment.hosts[0]
+        refused += error.refusals if host == head else [_refused_with(head, intent.rank)]
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
     peers = [facts[name] for name in specs if name != host]
-    plan = build(ranked[host], facts[host], toolkit, peers)
+    plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
-    lines += firewall.lines(plan.firewall, specs[host], facts[host], acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
     return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
+
+
+def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[Plan, list[str]]:
+    """Return the plan of a host without an active deployment. Deployments that the inventory has made inactive stop.
+    Units that the inventory does not know are left alone. Raises RefusedError if the edge cannot have its ports.
+
+    Its files are vllm-switch with its modules, which the verb switch runs on a host that only stops. deploy places no
+    file there.
+    """
+    if intent.edge and (refused := list(ports.refusals(intent.edge, facts))):
+        raise RefusedError(refused)
+    stop = [unit for unit in facts["units"] if unit_state.occupies(unit, facts)]
+    plan = Plan(
+        has_rank=False,
+        folders=files.module_folders(),
+        files=list(files.switch_program()),
+        stop_units=stop,
+        edge=_edge(intent, facts),
+        firewall=firewall.steps(intent, facts),
+    )
+    lines = [f"{unit} {_future(purpose.acts)} stopped: no deployment is active here" for unit in stop]
+    lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
+    if intent.edge:
+        lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
+    return plan, lines
+
+
+def _edge(intent: HostIntent, facts: Facts) -> EdgePlan:
+    edge = intent.edge
+    if not edge:
+        return EdgePlan()
+    return EdgePlan(
+        state=edge_steps.state(edge, facts),
+        runs=edge_steps.runs(facts),
+        lacks_program=edge_steps.lacks_program(edge, facts),
+        judged_alone=edge.only_forwards or not intent.rank,
+    )
 
 
 def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
@@ -168,6 +191,7 @@ def _refused_with(head: str, spec: Spec) -> Refusal:
 def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -> Plan:
     """Return the plan of a host that nothing refuses. `toolkit` is the version and commit of this checkout; `peers` are
     the facts of the other hosts of the deployment."""
+    intent = HostIntent.of_rank(spec)
     record = files.old_record(spec, facts)
     fingerprint = launch.fingerprint(spec)
     state, reason = unit_state.next_state(spec, facts, fingerprint)
@@ -204,11 +228,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
         gates=gate_request,
-        edge=edge_steps.state(spec, facts),
-        edge_runs=edge_steps.runs(facts),
-        edge_program=edge_steps.lacks_program(spec, facts),
-        firewall=firewall.steps(spec, facts),
-        front=only_forwards(spec),
+        edge=_edge(intent, facts),
+        firewall=firewall.steps(intent, facts),
     )
 
 
@@ -252,16 +273,16 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
         lines += known_issues.notes(spec.issue_subject, spec.accepted)
         lines += closed_engine.unknown(spec)
         lines += _who_may_use_it(spec)
-    if only_forwards(spec):
-        lines.append(front_edge.headline(spec))
-    return [*lines, *edge_steps.site_lines(spec)]
+    if spec.edge.only_forwards:
+        lines.append(edge_steps.forwards_line(spec.edge))
+    return [*lines, *edge_steps.site_lines(spec.edge)]
 
 
 def _who_may_use_it(spec: Spec) -> Iterator[str]:
     """Yield lines about the clients of a deployment's API."""
-    if not spec.edge.open:
-        yield f"clients reach it through the edge: {edge_steps.where(spec)}, with a key"
-        if ENGINE_KEY in spec.secrets:
+    if not spec.open:
+        yield f"clients reach it through the edge: {edge_steps.where(spec.edge)}, with a key"
+        if ENGINE_KEY in spec.unused_secrets:
             yield f"{ENGINE_KEY} of vllm_secrets is not used: the edge has a key for each person (vllm-spark key add)"
     elif spec.issue_subject.bind != LOOPBACK and not spec.has_engine_key:
         yield f"every client that reaches port {spec.deployment.port} may use it: vllm_secrets has no {ENGINE_KEY}"

@@ -1,75 +1,71 @@
-"""The report of the verb plan on one host: the changes of a deploy, its refusals, and the forecast. Pure."""
+"""What the verb plan foresees for each host: the changes of a deploy, its refusals, and the forecast. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import plan
+from vllm_spark.deploy.plan import Plan, Purpose
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.sizing import constants as hardware
 from vllm_spark.sizing import forecast, forecast_text
-from vllm_spark.sizing.constants import Constants
-from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
-
-INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
+from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The lines for the operator, and every reason why a deploy would refuse."""
+    """What is foreseen for one host: its lines for the operator, and every reason why a deploy would refuse it.
+
+    `plan` is None if a deploy would refuse. The head also has the forecast of its deployment; `forecast_lines` are its
+    text. A host without an active deployment has only lines.
+    """
 
     lines: list[str]
     refusals: list[Refusal]
+    spec: Spec | None = None
+    plan: Plan | None = None
+    forecast: Forecast | None = None
+    forecast_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewedDeploy:
-    """A deploy that is not carried out. `specs` and `facts` are by host of the deployment, the head's first."""
+    """A deploy that is not carried out. `intents` and `facts` are by host: those of a deployment, the head's first, or
+    one without a deployment."""
 
-    specs: Mapping[str, Spec]
+    intents: Mapping[str, HostIntent]
     facts: Mapping[str, Facts]
     toolkit: str
 
-    def on(self, host: str, load: ForecastRequest, context: ForecastContext) -> Preview:
-        """Return the preview of one host.
+    def by_host(self, load: ForecastRequest, context: ForecastContext) -> dict[str, Preview]:
+        """Return the preview of each host, the head's first.
 
-        That of the head also has the forecast of the deployment and the refusals of the workers. Raises RefusedError if
-        the recipe permits no forecast.
+        That of the head has the refusals of the forecast. Raises RefusedError if the recipe permits no forecast.
         """
-        head, *workers = self.specs
-        recipe = self.specs[head].recipe
-        foreseen = forecast.forecast(self.specs[head].deployment.name, recipe, self.facts, load, context)
-        own = self._rank(host)
-        if host != head:
-            return own
-        others = [refusal for worker in workers for refusal in self._rank(worker).refusals]
-        refused = [*own.refusals, *(refusal for refusal in others if refusal.id != plan.REFUSED_WITH_HEAD.id)]
+        ranks = {host: self._host(host) for host in self.intents}
+        head = next(iter(ranks))
+        if not (rank := self.intents[head].rank):
+            return ranks
+        recipe, refused = rank.recipe, [refusal for each in ranks.values() for refusal in each.refusals]
+        foreseen = forecast.forecast(rank.deployment.name, recipe, self.facts, load, context)
         # The checks of a host refuse for its memory too.
         ids = {refusal.id for refusal in refused} & {forecast.NO_ROOM_FOR_THE_CACHE.id}
-        refusals = [*refused, *(refusal for refusal in foreseen.refusals if refusal.id not in ids)]
-        lines = forecast_text.lines(replace(foreseen, refusals=refusals), recipe, load)
-        return Preview([*own.lines, *lines], refusals)
+        own = [refusal for refusal in foreseen.refusals if refusal.id not in ids]
+        foreseen = replace(foreseen, refusals=[*refused, *own])
+        lines = tuple(forecast_text.lines(foreseen, recipe, load))
+        refusals = [*ranks[head].refusals, *own]
+        return {**ranks, head: replace(ranks[head], refusals=refusals, forecast=foreseen, forecast_lines=lines)}
 
-    def _rank(self, host: str) -> Preview:
+    def _host(self, host: str) -> Preview:
         """A model that is not downloaded yet is not a reason to refuse."""
-        awaited = plan.ids_fixed_by_pull(self.specs[host], self.facts[host])
+        spec = self.intents[host].rank
+        purpose = Purpose(plan.ids_fixed_by_pull(spec, self.facts[host]) if spec else ())
         try:
-            return Preview(plan.of_host(self.specs, self.facts, host, self.toolkit, plan.Purpose(awaited))[1], [])
+            planned, lines = plan.of_host(self.intents, self.facts, host, self.toolkit, purpose)
         except RefusedError as error:
-            return Preview([], list(error.refusals))
-
-
-def constants(overrides: Mapping[str, float]) -> Constants:
-    """Return the roofline constants with those of vllm_roofline. Raises RefusedError for an unknown name or value."""
-    try:
-        return hardware.constants_of(overrides)
-    except (TypeError, ValueError) as error:
-        refusal = INVENTORY_REFUSED(
-            what=f"vllm_roofline: {error}",
-            expected="numbers, under the names of docs/reference/prediction.md",
-            fix="correct vllm_roofline in the inventory.",
-        )
-        raise RefusedError([refusal]) from error
+            own = [refusal for refusal in error.refusals if refusal.id != plan.REFUSED_WITH_HEAD.id]
+            return Preview([], own, spec)
+        return Preview(lines, [], spec, planned if spec else None)

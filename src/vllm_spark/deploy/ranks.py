@@ -1,4 +1,4 @@
-"""The ranks of a pair, each with its own fabric and both with one fingerprint. Pure."""
+"""The ranks of a deployment, each with its own fabric and all with one fingerprint. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.network.fabric import FabricChoice
-from vllm_spark.network.pair import Pair
+from vllm_spark.network.rank_group import Member, RankGroup
 
 IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 
 def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
     """Return the spec of every rank by host, completed from the facts of all hosts. Raises RefusedError with every
-    reason why two cannot be one service."""
+    reason why they cannot be one service."""
     specs = {host: replace(spec, gpu_by_cdi=_has_cdi(facts[host])) for host, spec in specs.items()}
     if len(specs) == 1:
         return specs
@@ -27,11 +27,15 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
     refused = [*_images(specs, facts), *_environments(specs, choices)]
     if refused:
         raise RefusedError(refused)
-    ranked = {host: replace(spec, pair=_pair(spec, choices)) for host, spec in specs.items()}
-    # One fingerprint for both: a change of either rank is a change of the service.
-    hashes = [launch.lines_hash(spec) for spec in sorted(ranked.values(), key=lambda spec: spec.rank)]
-    both = hashlib.sha256("".join(hashes).encode()).hexdigest()
-    return {host: replace(spec, pair=replace(spec.pair, launch=both)) for host, spec in ranked.items() if spec.pair}
+    in_order = sorted(specs.values(), key=lambda spec: spec.rank)
+    members = tuple(Member(choices[spec.host].host, choices[spec.host].address) for spec in in_order)
+    ranked = {host: replace(spec, group=_group(spec, choices[host], members)) for host, spec in specs.items()}
+    # One fingerprint for all: a change of any rank is a change of the service.
+    hashes = [launch.lines_hash(ranked[spec.host]) for spec in in_order]
+    of_all = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return {
+        host: replace(spec, group=replace(spec.group, launch=of_all)) for host, spec in ranked.items() if spec.group
+    }
 
 
 def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:
@@ -45,26 +49,23 @@ def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> t
     return (used, *choice.notes, *store)
 
 
+def images_differ(what: str, images: Mapping[str, str | None], fix: str) -> Refusal:
+    """Return the refusal of hosts whose ranks would not run one image. `images`: host -> identity of its image."""
+    observed = ", ".join(f"{host} has {identity or 'none'}" for host, identity in images.items())
+    return IMAGES_DIFFER(
+        what=f"{what}: {observed}", expected="one image, because the ranks exchange pickled Python objects", fix=fix
+    )
+
+
 def _has_cdi(facts: Facts) -> bool:
     """Return True if Docker gives the GPU to a container by CDI. Each rank has its own way, so Sparks may differ."""
     cdi = facts.get("docker", {}).get("cdi")
     return bool(cdi and cdi.get("file"))
 
 
-def _pair(spec: Spec, choices: Mapping[str, FabricChoice]) -> Pair:
-    own, other = choices[spec.host], next(choice for host, choice in choices.items() if host != spec.host)
-    topology = spec.recipe["topology"]
-    return Pair(
-        rank=spec.rank,
-        executor=topology["executor"],
-        address=own.address,
-        netdev=own.netdev,
-        peer=other.address,
-        peer_host=other.host,
-        env=fabric.environment(
-            own, topology["executor"], spec.recipe["engine"]["version"], other, spec.recipe.get("env")
-        ),
-    )
+def _group(spec: Spec, own: FabricChoice, members: tuple[Member, ...]) -> RankGroup:
+    executor = spec.recipe["topology"]["executor"]
+    return RankGroup(spec.rank, executor, own.netdev, members, fabric.environment(own, executor))
 
 
 def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]) -> Iterator[Refusal]:
@@ -73,7 +74,7 @@ def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]
     other = next(choice for host, choice in choices.items() if host != spec.host)
     topology, engine = spec.recipe["topology"], spec.recipe["engine"]
     yield from fabric.env_refusals(
-        choices[spec.host], topology["executor"], engine["version"], other, spec.recipe.get("env")
+        choices[spec.host], topology["executor"], engine["version"], other, spec.recipe.get("env", {})
     )
 
 
@@ -84,10 +85,6 @@ def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[R
     images = {host: facts[host]["images"].get(spec.image) for host, spec in specs.items()}
     derived = any(spec.derived for spec in specs.values())
     if not derived and len({identity for identity in images.values() if identity}) > 1:
-        observed = ", ".join(f"{host} has {identity or 'none'}" for host, identity in images.items())
-        yield IMAGES_DIFFER(
-            what=f"{next(iter(specs.values())).image} is not the same image on both: {observed}",
-            expected="one image, because the ranks exchange pickled Python objects",
-            fix=f"{' and '.join(f'ssh -t {host} sudo docker image rm' for host in images)} that image, then deploy "
-            "again.",
-        )
+        removals = " and ".join(f"ssh -t {host} sudo docker image rm" for host in images)
+        what = f"{next(iter(specs.values())).image} is not the same image on both"
+        yield images_differ(what, images, f"{removals} that image, then deploy again.")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.deployment_state import WANTED
+from vllm_spark.node.host_layout import LAUNCH_LABEL
 
 LAUNCH_CHANGED = "its launch changed"
 
@@ -18,9 +20,10 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
         if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
             return "started", "it is not running"
         # A supervisor reads what it compares when it starts. One that waits or refuses may have read the old files.
-        state = facts.get("states", {}).get(spec.deployment.name, {}).get("state")
-        return ("restarted", f"it is {state}") if state in {"waiting", "refused"} else ("started", "it is starting")
-    if running["labels"].get("vllm-spark.launch") != fingerprint:
+        state = facts.get("states", {}).get(spec.deployment.name)
+        apart = state and state["state"] == WANTED and state["peer"]
+        return ("restarted", "its ranks do not run together") if apart else ("started", "it is starting")
+    if running["labels"].get(LAUNCH_LABEL) != fingerprint:
         return "restarted", LAUNCH_CHANGED
     env = facts.get("env")
     if env and not env["same"]:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
+from vllm_spark.core import strict_yaml
 
 # Where the packages begin in the path of a frame. A source tree is installed as .../vllm/vllm/ or .../vllm/.
 _PACKAGES = re.compile(r".*(?:site-|dist-|/)packages/|.*/(?=vllm/)|.*/python3\.\d+/")
@@ -81,7 +81,7 @@ def _area(place: str) -> str:
 @cache
 def _file() -> dict[str, Any]:
     text = resources.files("vllm_spark.doctor").joinpath("areas.yml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
+    loaded: dict[str, Any] = strict_yaml.load_own(text)
     return loaded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_spark.core import text
 from vllm_spark.doctor import failure_lines, families
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
 
@@ -20,7 +21,7 @@ def familiar(known: families.Diagnosis, line: str, number: int, file: str) -> Fi
 def exception(line: str, number: int, file: str) -> Finding:
     """Return the finding of an exception that nothing explains."""
     name = line.partition(":")[0].rpartition(".")[2]
-    cause = f"the engine stopped with a {name} that no signature knows"
+    cause = f"the engine stopped with {text.with_article(name)} that no signature knows"
     return unrecognised(cause if name.isidentifier() else failure_lines.WORKER_FAILED, line, number, file)
 
 

@@ -10,14 +10,15 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.text import printable
-from vllm_spark.doctor import diagnosis, reading
+from vllm_spark.doctor import diagnosis, last_words, reading
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
+from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.log_lines import ByteStream, blocks
 
@@ -28,6 +29,8 @@ KERNEL_LOG = "`journalctl -k -b --grep 'Killed process|oom-kill'`"
 WHOLE_RUN = Fix("ssh USER@ADDRESS journalctl -u vllm@NAME -o cat --no-pager | vllm-spark doctor -")
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
+MANIFEST = "manifest.json"
+MOST_OF_A_TEXT = 1 << 20  # bytes of a manifest or a state that are read
 # Exit statuses; 0 is a log without a finding.
 FAILURE = 1
 UNREADABLE = 2
@@ -35,27 +38,36 @@ WARNINGS = 3
 UNKNOWN = 4
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    doctor = commands.add_parser(
-        "doctor", help="name the root cause in logs of the engine, Ray, NCCL, the kernel, Docker"
-    )
-    doctor.add_argument(
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What the doctor reads of one input: its logs, and of a bundle the last words of the toolkit."""
+
+    logs: list[Log]
+    words: list[LastWord] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
         "logs",
         nargs="*",
         metavar="LOG",
         default=[STANDARD_INPUT],
         help="files, or bundles of collect; - is standard input, the default",
     )
-    doctor.add_argument("--json", action="store_true", help="for programs")
-    doctor.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="for programs")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings. Returns the exit status: 0 for a sound log, 1 for a failure, 2 for an unreadable log, 3 for
     warnings only, 4 for a log that shows neither a failure nor a server that serves."""
+    words: list[LastWord] = []
+    logs: list[Log] = []
     try:
-        logs = [log for name in args.logs for log in _logs(name)]
+        for name in args.logs:
+            bundle = read_bundle(name) if name.endswith(BUNDLE_SUFFIX) else Bundle([read(name)])
+            logs += bundle.logs
+            words += bundle.words
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
         fix = Fix("sudo cat FILE | vllm-spark doctor -", "Or name another file.")
@@ -65,7 +77,11 @@ def run(args: argparse.Namespace) -> int:
         print(LOG_UNREADABLE(what=error.what, expected="the text of a log", fix=error.fix), file=sys.stderr)
         return UNREADABLE
     judgement = diagnosis.judge(logs)
-    print(json.dumps(to_json(judgement, logs), indent=2) if args.json else "\n".join(lines(judgement, logs)))
+    if args.json:
+        document = {"states": [word.to_json() for word in words], **to_json(judgement, logs)}
+        print(json.dumps(document, indent=2))
+    else:
+        print("\n".join([*(printable(word.line()) for word in words), *lines(judgement, logs)]))
     return UNKNOWN if unknown(judgement, logs) else status(judgement)
 
 
@@ -76,7 +92,9 @@ def status(judgement: Judgement) -> int:
 
 def unknown(judgement: Judgement, logs: Sequence[Log]) -> bool:
     """Return True if the logs show neither a finding nor a server that serves, as a log that is cut or empty does."""
-    return bool(logs) and not judgement.findings and not judgement.unrecognised and not any(log.served for log in logs)
+    engines = [log for log in logs if log.engine]
+    served = any(log.served for log in engines)
+    return bool(engines) and not served and not judgement.findings and not judgement.unrecognised
 
 
 def read(name: str) -> Log:
@@ -89,28 +107,50 @@ def read(name: str) -> Log:
         raise reading.NotTextError(f"{title}: {error.what}", error.fix) from error
 
 
-def judged(name: str, stream: ByteStream) -> Log:
-    """Diagnose a log from a stream of text. Findings carry `name` as its file."""
-    log = Log(name)
+def judged(name: str, stream: ByteStream, *, engine: bool = True) -> Log:
+    """Diagnose a log from a stream of text. Findings carry `name` as its file. `engine` is that of Log."""
+    log = Log(name, engine)
     for block in blocks(stream):
         log.read(block)
     return log
 
 
-def read_bundle(name: str) -> list[Log]:
+def read_bundle(name: str) -> Bundle:
     """Diagnose the logs of a bundle of `collect`, in the order of the archive. Raises OSError if it cannot be read."""
-    logs = []
+    logs: list[Log] = []
+    texts: dict[str, str] = {}
     try:
         with tarfile.open(name, "r|gz") as archive:
             for member in archive:
-                stream = archive.extractfile(member) if member.name.endswith(LOG_SUFFIX) else None
-                if stream:
-                    logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream)))
+                is_log = member.name.endswith(LOG_SUFFIX)
+                if not is_log and member.name != MANIFEST and not last_words.STATE.fullmatch(member.name):
+                    continue
+                stream = archive.extractfile(member)
+                if stream and is_log:
+                    log = judged(f"{name}/{member.name}", cast(BinaryIO, stream), engine=is_engine_log(member.name))
+                    logs.append(log)
+                elif stream:
+                    texts[member.name] = stream.read(MOST_OF_A_TEXT).decode("utf-8", "replace")
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise OSError(errno.EINVAL, f"not a complete bundle ({error})", name) from error
     if not logs:
         raise OSError(errno.ENODATA, "a bundle without a log", name)
-    return logs
+    host = _host_of(texts.get(MANIFEST, ""))
+    words = [LastWord(host, deployment, state) for deployment, state in last_words.of_files(texts.items()).items()]
+    return Bundle(logs, words)
+
+
+def _host_of(manifest: str) -> str:
+    """Return the inventory's name of the host of a bundle."""
+    try:
+        return str(json.loads(manifest)["inventory_host"])
+    except (ValueError, KeyError, TypeError):
+        return "a Spark"
+
+
+def is_engine_log(path: str) -> bool:
+    """Return True for a log of an engine by its path in a bundle, False for one of the host or of another unit."""
+    return not path.startswith("host/") and not path.endswith("/liveness.log")
 
 
 def lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
@@ -164,10 +204,6 @@ def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:
         "unrecognised": [asdict(finding) for finding in judgement.unrecognised],
         "logs": [{"file": log.file, "lines": log.lines} for log in logs],
     }
-
-
-def _logs(name: str) -> list[Log]:
-    return read_bundle(name) if name.endswith(BUNDLE_SUFFIX) else [read(name)]
 
 
 def _where(finding: Finding) -> str:

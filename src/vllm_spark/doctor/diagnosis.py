@@ -17,14 +17,15 @@ _REPORTED = 5  # of the unknown errors
 
 
 def root_cause(lines: Sequence[str]) -> Finding | None:
-    """Return the root cause of a failed start, or None if nothing in these lines failed.
+    """Return the root cause of a failed start, or None if nothing in these lines failed: the first finding of `judge`,
+    and in place of a symptom any exception.
 
     `lines` are those of one start (one systemd invocation), oldest first. Lines of an older failure would count.
     """
     log = Log()
     if lines:
         log.read("\n".join(line.rstrip("\n") for line in lines))
-    known = next((finding for finding in log.findings() if finding.severity != "warning"), None)
+    known = next((finding for finding in judge([log]).findings if finding.severity != "warning"), None)
     if known and known.severity != "symptom":
         return known
     return log.exception() or known or log.unknown_cause()

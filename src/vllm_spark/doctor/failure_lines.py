@@ -18,7 +18,8 @@ NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
 WORKER_FAILED = "a worker of the engine failed, and no signature knows what it said"
 NOTHING = "NoneType: None"  # the traceback of a logger outside of an exception
 LOGGED = "the engine logged an error that no signature knows"
-SERVING = "Application startup complete."
+# The engine, and the supervisor of a pair: on the head, and on a worker, whose engine does not say that it serves.
+SERVING = re.compile(r"Application startup complete\.|vllm-spark: (?:the API answers|\S+ serves)$")
 ANSWERED = re.compile(r'\S+ - "[A-Z]+ /v1/\S+ HTTP/[\d.]+" 2\d\d')
 # The API server refuses one request and goes on. The next lines are that request's traceback.
 REQUEST = re.compile(r"Error in preprocessing prompt inputs|Error with model object=")
@@ -76,7 +77,9 @@ MARKS = (
         "docker: ",
         "Error response",
         NCCL_WARNING,
-        SERVING,
+        "Application startup",
+        "vllm-spark: the API",
+        " serves",
         " E ",
         " F ",
         '  File "',

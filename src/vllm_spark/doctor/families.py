@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
+from vllm_spark.core import strict_yaml
 from vllm_spark.doctor.areas import area_by_words, area_of, areas, kind_texts
 from vllm_spark.doctor.tracebacks import CUDA_FAULT
 
@@ -37,7 +36,7 @@ class Rule:
         """Return the values of the templates, or None if the rule does not match."""
         if self.exception_only and not raised:
             return None
-        groups: dict[str, str] = {"sentence": sentence(line)}
+        groups: dict[str, str] = {}
         for pattern, text in ((self.line, line), (self.frames, frames)):
             if pattern is None:
                 continue
@@ -45,7 +44,7 @@ class Rule:
             if not match:
                 return None
             groups |= {name: value[:_SENTENCE] for name, value in match.groupdict(default="").items()}
-        return groups
+        return {"sentence": sentence(line)} | groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,11 @@ class Diagnosis:
 def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> Diagnosis | None:
     """Return the diagnosis of the first rule that matches, or None. `raised` is False for a line that is not an
     exception."""
-    line = line[:_LINE]
+    return _classify(line[:_LINE], tuple(frames), raised=raised)
+
+
+@lru_cache(maxsize=256)  # a log is asked for its findings several times
+def _classify(line: str, frames: tuple[str, ...], *, raised: bool) -> Diagnosis | None:
     joined = "\n".join(frames)
     early = _first(line, joined, raised=raised, after_areas=False)
     # A kernel, a layer or the cache fails under the drafter's code: the drafter is the part to leave out.
@@ -120,7 +123,7 @@ def families() -> tuple[Family, ...]:
     """Load the families in the order of their file, then the areas as families. Raises TypeError, KeyError or re.error
     on a malformed file."""
     text = resources.files("vllm_spark.doctor").joinpath("families.yml").read_text(encoding="utf-8")
-    entries = yaml.safe_load(text)["families"]
+    entries = strict_yaml.load_own(text)["families"]
     named = [Family(**{**entry, "rules": tuple(_rule(**rule) for rule in entry["rules"])}) for entry in entries]
     return (*named, *map(_area, areas()))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 UNRECOGNISED = "unrecognised"
+MOST_OF_A_CAUSE = 1  # remoteness
 AREA = "area-"  # how the ids of areas.yml begin
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
 GENERIC_FIX = (
@@ -42,6 +43,16 @@ class Judgement:
     def failed(self) -> bool:
         """Return True if something failed, False for warnings only and for no finding."""
         return bool(self.unrecognised) or any(finding.severity != "warning" for finding in self.findings)
+
+
+def remoteness(finding: Finding | None) -> int:
+    """Return how far a finding is from the first cause of a failure. Only findings of several logs are compared: what
+    one rank logs can follow from the cause in the log of another one."""
+    if finding is None:
+        return 4
+    if finding.severity != "cause":
+        return 3 if finding.severity == "symptom" else 2
+    return MOST_OF_A_CAUSE if finding.signature == UNRECOGNISED or finding.signature.startswith(AREA) else 0
 
 
 def without_areas(findings: Sequence[Finding]) -> list[Finding]:

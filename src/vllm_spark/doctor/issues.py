@@ -1,7 +1,7 @@
 """Known issues of recipes/compatibility.yml in a log: `error` names the line, the conditions the version and model.
 
 An issue that fits the log says more than the general text of a signature or family, and names the versions in the same
-words as `check` and `plan`.
+words as `check` and `plan`. A signature whose pattern alone proves an issue names it, and has its fix in every log.
 """
 
 from __future__ import annotations
@@ -48,8 +48,16 @@ def explained(finding: Finding, engine: Engine) -> Finding:
             if fits or (vague and fits is None):
                 name = issue.id if vague else finding.signature
                 cause = f"{issue.what} (known issue {issue.id})"
-                return replace(finding, signature=name, cause=cause, fix=f"{issue.instead}.", runbook=RUNBOOK)
+                return replace(finding, signature=name, cause=cause, fix=fix_of(issue.id), runbook=RUNBOOK)
     return finding
+
+
+def fix_of(issue: str) -> str:
+    """Return the alternative of a known issue as a fix. Raises ValueError if there is no such issue."""
+    for one in known_issues.load():
+        if one.id == issue:
+            return f"{one.instead}."
+    raise ValueError(f"{issue} is no issue of recipes/compatibility.yml")
 
 
 def _fits(issue: known_issues.KnownIssue, engine: Engine) -> bool | None:

@@ -34,9 +34,13 @@ _Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the grou
 
 @dataclass(slots=True)
 class Log:
-    """One log, diagnosed block by block from its beginning. The log of a start is one systemd invocation."""
+    """One log, diagnosed block by block from its beginning. The log of a start is one systemd invocation.
+
+    `engine` is False for a log of the host, as the kernel's: only known lines count there, because its other complaints
+    and its end say nothing of a server."""
 
     file: str = ""
+    engine: bool = True
     lines: int = 0
     _findings: dict[_Key, Finding] = field(default_factory=dict)
     _errors: ErrorLines = field(default_factory=ErrorLines)
@@ -87,8 +91,8 @@ class Log:
         known = with_causes(list(self._signed()))
         causes = [finding for finding in known if finding.severity == "cause"]
         others = [finding for finding in known if finding.severity != "cause"]
-        found = without_areas([*causes, *self._families(), *others])
-        if any(finding.severity != "warning" for finding in found):
+        found = without_areas([*causes, *(self._families() if self.engine else ()), *others])
+        if not self.engine or any(finding.severity != "warning" for finding in found):
             return found
         stalled = self._stalls.finding(self.file)
         return [*([stalled] if stalled else []), *found, *self._requests.findings(self.file)]
@@ -131,6 +135,8 @@ class Log:
         """Return a finding per kind of error that nothing explains: exceptions, refused commands, error lines. A log
         that ends in a failure without any of them has one finding that says so. What the engine prints beside any
         failure counts only alone."""
+        if not self.engine:
+            return []
         found = [
             *(finding for finding in self._exceptions(UNRECOGNISED) if not is_harmless(finding.line)),
             *self._logged_errors(UNRECOGNISED),

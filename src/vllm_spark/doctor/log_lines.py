@@ -19,12 +19,14 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|
 _PROCESS = re.compile(r"\s*\((?P<process>[^()]{0,60}?\bpid=\d+|raylet|autoscaler)[^()]{0,80}\) ?")
 _RANK = re.compile(r"\[(?P<process>rank\d+)\]: ?")  # torch.distributed, on tracebacks and C++ warnings
 _LEVELS = "DEBUG|V?INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
+# `logrus` is the Docker engine's: its errors are judged by their text, as those of a program without levels.
 _HEADER = re.compile(
     rf"""(?:
       (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
     | (?P<uvicorn>{_LEVELS}):[ ]+
     | \d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+(?:[ ]-[ ]|\s)(?P<ray>{_LEVELS})(?:[ ]-[ ]|\s)\S+:\d+[ ]--?[ ]
     | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEF])[ \d]+\][ ]\S+:\d+:[ ]
+    | time="[^"]*"[ ]level=(?P<logrus>debug|info|warning)[ ]
     | \[(?P<c10d>[DIWEF])\d{{3,4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]\S+:\d+\][ ]
     )""",
     re.VERBOSE,
@@ -81,7 +83,7 @@ def parse(line: str, carrier: re.Pattern[str] | None = None) -> LogEntry:
         process = match["process"]
         text = text[match.end() :]
     if match := _HEADER.match(text):
-        level = match[match.lastgroup or 0]
+        level = match[match.lastgroup or 0].upper()
         text = text[match.end() :]
     elif not level and _NCCL.match(text):
         level = "INFO"

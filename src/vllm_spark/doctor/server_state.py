@@ -36,7 +36,7 @@ class ServerState:
 
     def read(self, number: int, entry: LogEntry, text: str) -> None:
         """Read the next line of a log. `text` is the entry's text without the spaces around it."""
-        if text.startswith(failure_lines.SERVING) or failure_lines.ANSWERED.match(text):
+        if failure_lines.SERVING.match(text) or failure_lines.ANSWERED.match(text):
             self.serving, self.ended, self.stopped, self.over = True, None, None, None
             self.answered = number
         elif self.serving and failure_lines.STOPPED.search(text):

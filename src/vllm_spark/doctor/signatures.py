@@ -9,10 +9,10 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any
 
-import yaml
-
+from vllm_spark.core import strict_yaml
+from vllm_spark.doctor import issues
 from vllm_spark.doctor.findings import Finding
-from vllm_spark.recipe import known_issues, variable_owners
+from vllm_spark.recipe import variable_owners
 
 SHORTEST = 4  # characters of the fixed text that begins each alternative of a pattern
 # `cause` ends a start or a server by itself; `consequence` follows from another fault, often of another Spark;
@@ -174,7 +174,7 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
 @cache
 def _file() -> dict[str, Any]:
     text = resources.files("vllm_spark.doctor").joinpath("signatures.yml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
+    loaded: dict[str, Any] = strict_yaml.load_own(text)
     return loaded
 
 
@@ -187,7 +187,7 @@ def _signature(
     **fields: Any,
 ) -> Signature:
     if issue:
-        fields["fix"] = _instead(issue)
+        fields["fix"] = issues.fix_of(issue).replace("{", "{{").replace("}", "}}")
     general = Texts(fields["cause"], fields["fix"], fields["runbook"])
     return Signature(
         pattern=re.compile(pattern.replace(IMAGE_VARIABLES, variable_owners.image_pattern()), re.MULTILINE),
@@ -195,14 +195,6 @@ def _signature(
         unless=re.compile(unless) if unless else None,
         **fields,
     )
-
-
-def _instead(issue: str) -> str:
-    """Return the alternative of a known issue as a fix. Raises ValueError if there is no such issue."""
-    for one in known_issues.load():
-        if one.id == issue:
-            return one.instead.replace("{", "{{").replace("}", "}}") + "."
-    raise ValueError(f"{issue} is no issue of recipes/compatibility.yml")
 
 
 def _case(general: Texts, *, when: str | None = None, in_log: str | None = None, **texts: str) -> SpecialCase:

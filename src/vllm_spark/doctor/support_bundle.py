@@ -1,7 +1,7 @@
 """`collect`: the texts of a host become one archive on this machine, with the doctor's findings as its first file.
 
-The host sends texts without their secrets (plugins/modules/vllm_collect.py). Their sizes and names are checked here
-again. Only the *.log files of an archive are diagnosed, also by `vllm-spark doctor ARCHIVE`.
+The host sends texts without their secrets (plugins/modules/vllm_collect_logs.py). Their sizes and names are checked
+here again. Only the *.log files of an archive are diagnosed, also by `vllm-spark doctor ARCHIVE`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
-from vllm_spark.doctor import command
-from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX
+from vllm_spark.doctor import command, last_words
+from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX, MANIFEST
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Judgement
 from vllm_spark.doctor.log import Log
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
-FINDINGS, FINDINGS_JSON, MANIFEST = "FINDINGS.txt", "findings.json", "manifest.json"
+FINDINGS, FINDINGS_JSON = "FINDINGS.txt", "findings.json"
 PRIVATE = 0o600
 
 # Upper limit of the unpacked texts of a host. The module stops at a quarter of it.
@@ -132,7 +132,8 @@ def examine(collected: Collected) -> Examination:
     earlier: list[Log] = []
     for name, text in collected.files.items():
         if name.endswith(LOG_SUFFIX):
-            log = command.judged(name, io.BytesIO(text.encode("utf-8", "replace")))
+            stream = io.BytesIO(text.encode("utf-8", "replace"))
+            log = command.judged(name, stream, engine=command.is_engine_log(name))
             (earlier if name.endswith(PREVIOUS) or name.startswith(stopped) else current).append(log)
     return Examination(judge(current), judge(earlier), current, earlier)
 
@@ -167,10 +168,23 @@ def units(collected: Collected) -> Iterator[str]:
     deployments = collected.manifest["deployments"]
     if not deployments:
         yield "no deployment on this host"
+    words = last_words.of_files(collected.files.items())
     for name, unit in deployments.items():
         result = f", result {unit['Result']}" if unit["Result"] not in ("success", "") else ""
         restarts = f", {_restarts(unit)} restarts" if _restarts(unit) else ""
-        yield f"{name}: {unit['ActiveState'] or 'unknown'} ({unit['SubState']}){result}{restarts}"
+        word = f"{last_words.said(words[name])}; its unit: " if name in words else ""
+        yield f"{name}: {word}{_of_unit(unit)}{result}{restarts}"
+
+
+def states(collected: Collected) -> dict[str, str]:
+    """Return the state of each deployment of the host, of one without a written state that of its unit."""
+    words = last_words.of_files(collected.files.items())
+    units = collected.manifest["deployments"].items()
+    return {name: words[name]["state"] if name in words else _of_unit(unit) for name, unit in units}
+
+
+def _of_unit(unit: UnitState) -> str:
+    return f"{unit['ActiveState'] or 'unknown'} ({unit['SubState']})"
 
 
 def _restarts(unit: UnitState) -> str:
@@ -219,17 +233,19 @@ def write(folder: Path, collected: Collected, examination: Examination, run: Col
     return path
 
 
-def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, Iterable[str]]) -> Iterator[str]:
+def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield a line per deployment of two Sparks of which one was read: both archives, and the command that diagnoses
     them together.
 
-    `deployments` is vllm_deployments, not validated. `bundles` are paths by host, `known` the names of the deployments
-    of each host."""
+    `deployments` is vllm_deployments, not validated. `bundles` are paths by host, `known` the states of the deployments
+    of each host by their names."""
     for entry in deployments if isinstance(deployments, list) else []:
         name, hosts = (str(entry.get("name")), entry.get("hosts")) if isinstance(entry, dict) else ("", None)
         if not isinstance(hosts, list) or len(hosts) < PAIR or not any(name in known.get(host, ()) for host in hosts):
             continue
-        title = f"{name} runs on {' and '.join(hosts)}"
+        title = (
+            f"{name} is {', '.join(f'{known[host][name]} on {host}' for host in hosts if name in known.get(host, ()))}"
+        )
         if missing := [host for host in hosts if host not in bundles]:
             again = f"ansible-playbook collect.yml -l {','.join(hosts)}"
             yield f"{title}, and there is no bundle of {' and '.join(missing)}. Next: {again}"

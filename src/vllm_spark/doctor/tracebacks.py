@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from vllm_spark.doctor.log_lines import LogEntry
 
@@ -103,20 +104,164 @@ class Chain:
         )
 
 
+class State(Enum):
+    """What the lines of a process belong to."""
+
+    OUTSIDE = auto()
+    HANDLED = auto()  # after the line above a traceback that ends nothing
+    IGNORED = auto()  # in that traceback
+    FRAMES = auto()
+    MESSAGE = auto()  # an exception line whose message continues
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of a process, its number, and the question whether a signature knows it."""
+
+    text: str
+    number: int
+    process: str
+    known: Callable[[], bool]
+
+
 @dataclass(slots=True)
 class _Stream:
-    """The state of one process that prints tracebacks."""
+    """One process that prints tracebacks. `keep` takes a chain that is complete."""
 
+    keep: Callable[[Chain], None]
+    state: State = State.OUTSIDE
     chain: Chain | None = None
-    open: bool = False
-    linked: bool = False
-    ignored: bool = False
+    linked: bool = False  # the next exception belongs to the chain
+    frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
+    outer: str = ""  # a frame further out that tells what is loaded
     last: tuple[str, int] = ("", 0)  # the last frame, or the header of a traceback without frames
     source: str = ""  # the line of source under it
-    skipped: bool = False  # the traceback of an ignored exception
-    tail: int = 0
-    outer: str = ""  # a frame further out that tells what is loaded
-    frames: deque[str] = field(default_factory=lambda: deque(maxlen=_FRAMES))
+    missing: int = 0  # lines of the message
+    after_message: State = State.OUTSIDE
+
+    @property
+    def open(self) -> bool:
+        """True within a traceback that counts."""
+        return State.FRAMES in (self.state, self.after_message if self.state is State.MESSAGE else None)
+
+    @property
+    def cut(self) -> bool:
+        """True if the log ended now within a traceback that counts, or after frames without an exception."""
+        return self.open or (bool(self.frames) and self.state is not State.IGNORED)
+
+    def read(self, line: _Line) -> bool:
+        """Read the next line. Returns True if it belongs to a traceback."""
+        if line.text.startswith(MARK):
+            self.state = State.IGNORED if self.state is State.HANDLED else State.FRAMES
+            self._forget_frames()
+            self.last, self.source = (line.text.strip(), line.number), ""
+            return True
+        if frame := _FRAME.match(line.text):
+            if len(self.frames) == _FRAMES and _DRAFTER.match(self.frames[0]):
+                self.outer = self.frames[0]
+            self.frames.append(f"{frame['file']} {frame['function']}")
+            self.last, self.source = (line.text.strip(), line.number), ""
+            return self.open
+        if line.text.startswith(_LINKS):
+            self.linked = True
+            if self.state is State.MESSAGE:
+                self.state = self.after_message
+            return True
+        return _READERS[self.state](self, line)
+
+    def _outside(self, line: _Line) -> bool:
+        if _BARE.match(line.text) or _DETAIL.match(line.text):
+            return self._close(line)
+        if line.text.startswith(_HANDLED):
+            self.state = State.HANDLED
+            return True
+        return self._within(line)
+
+    def _ignored(self, line: _Line) -> bool:
+        if _EXCEPTION.match(line.text) and not CUDA_FAULT.search(line.text):
+            self.state = State.OUTSIDE
+            self._forget_frames()
+            return True
+        return self._in_frames(line)
+
+    def _in_frames(self, line: _Line) -> bool:
+        if line.text[:1].strip() or _DETAIL.match(line.text):
+            return self._close(line)
+        return self._within(line)
+
+    def _within(self, line: _Line) -> bool:
+        """Take the line of source under the last frame."""
+        if self.frames and not self.source and not _MARKS_BELOW.match(line.text):
+            self.source = line.text.strip()
+        return self.open
+
+    def _message(self, line: _Line) -> bool:
+        """Add the next line to an unfinished message, and the detail lines to a pydantic error. A signature that knows
+        the line knows the exception."""
+        if not line.text:
+            return self.open
+        self.missing -= 1
+        detail, bracket, _ = line.text.strip().partition(" [type=")
+        if detail.startswith("For further information") or self.chain is None:
+            self.missing = 0
+        else:
+            last = self.chain.raised[-1]
+            last.line += f" {detail}"
+            last.known = last.known or line.known()
+        if bracket or not self.missing:
+            self.state = self.after_message
+        return True
+
+    def _close(self, line: _Line) -> bool:
+        """Read the line that ends a traceback. Another one at the first column is part of it."""
+        raised = Raised(line.text.strip(), line.number, process=line.process)
+        if not (_EXCEPTION.match(raised.line) or _DETAIL.match(f" {raised.line}")):
+            return True
+        if raised.line.rstrip(":").endswith("AssertionError") and self.source.startswith("assert"):
+            raised.line = f"{raised.line.rstrip(':')}: {self.source}"  # it has no message of its own
+        raised.known = line.known()
+        raised.frames = (self.outer, *self.frames) if self.outer else tuple(self.frames)
+        self._forget_frames()
+        if self.linked and self.chain:
+            self.chain.raised.append(raised)
+        else:
+            self.give()
+            self.chain = Chain([raised])
+        # Ray prints the remote traceback within the message of its wrapper, so the cause follows.
+        self.linked = "RayTaskError" in raised.line
+        self.after_message = State.FRAMES if self.linked else State.OUTSIDE
+        self.missing = _VALIDATION_LINES if _VALIDATION.search(raised.line) else bool(_UNFINISHED.search(raised.line))
+        self.state = State.MESSAGE if self.missing else self.after_message
+        return True
+
+    def _forget_frames(self) -> None:
+        self.frames.clear()
+        self.outer = ""
+
+    def give(self) -> None:
+        """Give the chain away."""
+        if self.chain:
+            self.keep(self.chain)
+        self.chain = None
+
+    def end(self) -> None:
+        """End the log. The source of the last frame tells what a traceback that is cut there raises."""
+        match = _RAISES.match(self.source)
+        if match and self.frames and self.state is not State.IGNORED and self.chain is None:
+            line = f"{match['name']}: {match['message']}"
+            self.chain = Chain([Raised(line, self.last[1], frames=tuple(self.frames))])
+            self.frames.clear()
+            self.state = State.OUTSIDE
+        self.give()
+
+
+_READERS: Mapping[State, Callable[[_Stream, _Line], bool]] = {
+    State.OUTSIDE: _Stream._outside,
+    State.HANDLED: _Stream._outside,
+    State.IGNORED: _Stream._ignored,
+    State.FRAMES: _Stream._in_frames,
+    State.MESSAGE: _Stream._message,
+}
 
 
 @dataclass(slots=True)
@@ -129,7 +274,7 @@ class Tracebacks:
     @property
     def busy(self) -> bool:
         """Return True while a traceback is incomplete."""
-        return any(stream.open or stream.tail for stream in self._streams.values())
+        return any(stream.open or stream.state is State.MESSAGE for stream in self._streams.values())
 
     def read(self, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:
         """Read the next line. Returns True if it belongs to a traceback. `known` is called for an exception line."""
@@ -140,25 +285,21 @@ class Tracebacks:
         key = (entry.process, entry.level)
         if key not in self._streams:
             if len(self._streams) >= _STREAMS:
-                self._keep(self._streams.pop(next(iter(self._streams))).chain)
-            self._streams[key] = _Stream()
-        return self._follow(self._streams[key], number, entry, known)
+                self._streams.pop(next(iter(self._streams))).give()
+            self._streams[key] = _Stream(self._keep)
+        return self._streams[key].read(_Line(entry.text, number, entry.process, known))
 
     @property
     def unfinished(self) -> tuple[str, int] | None:
         """Return the last frame of a traceback that the log does not finish, with its line number, or None."""
-        cut = [
-            stream.last for stream in self._streams.values() if (stream.frames or stream.open) and not stream.skipped
-        ]
+        cut = [stream.last for stream in self._streams.values() if stream.cut]
         return max(cut, key=lambda last: last[1]) if cut else None
 
     def chains(self) -> list[Chain]:
         """Return one chain per kind, in the order of their first lines. Without any cause but the one that a wrapper
         quotes, that one counts."""
         for stream in self._streams.values():
-            _end(stream)
-            self._keep(stream.chain)
-            stream.chain = None
+            stream.end()
         chains = sorted(self._kinds.values(), key=lambda chain: chain.raised[0].number)
         return chains if any(chain.root for chain in chains) else [chain.unwrapped() for chain in chains]
 
@@ -166,92 +307,14 @@ class Tracebacks:
         """Yield every exception line, chain by chain."""
         return (raised.line for chain in self.chains() for raised in chain.raised)
 
-    def _keep(self, chain: Chain | None) -> None:
-        if chain is None:
-            return
+    def _keep(self, chain: Chain) -> None:
         key = (alike((chain.root or chain.raised[0]).line), chain.known)
         if key in self._kinds:
             self._kinds[key].count += 1
         elif len(self._kinds) < _KINDS:
             self._kinds[key] = chain
 
-    def _follow(self, stream: _Stream, number: int, entry: LogEntry, known: Callable[[], bool]) -> bool:
-        """Move a stream on by one line."""
-        text = entry.text
-        if text.startswith(MARK):
-            stream.open, stream.skipped, stream.tail = not stream.ignored, stream.ignored, 0
-            stream.ignored = False
-            stream.frames.clear()
-            stream.outer = ""
-            stream.last, stream.source = (text.strip(), number), ""
-        elif frame := _FRAME.match(text):
-            if len(stream.frames) == _FRAMES and _DRAFTER.match(stream.frames[0]):
-                stream.outer = stream.frames[0]
-            stream.frames.append(f"{frame['file']} {frame['function']}")
-            stream.last, stream.source = (text.strip(), number), ""
-            return stream.open
-        elif text.startswith(_LINKS):
-            stream.linked, stream.tail = True, 0
-        elif stream.tail and text:
-            _complete(stream, text, known)
-        elif stream.skipped and _EXCEPTION.match(text) and not CUDA_FAULT.search(text):
-            stream.skipped = False
-            stream.frames.clear()
-        elif ((stream.open or stream.skipped) and text[:1].strip()) or _BARE.match(text) or _DETAIL.match(text):
-            self._close(stream, Raised(text.strip(), number, process=entry.process), known)
-        elif text.startswith(_HANDLED):
-            stream.ignored = True
-        else:
-            if stream.frames and not stream.source and not _MARKS_BELOW.match(text):
-                stream.source = text.strip()
-            return stream.open
-        return True
-
-    def _close(self, stream: _Stream, raised: Raised, known: Callable[[], bool]) -> None:
-        """Read the line that ends a traceback."""
-        if not (_EXCEPTION.match(raised.line) or _DETAIL.match(f" {raised.line}")):
-            return
-        if raised.line.rstrip(":").endswith("AssertionError") and stream.source.startswith("assert"):
-            raised.line = f"{raised.line.rstrip(':')}: {stream.source}"  # it has no message of its own
-        raised.known = known()
-        raised.frames = (stream.outer, *stream.frames) if stream.outer else tuple(stream.frames)
-        stream.frames.clear()
-        stream.outer = ""
-        if stream.linked and stream.chain:
-            stream.chain.raised.append(raised)
-        else:
-            self._keep(stream.chain)
-            stream.chain = Chain([raised])
-        # Ray prints the remote traceback within the message of its wrapper, so the cause follows.
-        stream.open = stream.linked = "RayTaskError" in raised.line
-        stream.tail = _VALIDATION_LINES if _VALIDATION.search(raised.line) else bool(_UNFINISHED.search(raised.line))
-
-
-def _end(stream: _Stream) -> None:
-    """Take what the source of the last frame raises for the exception of a traceback that the log does not finish."""
-    match = _RAISES.match(stream.source)
-    if match and stream.frames and not stream.skipped and stream.chain is None:
-        line = f"{match['name']}: {match['message']}"
-        stream.chain = Chain([Raised(line, stream.last[1], frames=tuple(stream.frames))])
-        stream.frames.clear()
-        stream.open = False
-
 
 def alike(line: str) -> str:
     """Return a line without its numbers. Lines that differ only in numbers are of one kind."""
     return (_ADDRESS.sub("", line) if "0x" in line else line).translate(NO_DIGITS)
-
-
-def _complete(stream: _Stream, text: str, known: Callable[[], bool]) -> None:
-    """Add the next line to an unfinished message, and the detail lines to a pydantic error. A signature that knows the
-    line knows the exception."""
-    stream.tail -= 1
-    detail, bracket, _ = text.strip().partition(" [type=")
-    if detail.startswith("For further information") or stream.chain is None:
-        stream.tail = 0
-        return
-    last = stream.chain.raised[-1]
-    last.line += f" {detail}"
-    last.known = last.known or known()
-    if bracket:
-        stream.tail = 0

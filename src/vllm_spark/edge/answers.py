@@ -29,6 +29,32 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. Its owner changes that with: "
         "ansible-playbook switch.yml -e to=%[var(txn.of)]",
     ),
+    "loading": (
+        "service_unavailable_error",
+        "model_loading",
+        "The model is loading, which takes minutes for a large one: ask again.",
+    ),
+    "draining": (
+        "service_unavailable_error",
+        "model_draining",
+        "The model is being stopped: its last requests end, and it takes no new one.",
+    ),
+    "gave_up": (
+        "service_unavailable_error",
+        "model_failed",
+        "The model does not start, and waits for its owner, who sees why with: ansible-playbook status.yml",
+    ),
+    "part": (
+        "service_unavailable_error",
+        "model_not_active",
+        "This Spark has no model of its own now: it is a part of %[var(txn.part)]. Ask that Spark.",
+    ),
+    "elsewhere": (
+        "service_unavailable_error",
+        "model_not_active",
+        "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. On %[var(txn.elsewhere)] it is not "
+        "started, still loads, or cannot be reached. Its owner sees which with: ansible-playbook status.yml",
+    ),
     "no_right": (
         "service_unavailable_error",
         "model_not_active",
@@ -53,7 +79,7 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "The engine that had the model has just ended: ask again.",
     ),
     "who": ("invalid_request_error", "bad_forward", "The other edge does not say who asks."),
-    "none": ("service_unavailable_error", "no_model_active", "No engine answers: none is started, or it still loads."),
+    "none": ("service_unavailable_error", "no_model_active", "No model of this {whole} is started."),
 }
 
 # The status of HAProxy's own errors -> (type, code, message).
@@ -66,6 +92,9 @@ OWN_ERRORS: Mapping[int, tuple[str, str, str]] = {
     504: ("server_error", "gateway_timeout", "The engine did not answer in an hour."),
 }
 
+SERVICE_UNAVAILABLE = 503
+# Seconds after which a client asks again for a model that loads: neither liveness nor HAProxy's check is much faster.
+RETRY_S = 10
 HEALTHY = 'content-type application/json string \'{"status":"ok"}\''
 
 
@@ -79,9 +108,10 @@ def arguments(settings: EdgeSettings, whole: str = "Spark") -> dict[str, str]:
 
 
 def own_errors() -> Iterator[tuple[int, str]]:
-    """Yield the status and the quoted body of each error that HAProxy itself reports."""
+    """Yield the status and the arguments of each error that HAProxy itself reports. After its start it takes every
+    engine for one that is up until its first checks, so a 503 passes."""
     for status, error in OWN_ERRORS.items():
-        yield status, _quoted(*error)
+        yield status, _quoted(*error) + (f" hdr Retry-After {RETRY_S}" if status == SERVICE_UNAVAILABLE else "")
 
 
 def _quoted(type_: str, code: str, message: str) -> str:

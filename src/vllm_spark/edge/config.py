@@ -1,4 +1,4 @@
-"""haproxy.cfg of one host: a pure function of its spec and its address. Its text is templates/haproxy.cfg.j2."""
+"""haproxy.cfg of one host: a pure function of its edge and its address. Its text is templates/haproxy.cfg.j2."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from vllm_spark.core import host_layout, templates
+from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, paths, persons, site, switch_request
-from vllm_spark.inventory import edge
-from vllm_spark.inventory.edge import EdgeBackend
-from vllm_spark.inventory.front import EdgeOwner, only_forwards
+from vllm_spark.inventory.edge import OFF, EdgeBackend, EdgeLimits
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.node import deployment_state, host_layout
 
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
 DEFAULT_SEQUENCES = 256
@@ -43,6 +43,7 @@ class EdgeFiles:
     certificate: str = host_layout.EDGE_CERTIFICATE
     authority: str = host_layout.EDGE_AUTHORITY
     tokens: str = host_layout.EDGE_TOKENS
+    states: str = host_layout.EDGE_STATES
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
@@ -58,29 +59,31 @@ class _Backend:
     connections: int
 
 
-def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str:
+def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
     """Return haproxy.cfg. `address` is the host's address in the inventory."""
-    settings = spec.edge
-    routes, switches = site.routes(spec), switch_request.routes(spec)
+    settings = edge.settings
+    routes, switches = site.routes(edge), switch_request.routes(edge)
     body = settings.limits.body_mib * MIB
-    buffer = body + BUFFER_RESERVE
     text: str = (
         templates.templates()
         .get_template("haproxy.cfg.j2")
         .render(
-            host=spec.host,
+            host=edge.host,
             files=files,
             settings=settings,
             limits=settings.limits,
-            names=list(dict.fromkeys(names(spec, address))),
-            listeners=listeners(spec),
-            widest=_widest(spec),
-            tls="" if settings.tls == edge.OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
-            backends=[_backend(backend) for backend in spec.backends],
+            names=list(dict.fromkeys(names(edge, address))),
+            listeners=listeners(edge),
+            widest=_widest(edge),
+            tls="" if settings.tls == OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
+            backends=[_backend(backend) for backend in edge.backends],
+            parts=edge.parts,
+            active_states=" ".join(deployment_state.ACTIVE),
+            retry_s=answers.RETRY_S,
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
             site=routes,
-            only_forwards=only_forwards(spec),
+            only_forwards=edge.only_forwards,
             switches=switches,
             own_switch=next((switch for switch in switches if not switch.host), None),
             may_switch=persons.MAY_SWITCH,
@@ -90,8 +93,8 @@ def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str
             errors=list(answers.own_errors()),
             healthy=answers.HEALTHY,
             body_bytes=body,
-            buffer_bytes=buffer,
-            strangers=min(settings.limits.connections // 4, STRANGER_BYTES // buffer),
+            buffer_bytes=body + BUFFER_RESERVE,
+            strangers=strangers(settings.limits),
             readers=READERS,
             silence_s=CLIENT_SILENCE_S,
             threads=THREADS,
@@ -101,31 +104,37 @@ def config(spec: EdgeOwner, address: str, files: EdgeFiles = EdgeFiles()) -> str
     return text
 
 
-def names(spec: EdgeOwner, address: str) -> Iterator[str]:
+def strangers(limits: EdgeLimits) -> int:
+    """Return how many connections an address may hold before its first key: those whose buffers fill STRANGER_BYTES,
+    and at most those of any address."""
+    return min(limits.connections // 4, STRANGER_BYTES // (limits.body_mib * MIB + BUFFER_RESERVE))
+
+
+def names(edge: Edge, address: str) -> Iterator[str]:
     """Yield the names and addresses under which clients may ask: the inventory's, those of vllm_edge, and the host's
     own. The certificate has the same."""
-    for name in (spec.host, address):
+    for name in (edge.host, address):
         yield name.lower()
         if name and "." not in name and ":" not in name:
             yield f"{name.lower()}.local"  # mDNS, which DGX OS answers
-    yield from spec.edge.names
-    yield from (backend.bind for backend in spec.backends if backend.bind != ALL_INTERFACES)
+    yield from edge.settings.names
+    yield from (backend.bind for backend in edge.backends if backend.bind != ALL_INTERFACES)
     yield from ("localhost", "127.0.0.1")
 
 
-def listeners(spec: EdgeOwner) -> list[str]:
+def listeners(edge: Edge) -> list[str]:
     """Return ADDRESS:PORT of every deployment, each once. All of them lead to all models of the host. An edge that only
     forwards has the ports of the deployments to which it forwards, on all addresses."""
-    if only_forwards(spec):
-        ports = {backend.port for one in spec.neighbours for backend in one.backends}
+    if edge.only_forwards:
+        ports = {backend.port for one in edge.neighbours for backend in one.backends}
         return [f"{ALL_INTERFACES}:{port}" for port in sorted(ports)]
-    found = {(backend.bind, backend.port) for backend in spec.backends}
+    found = {(backend.bind, backend.port) for backend in edge.backends}
     covered = {port for bind, port in found if bind == ALL_INTERFACES}
     return [f"{bind}:{port}" for bind, port in sorted(found) if bind == ALL_INTERFACES or port not in covered]
 
 
-def _widest(spec: EdgeOwner) -> str:
-    binds = {backend.bind for backend in spec.backends}
+def _widest(edge: Edge) -> str:
+    binds = {backend.bind for backend in edge.backends}
     return binds.pop() if len(binds) == 1 else ALL_INTERFACES
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import Facts
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
 
 BAD_NAME = register("edge-key-name", runbook="edge-key")
 
@@ -22,6 +23,8 @@ KEY_BYTES = 32
 MAY_SWITCH = "switch"
 # The person of the key that a first deploy makes.
 OWNER = "owner"
+# Digits of a hash by which a person tells two keys apart.
+SHOWN_DIGITS = 8
 
 
 def new_key() -> str:
@@ -36,8 +39,9 @@ def key_hash(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SiteKeys:
-    """The keys of the other hosts of a site, for a host without keys. `hashes`: SHA-256 -> person, with the right to
-    start models. `sources`: the hosts that have them; `unread`: hosts of the site that the run has not read."""
+    """The keys of the other hosts of a site, or of the head of a worker, for a host without keys. `hashes`: SHA-256 ->
+    person, with the right to start models. `sources`: the hosts that have them; `unread`: hosts of the site that the
+    run has not read."""
 
     hashes: Mapping[str, str]
     sources: tuple[str, ...]
@@ -45,21 +49,61 @@ class SiteKeys:
 
     @property
     def persons(self) -> list[str]:
-        return sorted({value.removesuffix(f"/{MAY_SWITCH}") for value in self.hashes.values()})
+        return sorted(set(map(person, self.hashes.values())))
 
 
-def of_site(owner: EdgeOwner, facts: Mapping[str, Facts]) -> SiteKeys:
+def person(value: str) -> str:
+    """Return the person of an entry of the map."""
+    return value.removesuffix(f"/{MAY_SWITCH}")
+
+
+def head_of(intent: HostIntent) -> str:
+    """Return the head of a worker whose edge belongs to no site; empty for another host. Clients ask the head, so a key
+    that is printed for the worker would be tried there."""
+    rank, edge = intent.rank, intent.edge
+    return rank.deployment.hosts[0] if rank and rank.rank and not (edge and edge.joins) else ""
+
+
+def of_site(edge: Edge, head: str, facts: Mapping[str, Facts]) -> SiteKeys:
     """Return the keys that a host without keys takes over. Each of them opens the models of the whole site already, on
-    the host that has it. Without a site there are none. `facts` are those of the hosts that the run has read."""
-    others = [host for host in owner.edge.site if host != owner.host] if owner.edge.joins(owner.host) else []
+    the host that has it, or the model of which this host is a worker. A host that is neither in a site nor a worker
+    takes over none. `head` is the result of `head_of`. `facts` are those of the hosts that the run has read."""
+    others = [head] if head else [host for host in edge.settings.site if host != edge.host]
+    if not head and not edge.joins:
+        others = []
     read = {host: facts[host]["edge"]["key_hashes"] for host in others if facts.get(host, {}).get("edge")}
     hashes: dict[str, str] = {}
     for keys in read.values():
-        for key, value in keys.items():
+        for key, entry in keys.items():
+            # The right to start models is one of the Spark on which it was given.
+            value = person(entry) if head else entry
             # A key that may start models on one host alone does not get that right here: a name without it is shorter.
             hashes[key] = min(hashes.get(key, value), value)
     sources = tuple(host for host, keys in read.items() if keys)
     return SiteKeys(hashes, sources, tuple(host for host in others if host not in read))
+
+
+def different(keys: Mapping[str, Mapping[str, Collection[str]]]) -> list[str]:
+    """Return a line for each person whose keys are not the same on all hosts that know the person.
+
+    `keys`: host -> person -> first digits of the hashes."""
+    lines = []
+    for name in sorted({name for known in keys.values() for name in known}):
+        found = {host: ", ".join(sorted(known[name])) for host, known in keys.items() if name in known}
+        if len(set(found.values())) > 1:
+            places = ", ".join(f"{digits} on {host}" for host, digits in found.items())
+            number = len({digits for known in keys.values() for digits in known.get(name, ())})
+            one = f"Fix: vllm-spark key add {name}. It gives one key for all."
+            lines.append(f"{name} has {number} different keys: {places}. {one}")
+    return lines
+
+
+def shown(hashes: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return person -> the first digits of each key. `hashes`: SHA-256 -> person, with the right to start models."""
+    found: dict[str, list[str]] = {}
+    for key, value in hashes.items():
+        found.setdefault(person(value), []).append(key[:SHOWN_DIGITS])
+    return found
 
 
 def name_refusal(name: str) -> Refusal | None:

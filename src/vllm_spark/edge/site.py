@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.edge_backends import Neighbour
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.host_edge import Edge
 
 # The longest name in the subject of a certificate (RFC 5280).
 MAX_COMMON_NAME = 64
@@ -84,16 +84,16 @@ class SiteRoutes:
         return [group for group in self.groups if group.backend]
 
 
-def routes(spec: EdgeOwner) -> SiteRoutes | None:
+def routes(edge: Edge) -> SiteRoutes | None:
     """Return the routes of an edge of a site, None for an edge that serves only its own Spark."""
-    if not spec.edge.joins(spec.host):
+    if not edge.joins:
         return None
     # A Spark that serves no model may forward too.
-    others = {host: address for host, address in sorted(spec.edge.site.items()) if host != spec.host}
+    others = {host: address for host, address in sorted(edge.settings.site.items()) if host != edge.host}
     return SiteRoutes(
-        port=spec.edge.site_port,
-        groups=tuple(_groups(spec.backends, spec.neighbours)),
-        own={name: _any_up(holders) for name, holders in sorted(_by_name(spec.backends).items())},
+        port=edge.settings.site_port,
+        groups=tuple(_groups(edge.backends, edge.neighbours)),
+        own={name: _any_up(holders) for name, holders in sorted(_by_name(edge.backends).items())},
         members=tuple(host.lower()[:MAX_COMMON_NAME] for host in others),
         addresses=tuple(others.values()),
     )

@@ -1,4 +1,4 @@
-"""What a deploy does about the edge of one host. Pure: a spec, the host's facts and certificates in, steps out."""
+"""What a deploy does about the edge of one host. Pure: an edge, the host's facts and certificates in, steps out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from vllm_spark.core import host_layout, paths
+from vllm_spark.core import paths
 from vllm_spark.core.host_file import File
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import authority, config, switch_request
-from vllm_spark.inventory import edge
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.edge import FILES, OFF
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.node import host_layout
 
 PRESENT, ABSENT = "present", "absent"
 FILE_MODE, UNIT_MODE = "0640", "0644"
@@ -45,19 +46,14 @@ class EdgeSteps:
         return not (self.differs or self.renewal or self.first_key)
 
 
-def state(spec: EdgeOwner, facts: Facts) -> str:
+def state(edge: Edge, facts: Facts) -> str:
     """Return PRESENT for a host with a closed edge, ABSENT for an open one whose edge still runs or would run after a
     boot, and nothing otherwise."""
-    if wanted(spec):
+    if edge.is_wanted:
         return PRESENT
     unit = facts.get("units", {}).get(host_layout.EDGE_UNIT, {})
     stays = unit.get("ActiveState") in host_layout.RUNNING or unit.get("UnitFileState") == "enabled"
-    return ABSENT if spec.edge.open and stays else ""
-
-
-def wanted(spec: EdgeOwner) -> bool:
-    """Return True for a host that has a closed edge."""
-    return bool(spec.backends or spec.neighbours)
+    return ABSENT if edge.settings.open and stays else ""
 
 
 def runs(facts: Facts) -> bool:
@@ -66,18 +62,18 @@ def runs(facts: Facts) -> bool:
     return bool(found and found["unit"].get("ActiveState") == "active")
 
 
-def lacks_program(spec: EdgeOwner, facts: Facts) -> bool:
+def lacks_program(edge: Edge, facts: Facts) -> bool:
     """Return True for a host whose edge needs HAProxy first."""
     found = facts.get("edge")
-    return wanted(spec) and not (found and found["program"])
+    return edge.is_wanted and not (found and found["program"])
 
 
-def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: datetime) -> EdgeSteps:
+def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -> EdgeSteps:
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
     found = facts["edge"]
-    files = _files(spec, address)
-    if spec.edge.joins(spec.host) and trusted:
+    files = _files(edge, address)
+    if edge.joins and trusted:
         files.append(File(host_layout.EDGE_AUTHORITY, trusted, FILE_MODE))
     same = not _stale(files, facts)
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
@@ -90,29 +86,29 @@ def steps(spec: EdgeOwner, facts: Facts, address: str, trusted: str, now: dateti
         unit=content[host_layout.EDGE_UNIT_FILE],
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         present=bool(found["files"]),
-        edited=edited(spec, facts, address),
-        renewal=_renewal(spec, found["certificate"], list(config.names(spec, address)), trusted, now),
+        edited=edited(edge, facts, address),
+        renewal=_renewal(edge, found["certificate"], list(config.names(edge, address)), trusted, now),
         first_key=not found["keys"],
         differs=not (same and stays and found["account"]) or found["unit"].get("NeedDaemonReload") == "yes",
     )
 
 
-def edited(spec: EdgeOwner, facts: Facts, address: str) -> list[str]:
+def edited(edge: Edge, facts: Facts, address: str) -> list[str]:
     """Return the names of files that a deploy would put back or remove, on a host that has an edge. The certificates
     are not among them: what they should be is with the site's authority."""
     found = facts.get("edge")
     if not (found and found["files"]):
         return []
-    return [path.rpartition("/")[2] for path in _stale(_files(spec, address), facts)]
+    return [path.rpartition("/")[2] for path in _stale(_files(edge, address), facts)]
 
 
-def _files(spec: EdgeOwner, address: str) -> list[File]:
+def _files(edge: Edge, address: str) -> list[File]:
     """Return the files of an edge but its certificates."""
     return [
-        File(host_layout.EDGE_CONFIG, config.config(spec, address), FILE_MODE),
+        File(host_layout.EDGE_CONFIG, config.config(edge, address), FILE_MODE),
         File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
         File(host_layout.EDGE_UNIT_FILE, unit_file(), UNIT_MODE),
-        *switch_request.files(spec),
+        *switch_request.files(edge),
     ]
 
 
@@ -133,34 +129,39 @@ def tokens_file() -> str:
     return (paths.TEMPLATES / "edge-tokens.lua").read_text(encoding="utf-8")
 
 
-def lines(planned: EdgeSteps, spec: EdgeOwner, *, acts: bool) -> list[str]:
+def lines(planned: EdgeSteps, edge: Edge, *, acts: bool) -> list[str]:
     """Return what an operator reads before the edge changes."""
     will = "will be" if acts else "would be"
     why = f"; not as planned: {', '.join(planned.edited)}" if planned.edited else ""
     does = "updated" if planned.present else "installed"
-    said = [f"the edge {will} {does}: {where(spec)}{why}"] if planned.differs else []
+    said = [f"the edge {will} {does}: {where(edge)}{why}"] if planned.differs else []
     said += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
     return said
 
 
-def site_lines(spec: EdgeOwner) -> Iterator[str]:
+def site_lines(edge: Edge) -> Iterator[str]:
     """Yield what an operator reads about the models of other Sparks behind the same address."""
-    for one in spec.neighbours:
+    for one in edge.neighbours:
         names = dict.fromkeys(backend.models[0] for backend in one.backends)
         yield f"the edge asks {one.address}:{one.port} for {', '.join(names)} of {one.host}"
-    yield from spec.left_out
+    yield from edge.left_out
 
 
-def where(spec: EdgeOwner) -> str:
+def forwards_line(edge: Edge) -> str:
+    """Return the line about an edge whose Spark serves no model."""
+    return f"the edge here forwards: {where(edge)}, with a key"
+
+
+def where(edge: Edge) -> str:
     """Return the protocol and the addresses of an edge."""
-    return f"{spec.edge.scheme} on {', '.join(config.listeners(spec))}"
+    return f"{edge.settings.scheme} on {', '.join(config.listeners(edge))}"
 
 
-def _renewal(spec: EdgeOwner, present: str, names: Sequence[str], trusted: str, now: datetime) -> str:
-    if spec.edge.tls == edge.OFF:
+def _renewal(edge: Edge, present: str, names: Sequence[str], trusted: str, now: datetime) -> str:
+    if edge.settings.tls == OFF:
         return ""
     if not present:
         return "there is none"
-    if spec.edge.tls == edge.FILES:
+    if edge.settings.tls == FILES:
         return "" if authority.same_certificates(present, trusted) else "vllm_edge.certificate has changed"
-    return authority.renewal_reason(present, trusted, names, now, asks=spec.edge.joins(spec.host))
+    return authority.renewal_reason(present, trusted, names, now, asks=edge.joins)

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vllm_spark.core import host_layout, paths
+from vllm_spark.core import paths
 from vllm_spark.core.host_file import File
 from vllm_spark.inventory.edge import EdgeBackend
-from vllm_spark.inventory.front import EdgeOwner
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.node import deployment_state, host_layout
 
 # The backend of this Spark's own program. No deployment has an underscore in its name.
 OWN = "edge_switch"
@@ -26,15 +27,15 @@ class SwitchRoute:
     address: str = ""
 
 
-def routes(spec: EdgeOwner) -> list[SwitchRoute]:
+def routes(edge: Edge) -> list[SwitchRoute]:
     """Return the routes of an edge, none if requests may start nothing."""
-    return list(_routes(spec)) if spec.edge.switch_by_request else []
+    return list(_routes(edge)) if edge.settings.switch_by_request else []
 
 
-def _routes(spec: EdgeOwner) -> Iterator[SwitchRoute]:
-    if own := _targets(spec.backends):
+def _routes(edge: Edge) -> Iterator[SwitchRoute]:
+    if own := _targets(edge.backends):
         yield SwitchRoute(OWN, own)
-    for number, one in enumerate(spec.neighbours, 1):
+    for number, one in enumerate(edge.neighbours, 1):
         if theirs := _targets(one.backends):
             yield SwitchRoute(f"{OWN}_{number}", theirs, one.host, f"{one.address}:{one.port}")
 
@@ -44,13 +45,15 @@ def _targets(backends: Iterable[EdgeBackend]) -> tuple[str, ...]:
     return tuple(backend.deployment for backend in backends if backend.ranks == 1)
 
 
-def files(spec: EdgeOwner) -> list[File]:
+def files(edge: Edge) -> list[File]:
     """Return the files of the program on a host, none if requests may start nothing there."""
-    if not any(route.backend == OWN for route in routes(spec)):
+    if not any(route.backend == OWN for route in routes(edge)):
         return []
-    limits, targets = spec.edge.limits, _targets(spec.backends)
+    limits, targets = edge.settings.limits, _targets(edge.backends)
     document = {
-        "deployments": {one.deployment: list(one.models) for one in spec.backends if one.deployment in targets},
+        "deployments": {one.deployment: list(one.models) for one in edge.backends if one.deployment in targets},
+        "pairs": sorted({one.deployment for one in edge.backends if one.ranks > 1} | set(edge.parts)),
+        "active_states": list(deployment_state.ACTIVE),
         "waiting": limits.switches_waiting,
         "stay_s": limits.switch_stay_s,
     }

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from vllm_spark.core import ports
 from vllm_spark.core.fault import Fault
-from vllm_spark.core.host_layout import EDGE_DIR
 from vllm_spark.core.plain_data import DocumentError, plain
 from vllm_spark.core.plain_data import Path as Path_
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.node.host_layout import EDGE_DIR
 from vllm_spark.recipe import rules
 
 BAD_DEPLOYMENTS = register("bad-deployments", runbook="inventory-refused")
@@ -139,7 +139,8 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
             )
         if (url := deployment.through.get("url")) and not _is_address(url):
             yield Fault(f"{place}: through.url: {url}", "a host and a port of 1 to 65535")
-        for fault in rules.override_faults(deployment.overrides):
+        # Of an inactive one they are read with its recipe, by the verbs that need it.
+        for fault in rules.override_faults(deployment.overrides) if deployment.active else ():
             yield Fault(f"{place}: overrides.{fault.what}", fault.expected)
 
 

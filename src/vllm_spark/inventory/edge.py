@@ -91,10 +91,6 @@ class EdgeSettings:
     def scheme(self) -> str:
         return "http" if self.tls == OFF else "https"
 
-    def joins(self, host: str) -> bool:
-        """Return True if the edge of a host is one of a site."""
-        return not self.open and host in self.site
-
     @classmethod
     def from_json(cls, document: Document) -> EdgeSettings:
         """Build from a checked `vllm_edge`, or from settings that were converted to JSON."""

@@ -3,7 +3,7 @@ inventory and the recipes alone: no Spark is asked about another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import edge
+from vllm_spark.inventory import edge, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
 from vllm_spark.recipe import flag_names, loader, lockfile
@@ -21,7 +21,6 @@ NAME_CLASH = register("site-name-clash", runbook="edge-site")
 NOT_A_MEMBER = register("site-member", runbook="edge-site")
 TWO_AUTHORITIES = register("site-two-authorities", runbook="edge-site")
 PORT_CLASH = register("site-port", runbook="edge-site")
-SWITCH_OF_PAIR = register("switch-by-request", runbook="edge-switch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,20 @@ class _Offer:
     weights: str
 
 
-def of_host(deployments: Sequence[Deployment], host: str, folders: Sequence[Path]) -> tuple[EdgeBackend, ...]:
-    """Return what the edge of a host routes to on its host. Raises RefusedError if the recipe of one is refused."""
-    headed = (each for each in deployments if each.hosts[0] == host)
-    return tuple(_backend(each, loader.load(each.recipe, folders).document) for each in headed)
+def of_host(
+    deployments: Sequence[Deployment], host: str, folders: Sequence[Path]
+) -> tuple[tuple[EdgeBackend, ...], tuple[str, ...]]:
+    """Return what the edge of a host routes to on its host, and a line per inactive deployment that cannot be used.
+    Raises RefusedError if the recipe of the active one is refused."""
+    backends, unusable = [], []
+    for each in (each for each in deployments if each.hosts[0] == host):
+        try:
+            backends.append(_backend(each, _recipe(each, folders)))
+        except RefusedError as error:
+            if each.active:
+                raise
+            unusable.append(f"inactive deployment {each.name}: {error}")
+    return tuple(backends), tuple(unusable)
 
 
 def neighbours(
@@ -77,7 +86,7 @@ def neighbours(
     """Return the other Sparks of a member's site that have deployments. Raises RefusedError if the site cannot have
     one address."""
     settings = member.settings
-    offers = [_offer(each, folders, lock) for each in deployments if each.hosts[0] in settings.site]
+    offers = list(_offers([each for each in deployments if each.hosts[0] in settings.site], folders, lock))
     refusals = [
         *_member_refusals(member),
         *_listener_refusals(offers, settings),
@@ -107,22 +116,6 @@ def left_out(deployments: Sequence[Deployment], settings: EdgeSettings) -> tuple
     )
 
 
-def switch_refusals(deployments: Sequence[Deployment], host: str, settings: EdgeSettings) -> Iterator[Refusal]:
-    """Yield a refusal per pair that shares the host with other deployments, if requests may switch: vllm-switch changes
-    the rank of its own Spark alone."""
-    here = [each for each in deployments if host in each.hosts]
-    if not settings.switch_by_request or len(here) == 1:
-        return
-    for pair in (each for each in here if len(each.hosts) > 1):
-        others = ", ".join(each.name for each in here if each is not pair)
-        yield SWITCH_OF_PAIR(
-            what=f"vllm_edge.switch_by_request is true, and {pair.name} on {'+'.join(pair.hosts)} shares {host} with "
-            f"{others}",
-            expected="deployments of one Spark each, because one Spark cannot switch the other rank of a pair",
-            fix=f"set vllm_edge.switch_by_request to false, and use `ansible-playbook switch.yml -e to={pair.name}`.",
-        )
-
-
 def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
     model = _model(headed, recipe)
     args = loader.with_flag_names(headed.overrides, recipe["engine"]["version"]).get("args", {})
@@ -137,14 +130,28 @@ def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
 
 
 def _model(headed: Deployment, recipe: Document) -> Document:
-    # The overrides of an inactive deployment are not checked against its recipe yet, so only its model is merged.
     return {**recipe["model"], **headed.overrides.get("model", {})}
 
 
-def _offer(headed: Deployment, folders: Sequence[Path], lock: Lock) -> _Offer:
-    recipe = loader.load(headed.recipe, folders).document
-    pinned = lockfile.pinned({**recipe, "model": _model(headed, recipe)}, lock)["model"]
-    return _Offer(headed, _backend(headed, recipe), _weights(pinned))
+def _recipe(headed: Deployment, folders: Sequence[Path]) -> Document:
+    """Return the recipe of a deployment. Raises RefusedError, of an inactive one also if its overrides do not fit it:
+    those of the active one are checked with its spec."""
+    recipe = loader.load(headed.recipe, folders)
+    if not headed.active:
+        placement.overridden(headed, recipe)
+    return recipe.document
+
+
+def _offers(headed: Iterable[Deployment], folders: Sequence[Path], lock: Lock) -> Iterator[_Offer]:
+    for each in headed:
+        try:
+            recipe = _recipe(each, folders)
+        except RefusedError:
+            if each.active:
+                raise
+            continue  # its own Spark reports it
+        pinned = lockfile.pinned({**recipe, "model": _model(each, recipe)}, lock)["model"]
+        yield _Offer(each, _backend(each, recipe), _weights(pinned))
 
 
 def _weights(model: Document) -> str:

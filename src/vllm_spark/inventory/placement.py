@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_spark.core import text
 from vllm_spark.core.engine_version import release
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
@@ -51,10 +52,10 @@ def host_refusals(
                 )
     busy = {host for deployment in deployments for host in deployment.hosts}
     if not (busy and {*busy, *fronts} & set(limit)):
-        placed = ", ".join(f"{deployment.name} on {'+'.join(deployment.hosts)}" for deployment in deployments)
+        placed = [f"{deployment.name} on {'+'.join(deployment.hosts)}" for deployment in deployments]
         yield NOTHING_HERE(
             what=f"no deployment names {', '.join(limit)}",
-            expected=f"one of {placed or 'none: vllm_deployments is empty'}",
+            expected=text.one_of(placed, "a deployment; vllm_deployments is empty"),
             fix="limit to a host that has a deployment, or add one to vllm_deployments.",
         )
 

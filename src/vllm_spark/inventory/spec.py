@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.host_layout import CONFIG_DIR, api_socket
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import deployment, edge, edge_backends, placement
+from vllm_spark.inventory import deployment, edge, host_edge, placement
 from vllm_spark.inventory.deployment import Deployment
-from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
-from vllm_spark.inventory.edge_backends import Membership, Neighbour, OtherEdge
-from vllm_spark.inventory.front import Front, surroundings
-from vllm_spark.network.pair import Pair
+from vllm_spark.inventory.edge import EdgeSettings
+from vllm_spark.inventory.edge_backends import Membership, OtherEdge
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.network.rank_group import RankGroup
+from vllm_spark.node.host_layout import CACHE_DIR, CONFIG_DIR, HUB_DIR, api_socket
 from vllm_spark.recipe import (
     derived_image,
     hub_cache,
@@ -41,8 +41,8 @@ class SiteSettings:
     """Settings of the inventory for its Sparks: folders of large data on the host, the index of pip, and what every
     start does first: drop the page cache, switch swap off."""
 
-    hub_dir: str = "/var/lib/vllm-spark/hub"
-    cache_dir: str = "/var/lib/vllm-spark/cache"
+    hub_dir: str = HUB_DIR
+    cache_dir: str = CACHE_DIR
     pip_index: str = ""
     drop_caches: bool = False
     swap_off: bool = False
@@ -56,12 +56,10 @@ class Spec:
     - `manifests`: OWNER/NAME@COMMIT -> sha256 of the model's list of files, as the lock file has it
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
-    - `elsewhere`: those of them that have further hosts, which this deployment does not have -> these hosts
-    - `secrets`: names of the secrets in the inventory
+    - `elsewhere`: those of them that have further hosts, neither of this deployment nor of this run -> these hosts
+    - `secrets`: names of the secrets in the inventory that this deployment uses; `unused_secrets`: of the others
     - `accepted`: ids of accepted known issues
-    - `edge`: who reaches the server; while it is open, the launch is that of a server without an edge
-    - `backends`: the deployments, active or not, whose head this host is; none while the edge is open
-    - `neighbours`: the other Sparks whose models the edge serves too; `left_out`: a line per Spark that is none of them
+    - `edge`: that of this host; while it is open, the launch is that of a server without an edge
     """
 
     host: str
@@ -70,20 +68,23 @@ class Spec:
     recipe: Document
     recipe_sha256: str
     digest: str
+    edge: Edge
     files: Mapping[str, str] = field(default_factory=dict)
     manifests: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    unused_secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
-    edge: EdgeSettings = edge.OPEN
-    backends: tuple[EdgeBackend, ...] = ()
-    neighbours: tuple[Neighbour, ...] = ()
-    left_out: tuple[str, ...] = ()
     # ranks.join sets both from the facts of the hosts.
     gpu_by_cdi: bool = False
-    pair: Pair | None = None
+    group: RankGroup | None = None
+
+    @property
+    def open(self) -> bool:
+        """True if the engine itself listens on the network."""
+        return self.edge.settings.open
 
     @property
     def source(self) -> str:
@@ -114,17 +115,17 @@ class Spec:
     @property
     def socket(self) -> str:
         """The socket on which a closed engine listens; empty for one that listens on a port."""
-        return "" if self.edge.open else api_socket(self.deployment.name)
+        return "" if self.open else api_socket(self.deployment.name)
 
     @property
     def has_engine_key(self) -> bool:
         """Whether the engine itself checks a key. A closed one does not: only the edge and root reach its socket."""
-        return self.edge.open and ENGINE_KEY in self.secrets
+        return self.open and ENGINE_KEY in self.secrets
 
     @property
     def issue_subject(self) -> Subject:
         """What known issues are about."""
-        return _issue_subject(self.recipe, self.secrets, self.deployment, self.edge)
+        return _issue_subject(self.recipe, self.secrets, self.deployment, self.edge.settings)
 
     @property
     def config_dir(self) -> str:
@@ -142,14 +143,12 @@ class Spec:
         return cls(
             deployment=Deployment.from_json(fields.pop("deployment")),
             site=SiteSettings(**fields.pop("site")),
-            edge=EdgeSettings.from_json(fields.pop("edge")),
-            backends=tuple(EdgeBackend.from_json(backend) for backend in fields.pop("backends")),
-            neighbours=tuple(Neighbour.from_json(one) for one in fields.pop("neighbours")),
-            left_out=tuple(fields.pop("left_out")),
+            edge=Edge.from_json(fields.pop("edge")),
             inactive=tuple(fields.pop("inactive")),
             secrets=tuple(fields.pop("secrets")),
+            unused_secrets=tuple(fields.pop("unused_secrets")),
             accepted=tuple(fields.pop("accepted")),
-            pair=Pair(**pair) if (pair := fields.pop("pair")) else None,
+            group=RankGroup.from_json(group) if (group := fields.pop("group")) else None,
             **fields,
         )
 
@@ -205,7 +204,6 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
-        *edge_backends.switch_refusals(deployments, host, settings),
     ]
     if refusals:
         raise RefusedError(refusals)
@@ -227,7 +225,8 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     ]
     if refusals:
         raise RefusedError(refusals)
-    around = _around(inventory, deployments, Membership(host, settings, inventory.edges), lock)
+    own_edge = _edge(inventory, deployments, Membership(host, settings, inventory.edges), lock)
+    unused = _unused_secrets(active, settings)
     return Spec(
         host=host,
         rank=active.hosts.index(host),
@@ -235,38 +234,42 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         recipe=recipe,
         recipe_sha256=loaded.sha256,
         digest=recipe["image"]["digest"],
+        edge=own_edge,
         files=loaded.files,
         manifests=lockfile.manifests(overridden, recipe, lock),
-        inactive=tuple(d.name for d in deployment.of_host(deployments, host) if not d.active),
+        inactive=_inactive(deployments, host),
         elsewhere={
             other.name: further
             for other in deployment.of_host(deployments, host)
-            if not other.active and (further := [name for name in other.hosts if name not in active.hosts])
+            if not other.active
+            and (further := [name for name in other.hosts if name not in {*active.hosts, *inventory.limit}])
         },
-        secrets=tuple(sorted(inventory.secrets)),
+        secrets=tuple(sorted(inventory.secrets.keys() - unused)),
+        unused_secrets=tuple(sorted(inventory.secrets.keys() & unused)),
         accepted=tuple(accepted),
         site=inventory.site,
-        edge=settings,
-        backends=around.backends,
-        neighbours=around.neighbours,
-        left_out=around.left_out,
     )
 
 
-def front(inventory: Inventory, host: str) -> Front | None:
+def edge_alone(inventory: Inventory, host: str) -> Edge | None:
     """Return the edge of a host for which `resolve` returns None; None if it has none. Raises RefusedError."""
     settings = edge.parse(inventory.edge)
-    if not settings.joins(host):
+    if not Edge(host, settings).joins:
         return None
     everywhere = inventory.deployments if inventory.everywhere is None else inventory.everywhere
     member, lock = Membership(host, settings, inventory.edges), lockfile.read(inventory.lock_file)
-    found = _around(inventory, deployment.parse(everywhere), member, lock)
+    found = _edge(inventory, deployment.parse(everywhere), member, lock)
     return found if found.neighbours else None
 
 
-def _around(inventory: Inventory, deployments: Sequence[Deployment], member: Membership, lock: lockfile.Lock) -> Front:
+def _edge(inventory: Inventory, deployments: Sequence[Deployment], member: Membership, lock: lockfile.Lock) -> Edge:
     everywhere = deployments if inventory.everywhere is None else deployment.parse(inventory.everywhere)
-    return surroundings(member, deployments, everywhere, inventory.recipe_folders, lock)
+    return host_edge.of_host(member, deployments, everywhere, inventory.recipe_folders, lock)
+
+
+def _unused_secrets(placed: Deployment, settings: EdgeSettings) -> set[str]:
+    """Return names of secrets that must reach neither the launch nor the env file: a closed engine checks no key."""
+    return set() if settings.open or placed.through.get("key") == ENGINE_KEY else {ENGINE_KEY}
 
 
 def _issue_subject(recipe: Document, secrets: Collection[str], placed: Deployment, settings: EdgeSettings) -> Subject:
@@ -276,10 +279,13 @@ def _issue_subject(recipe: Document, secrets: Collection[str], placed: Deploymen
     return known_issues.of_closed(recipe, tuple(name for name in secrets if name != ENGINE_KEY))
 
 
-def inactive_units(inventory: Inventory, host: str) -> list[str]:
-    """Return the units of a host's inactive deployments, for a host that must be idle."""
-    deployments = deployment.parse(inventory.deployments)
-    return [inactive.unit for inactive in deployment.of_host(deployments, host) if not inactive.active]
+def inactive(inventory: Inventory, host: str) -> tuple[str, ...]:
+    """Return the names of a host's inactive deployments."""
+    return _inactive(deployment.parse(inventory.deployments), host)
+
+
+def _inactive(deployments: Sequence[Deployment], host: str) -> tuple[str, ...]:
+    return tuple(placed.name for placed in deployment.of_host(deployments, host) if not placed.active)
 
 
 def mount_source(spec: Spec, mount: Document) -> str:

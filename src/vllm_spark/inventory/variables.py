@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vllm_spark.core import paths, text
+from vllm_spark.core import near_names, paths
 
 PREFIX = "vllm_"
 NAME = re.compile(r"\bvllm_\w+")
@@ -33,7 +33,7 @@ def warnings(variables: Iterable[str], names: Iterable[str]) -> Iterator[str]:
     for variable in sorted(set(variables) - set(names)):
         if variable.startswith(PREFIX):
             bare = {name.removeprefix(PREFIX): name for name in names}
-            close = text.close_names(variable.removeprefix(PREFIX), bare)
+            close = near_names.close_names(variable.removeprefix(PREFIX), bare)
             rename = (
                 f"rename it to {bare[close[0]]}, or delete it" if close else "delete it, or rename it without vllm_"
             )

@@ -1,75 +1,79 @@
-"""State of a deployment on a host: from systemd, the supervisor of a pair, and the liveness timer. Pure."""
+"""What a deployment does on a host: the state that its programs have written (node/deployment_state.py). Pure.
+
+systemd contradicts it only if no program could write, as after a kill of all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.types import Facts
-
-SERVING, LOADING, FROZEN, LOOPING = "serving", "loading", "frozen", "crash-looping"
+from vllm_spark.node.deployment_state import GAVE_UP, LOADING, SERVING, STOPPED
 
 # The timer probes every 15 s, and a probe that gets no token takes up to 65 s (vllm_spark.node.liveness).
 SILENT_S = 120
-# systemd's restarts without a start that served for five minutes. One may follow a single crash.
-LOOP_RESTARTS = 2
+ENDED = ("inactive", "failed")
 
 
-def of_deployment(name: str, facts: Facts, container: Mapping[str, Any] | None) -> str:
-    """Return the state of the engine, or that of the supervisor of a running rank: a waiting rank's unit is active."""
-    unit = facts["units"].get(f"vllm@{name}.service", {})
-    state = facts.get("states", {}).get(name)
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A state as `status` shows it. `since` is in ISO 8601; it is empty for a state that no program has written."""
+
+    state: str
+    why: str = ""
+    since: str = ""
+    last_end: str = ""
+
+
+def of_deployment(name: str, facts: Facts, container: Mapping[str, Any] | None) -> Shown:
+    """Return what a deployment does."""
     on_disk = facts["status"]["deployments"].get(name)
     if on_disk is None and not container:
-        return "not deployed"
+        return Shown("not deployed")
     if container and container["state"] != "running":
-        return f"container {container['state']}"
+        return Shown(f"container {container['state']}")
+    unit, state = facts["units"].get(f"vllm@{name}.service", {}), facts.get("states", {}).get(name)
     answers = bool(on_disk and on_disk.get("counters"))
-    engine = of_unit(unit, on_disk.get("liveness") if on_disk else None, answers=answers)
-    if engine and (not state or (state["state"] == SERVING and engine == FROZEN)):
-        return engine
-    if not state or unit.get("ActiveState") != "active":
-        last = f"; {state['last_end']}" if state and state.get("last_end") else ""
-        return f"{unit.get('ActiveState', 'unknown')} ({unit.get('SubState', '')}){last}"
-    last = f"; before that: {state['last_end']}" if state["state"] != SERVING and state.get("last_end") else ""
-    return f"{state['state']} {state['why']}".strip() + last
+    if state is None or not state["written"]:
+        return _unwritten(unit, state, answers)
+    return _written(unit, state, on_disk.get("liveness") if on_disk else None, answers=answers)
 
 
-def of_unit(unit: Mapping[str, Any], liveness: Mapping[str, Any] | None, *, answers: bool = False) -> str:
-    """Return the state of the engine; empty if the unit is neither active nor about to restart.
-
-    `unit` has the properties of systemd. `liveness` is what the liveness program has stored, with `age_s`. A result of
-    an earlier start of the unit does not count. `answers`: the API has just returned its counters, which it does after
-    loading; the first result of the timer may come half a minute later."""
-    restarts = int(unit.get("NRestarts") or 0)
-    if unit.get("SubState") == "auto-restart":
-        return f"{LOOPING}, {_restarts(restarts)}" if restarts else "ended, and starts again"
-    if unit.get("ActiveState") != "active":
-        return ""
-    if liveness and liveness.get("invocation") == unit.get("InvocationID"):
-        return _probed(liveness, restarts, answers)
-    young = float(unit.get("active_s") or 0) < SILENT_S
-    return _starting(restarts, answers) if young else "active, without a result of its liveness timer"
+def _written(
+    unit: Mapping[str, Any], state: Mapping[str, Any], liveness: Mapping[str, Any] | None, *, answers: bool
+) -> Shown:
+    since = iso(state["since"])
+    if contradicts(unit, state):
+        why = f"its state is {state['state']} since {since}, and no program has written what came after it"
+        return Shown(f"{unit['ActiveState']} ({unit.get('SubState', '')})", why, "", state["last_end"])
+    shown = Shown(state["state"], state["why"], since, state["last_end"])
+    if shown.state == LOADING and answers:
+        return replace(shown, state=SERVING, why="its API answers")
+    if shown.state == SERVING and liveness and liveness["age_s"] > SILENT_S:
+        return replace(shown, why=f"its liveness timer is silent for {units.clock(liveness['age_s'])}")
+    return shown
 
 
-def _probed(liveness: Mapping[str, Any], restarts: int, answers: bool) -> str:
-    if liveness["age_s"] > SILENT_S:
-        return f"active, its liveness timer is silent for {units.clock(liveness['age_s'])}"
-    if not liveness.get("ready"):
-        return _starting(restarts, answers)
-    if not liveness.get("misses"):
-        return SERVING
-    return f"{SERVING}, busy" if liveness.get("works") else FROZEN
+def contradicts(unit: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Return True if the unit cannot be in a state that was written."""
+    active = unit.get("ActiveState")
+    ended = state["state"] in (STOPPED, GAVE_UP)
+    return (active == "active" and ended) or (active in ENDED and not ended)
 
 
-def _starting(restarts: int, answers: bool) -> str:
-    if answers:
-        return SERVING
-    if restarts >= LOOP_RESTARTS:
-        return f"{LOOPING}, {_restarts(restarts)}"
-    return f"{LOADING}, after {_restarts(restarts)}" if restarts else LOADING
+def _unwritten(unit: Mapping[str, Any], state: Mapping[str, Any] | None, answers: bool) -> Shown:
+    """Return the state of a deployment that has not run since the boot, or was started by an older toolkit."""
+    active = unit.get("ActiveState", "unknown")
+    if active not in ("inactive", "unknown"):
+        why = "an older toolkit has started it, and its state is not written before its next start"
+        return Shown(SERVING if answers else f"{active} ({unit.get('SubState', '')})", "" if answers else why)
+    return Shown(state["state"], state["why"]) if state else Shown(f"{active} ({unit.get('SubState', '')})")
 
 
-def _restarts(count: int) -> str:
-    return f"{count} restart{'' if count == 1 else 's'}"
+def iso(time_s: float) -> str:
+    """Return a time in epoch seconds as UTC in ISO 8601."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -10,9 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
+from vllm_spark.node import launch_difference
 
-COLUMNS = ("host", "time", "deployment", "what", "recipe", "image", "model", "toolkit", "ready", "gates", "who")
-TABLE_WIDTH = 180
+COLUMNS = (
+    *("host", "time", "deployment", "what", "launch", "changed", "recipe", "image", "model", "toolkit"),
+    *("ready", "gates", "who"),
+)
+TABLE_WIDTH = 200
 # A start that never served missed the first gate.
 NEVER_READY = "ready"
 
@@ -68,6 +72,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         str(row.get("time", "")),
         f"{row.get('deployment')}" + (f", rank {row['rank']}" if row.get("rank") else ""),
         str(row.get("verb", "")),
+        str(row.get("launch", ""))[:DIGEST_DIGITS],
+        _changed(row),
         str(row.get("recipe", "")),
         _image(row),
         str(row.get("model", "")).partition("@")[2][:DIGEST_DIGITS],
@@ -76,6 +82,17 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         judged,
         str(row.get("who", "")),
     ]
+
+
+def _changed(row: Mapping[str, Any]) -> str:
+    """Return what differs from the launch before of the deployment; a dash if that is unknown."""
+    if row.get("before") == "":
+        return "first launch"
+    if "changes" not in row:
+        return "—"
+    if row.get("before") == row.get("launch"):
+        return "same launch"
+    return launch_difference.listed(row["changes"])
 
 
 def _image(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
 from vllm_spark.core.units import GIB, MIB, gib
+from vllm_spark.node.host_layout import BASE_LABEL, CURRENT, INPUTS_LABEL, PREVIOUS, SWAPPING
 from vllm_spark.recipe import image_name
 
 InstalledState = Mapping[str, Any]
@@ -30,11 +31,7 @@ class InstalledImage(TypedDict):
 
 
 # The launches that a deployment needs: the current one and those that a rollback can restore.
-KEPT = ("current", "previous", "swapping")
-
-DERIVED_LABEL, BASE_LABEL = "vllm-spark.inputs", "vllm-spark.base"
-
-
+KEPT = (CURRENT, PREVIOUS, SWAPPING)
 # Kinds that only tidy up after the others. Reports leave them out.
 QUIET = ("reload", "empty")
 
@@ -117,7 +114,7 @@ def known_images(state: InstalledState) -> set[str]:
     images."""
     named = {name for launch in launches(state) for name in references(launch["record"])}
     named |= _history(state) | {*state["pulled"]}
-    named |= {image["id"] for image in state["docker"]["images"] if DERIVED_LABEL in image["labels"]}
+    named |= {image["id"] for image in state["docker"]["images"] if INPUTS_LABEL in image["labels"]}
     return named | {image["labels"].get(BASE_LABEL, "") for image in state["docker"]["images"]} - {""}
 
 
@@ -158,7 +155,7 @@ def image_items(
         elif used_by := [user for user in users if user not in going]:
             left.append(f"image {name} stays: container {', '.join(used_by)} is made of it")
         else:
-            derived = DERIVED_LABEL in image["labels"]
+            derived = INPUTS_LABEL in image["labels"]
             why = f"derived from {image['labels'].get(BASE_LABEL, 'an image')}" if derived else "pulled"
             items.append(Item("image", image["id"], f"{name}, {why}", image["own"], _names(image)))
     return sorted(items, key=lambda item: not item.why.partition(", ")[2].startswith("derived")), left

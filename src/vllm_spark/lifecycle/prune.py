@@ -16,6 +16,7 @@ from vllm_spark.lifecycle.installed import (
     referenced_images,
     waiting_images,
 )
+from vllm_spark.node.host_layout import CURRENT
 
 PRUNE_WITHOUT_DOCKER = register("prune-without-docker", runbook="remove-refused")
 PRUNE_UNREADABLE = register("prune-unreadable", runbook="remove-refused")
@@ -31,7 +32,7 @@ def refusals(hosts: Mapping[str, InstalledState]) -> Iterator[Refusal]:
                 fix=Fix(f"ssh -t {host} sudo systemctl start docker"),
             )
         for name, deployment in state["deployments"].items():
-            current = deployment["launches"].get("current")
+            current = deployment["launches"].get(CURRENT)
             if current and not (current["record"].get("digest") and current["runnable"]):
                 yield PRUNE_UNREADABLE(
                     what=f"{deployment['folder']} of {host} does not say what {name} runs",

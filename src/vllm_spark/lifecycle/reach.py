@@ -30,7 +30,7 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
       None: unknown, because the inventory does not have it active or the host was not asked
     """
     if SOCKET.search(launch):
-        return of_edge(spec.edge if spec and not spec.edge.open else None, found)
+        return of_edge(spec.edge.settings if spec and not spec.open else None, found)
     bind, port = BIND.search(launch), PORT.search(launch)
     if not (bind and port):
         return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core.host_layout import FIREWALL_UNIT
+from vllm_spark.core import text
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.installed import (
     InstalledState,
@@ -22,18 +22,24 @@ from vllm_spark.lifecycle.installed import (
     references,
     with_bases,
 )
+from vllm_spark.node.host_layout import (
+    CACHE_DIR,
+    FABRIC_DIR,
+    FIREWALL_UNIT,
+    HISTORY_DIR,
+    HUB_DIR,
+    LOCK,
+    RUN_DIR,
+    STATE_DIR,
+)
 
 REMOVE_EVERYTHING = register("remove-everything", runbook="remove-refused")
 REMOVE_WITHOUT_DOCKER = register("remove-without-docker", runbook="remove-refused")
 REMOVE_UNKNOWN = register("remove-unknown", runbook="remove-refused")
 REMOVE_LEFT = register("remove-left", runbook="remove-refused")
 
-# Folders below /var/lib/vllm-spark that have an option or a verb of their own.
-HUB, CACHE, FABRIC, HISTORY = "hub", "cache", "fabric", "history"
-STATE_DIR = "/var/lib/vllm-spark"
-# In /run/vllm-spark: this run holds the lock during the removal and releases it at its end.
-LOCK = "operator.lock"
-CACHE_DIR = f"{STATE_DIR}/{CACHE}"
+# Folders below STATE_DIR that have an option or a verb of their own.
+OWN_FOLDERS = (HUB_DIR, CACHE_DIR, FABRIC_DIR, HISTORY_DIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def refusals(request: RemoveRequest, hosts: Mapping[str, InstalledState]) -> Ite
     if request.deployment and request.deployment not in here:
         yield REMOVE_UNKNOWN(
             what=f"there is no deployment {request.deployment} on {', '.join(hosts)}",
-            expected=f"one of {', '.join(sorted(here)) or 'none: the toolkit has no deployment there'}",
+            expected=text.one_of(sorted(here), "a deployment; the toolkit has none there"),
             fix="name one of these, or limit to another host.",
         )
 
@@ -104,28 +110,41 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *caches,
         *(Item("path", path) for path in (*state["unit_files"], *state["programs"])),
         *_reload(state),
-        *(Item("path", entry["path"]) for entry in state["run"] if _base(entry) != LOCK),
+        # This run holds the lock during the removal and releases it at its end.
+        *(Item("path", entry["path"]) for entry in state["run"] if not _is(entry, LOCK)),
         *_state(state),
         *(Item("path", state["config"]) for _ in [0] if state["config"]),
         *(Item("account", name, "the user and group of the edge") for name in state["accounts"]),
-        *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _base(entry) == HISTORY),
-        *(Item("empty", folder) for folder in ("/run/vllm-spark", f"{STATE_DIR}/{HUB}", CACHE_DIR, STATE_DIR)),
+        *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _is(entry, HISTORY_DIR)),
+        *(Item("empty", folder) for folder in (RUN_DIR, HUB_DIR, CACHE_DIR, STATE_DIR)),
     ]
     others = [f"{path} stays: it does not say that vllm-spark has written it" for path in state["unit_files_of_others"]]
-    package = ["the package haproxy stays: sudo apt-get purge haproxy takes it" for _ in state["accounts"]]
-    return _nothing_but_tidying(items), [*left, *stay, *also, *others, *package]
+    return _nothing_but_tidying(items), [*left, *stay, *also, *others, *_packages(state)]
+
+
+def _packages(state: InstalledState) -> Iterator[str]:
+    """Yield the line about packages that deploys have installed. Purging haproxy also removes its account. An older
+    version, which installed haproxy with others, has left no record."""
+    names = " ".join(state["packages"] or (["haproxy"] if state["accounts"] else []))
+    if names:
+        yield f"packages that deploys installed stay, as others may use them by now: sudo apt-get purge {names}"
 
 
 def _state(state: InstalledState) -> Iterator[Item]:
     """Yield the entries of the state folder that have no option of their own. The folder belongs to the toolkit. The
     role of the fabric needs the journal of the fabric to restore the network."""
     for entry in state["state"]:
-        if _base(entry) not in (HUB, CACHE, FABRIC, HISTORY):
+        if not any(_is(entry, folder) for folder in OWN_FOLDERS):
             yield Item("path", entry["path"], "", entry["bytes"])
 
 
 def _base(entry: Mapping[str, Any]) -> str:
     return str(entry["path"]).rpartition("/")[2]
+
+
+def _is(entry: Mapping[str, Any], path: str) -> bool:
+    """Return True if an entry has the name of this file or folder. The root of the host is a test's own."""
+    return _base(entry) == path.rpartition("/")[2]
 
 
 def _reload(state: InstalledState) -> list[Item]:
@@ -157,6 +176,7 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
     weights, stay = _weights(state, request, name)
     caches, also = _caches(state, request, name)
     units = [f"vllm@{name}.service", f"vllm-liveness@{name}.timer", f"vllm-liveness@{name}.service"]
+    units.append(f"vllm-gave-up@{name}.service")
     files = [path for path in state["unit_files"] if f"@{name}.service" in path or f"@{name}.timer" in path]
     items = [
         *(Item("unit", unit, state["units"][unit]) for unit in units if unit in state["units"]),
@@ -168,7 +188,8 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(_reload({"unit_files": files, "units": {unit for unit in units if unit in state["units"]}})),
         *(Item("path", entry["path"]) for entry in state["run"] if _base(entry) == name),
         *(Item("path", own["folder"]) for _ in [0] if own),
-        *(Item("path", f"{STATE_DIR}/{HISTORY}/{name}.jsonl") for _ in [0] if name in state["history"]),
+        *(Item("path", path) for path in state["states"] if path.endswith(f"/{name}.jsonl")),
+        *(Item("path", f"{HISTORY_DIR}/{name}.jsonl") for _ in [0] if name in state["history"]),
     ]
     shared = "units and programs that all deployments share stay: remove.yml without a deployment takes them"
     rest = [] if others else [shared]

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.inventory import deployment
-from vllm_spark.lifecycle import switch, switch_report, switch_steps
+from vllm_spark.lifecycle import interruption, switch, switch_report, switch_steps
+from vllm_spark.lifecycle.interruption import AfterCtrlC
 from vllm_spark.lifecycle.rollback import ROLLED_BACK
 from vllm_spark.lifecycle.switch_steps import SwitchOrder
+from vllm_spark.node.host_layout import deployment_of
 
 # Timeout for the release of the memory of the deployment that stops, in seconds, as vllm_switch_memory_s.
 MEMORY_S = 60
@@ -29,12 +31,12 @@ class HostPlan:
     @property
     def stop(self) -> list[str]:
         """The deployments that stop here."""
-        return [_name(unit) for unit in self.plan["stop_units"]]
+        return [deployment_of(unit) for unit in self.plan["stop_units"]]
 
     @property
     def old(self) -> str:
         """The deployment that returns here; empty if none ran and none would start with the next boot."""
-        return _name(switch.before(self.plan["stop_units"], self.running))
+        return deployment_of(switch.before(self.plan["stop_units"], self.running))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def of_host(
     stopped = sorted({name for each in hosts.values() for name in each.stop})
     if not stopped or decision["report"]:
         return Replacement(replaces=False, may_return=False, starts=decision["change"], old="")
-    to = _name(own.plan["unit"])
+    to = deployment_of(own.plan["unit"])
     order: SwitchOrder = {
         "involved": True,
         "starts": True,
@@ -97,6 +99,22 @@ def of_host(
     )
 
 
+def if_interrupted(
+    hosts: Mapping[str, HostPlan], host: str, decision: Mapping[str, Any], own: Replacement
+) -> AfterCtrlC | None:
+    """Return what Ctrl-C leaves from now on, None where nothing changes. The arguments are those of of_host, `own` is
+    its result."""
+    plan, limit = hosts[host].plan, ",".join(hosts)
+    if not (own.replaces or own.starts):
+        return None
+    if plan["undoable"]:
+        otherwise = f"`ansible-playbook rollback.yml -l {limit}` returns to the launch before"
+    else:
+        otherwise = "" if decision["restart"] else f"`ansible-playbook stop.yml -l {limit}` ends it"
+    returns = sorted({each.old for each in hosts.values()} - {""})
+    return interruption.of_start(deployment_of(plan["unit"]), own.stopped, returns, otherwise)
+
+
 def changes_server(own: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
     """Return True if the unit of this host starts, takes the place of another one, or in check mode would change.
     `own` is a Replacement, `decision` a Decision, both as JSON."""
@@ -120,7 +138,3 @@ def report(to: str, missed: str, outcomes: Mapping[str, tuple[Mapping[str, Any],
     what = f"{to} missed its gates and was stopped; what it had replaced came back: {', '.join(ends)}"
     fix = f"correct the recipe or the inventory of {to}, and deploy."
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"
-
-
-def _name(unit: str) -> str:
-    return unit.removeprefix("vllm@").removesuffix(".service")

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.host_layout import CONFIG_DIR
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.rollback_target import launch_label
+from vllm_spark.node.host_layout import CONFIG_DIR, FAILED
 
 LEFT_STOPPED = register("left-stopped", runbook="rolled-back")
 ROLLED_BACK = register("rolled-back", runbook="rolled-back")
@@ -93,7 +93,7 @@ def failure_report(
     name = record.get("deployment", "")
     back = f"{record.get('recipe')} with {record.get('image')} of toolkit {record.get('toolkit')}"
     report = f"{failed['report']} and " if failed.get("report") else ""
-    read = f"read {report}{CONFIG_DIR}/{name}/failed/launch on the Spark"
+    read = f"read {report}{CONFIG_DIR}/{name}/{FAILED}/launch on the Spark"
     if "holds" not in judged:
         end = "is started again; it was placed by a toolkit that left no gates, so they are not judged"
     elif judged.get("holds"):
@@ -126,7 +126,7 @@ def ended(target: Mapping[str, Any], results: Collection[Mapping[str, Any]], aga
             "(docs/operations/roll-back.md). "
             "A second rollback also returns to it."
         )
-    missed = "\n".join(result["missed"] for result in results if result.get("missed"))
+    missed = "\n".join(dict.fromkeys(result["missed"] for result in results if result.get("missed")))
     if again.get("holds"):
         end = "serves again, and its gates hold"
     else:

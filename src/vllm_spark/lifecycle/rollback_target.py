@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.host_layout import CONFIG_DIR, RUNNING
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
-from vllm_spark.lifecycle import launch_difference
+from vllm_spark.core.text import DIGEST_DIGITS, one_of, short_digest
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
+from vllm_spark.node import launch_difference
+from vllm_spark.node.host_layout import CONFIG_DIR, CURRENT, PREVIOUS, RUNNING, SWAPPING, deployment_of
 
 ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
 ROLLBACK_FILES_GONE = register("rollback-files-gone", runbook="rollback-refused")
@@ -23,8 +24,6 @@ ROLLBACK_TWO_IMAGES = register("rollback-two-images", runbook="rollback-refused"
 ROLLBACK_TWO_LAUNCHES = register("rollback-two-launches", runbook="rollback-refused")
 ROLLBACK_UNKNOWN = register("rollback-unknown", runbook="rollback-refused")
 ROLLBACK_WHICH = register("rollback-which", runbook="rollback-refused")
-
-CURRENT, PREVIOUS, SWAPPING = "current", "previous", "swapping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,17 @@ class RollbackTarget:
 
     def line(self) -> str:
         """Return the line that an operator reads before anything changes."""
-        verb = "goes on to" if self.finishing else "goes back to"
-        current = str(self.current.get("launch", ""))[:12]
-        lines = f"{self.deployment} {verb} {launch_label(self.record)}: {self.difference}"
+        verb = "goes on" if self.finishing else "goes back"
+        current = str(self.current.get("launch", ""))[:DIGEST_DIGITS]
+        label = f"It runs {launch_label(self.record)}; launch {current} becomes the previous launch"
         edited = ". Its launch was edited by hand after its deploy, and will run as edited" if self.edited else ""
-        return f"{lines}; launch {current} becomes the previous launch{edited}"
+        return f"{self.deployment} {verb}: {self.difference}. {label}{edited}"
 
 
 def launch_label(record: Mapping[str, Any]) -> str:
     """Return the recipe, image, toolkit and short fingerprint of a launch."""
-    launch = str(record.get("launch", ""))[:12]
-    return f"{record.get('recipe')} with {image_of(record)} of toolkit {record.get('toolkit')} (launch {launch})"
+    launch, image = str(record.get("launch", ""))[:DIGEST_DIGITS], short_digest(image_of(record))
+    return f"{record.get('recipe')} with image {image} of toolkit {record.get('toolkit')} (launch {launch})"
 
 
 def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, RollbackTarget]:
@@ -70,7 +69,7 @@ def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, Ro
         here = sorted({known for state in hosts.values() for known in state["deployments"]})
         raise ROLLBACK_UNKNOWN.error(
             what=f"there is no deployment {name} on {', '.join(hosts)}",
-            expected=f"one of {', '.join(here) or 'none: nothing was ever deployed there'}",
+            expected=one_of(here, "a deployment; nothing was ever deployed there"),
             fix="name one of these, or limit to another host.",
         )
     refused = [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
@@ -105,16 +104,14 @@ def _only_one(hosts: Mapping[str, InstalledState]) -> str:
 
 def _running(state: InstalledState) -> list[str]:
     return [
-        unit.removeprefix("vllm@").removesuffix(".service")
-        for unit, active in state["units"].items()
-        if unit.startswith("vllm@") and active in RUNNING
+        deployment_of(unit) for unit, active in state["units"].items() if unit.startswith("vllm@") and active in RUNNING
     ]
 
 
 def _enabled(state: InstalledState) -> list[str]:
     """Return the enabled deployments, by the links of `systemctl enable`. The edge has such a link too."""
     links = [path.rpartition("/")[2] for path in state["unit_files"] if ".wants/" in path]
-    return [link.removeprefix("vllm@").removesuffix(".service") for link in links if link.startswith("vllm@")]
+    return [deployment_of(link) for link in links if link.startswith("vllm@")]
 
 
 def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:

@@ -20,8 +20,6 @@ from urllib.parse import quote
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
-from vllm_spark.inventory.deployment import Deployment
-from vllm_spark.lifecycle.sbom_packages import packages
 from vllm_spark.recipe import image_name, loader, lockfile
 
 NOTHING_RUNS = register("sbom-nothing-runs", runbook="inventory-refused")
@@ -32,20 +30,10 @@ Component = dict[str, Any]
 NOUNS = {"library": "packages", "container": "images", "machine-learning-model": "models", "file": "files"}
 
 
-@dataclass(frozen=True, slots=True)
-class SbomRequest:
-    """What a site runs: `vllm_deployments` as it is, the hosts of the run, and where recipes and pins are."""
-
-    deployments: object
-    limit: tuple[str, ...]
-    recipe_folders: tuple[Path, ...]
-    lock_file: Path
-
-    @classmethod
-    def from_args(cls, args: Document) -> SbomRequest:
-        """Build from the arguments of the action plugin."""
-        folders = tuple(Path(folder) for folder in args["recipe_folders"])
-        return cls(args["deployments"], tuple(args["limit"]), folders, Path(args["lock_file"]))
+# NAME==VERSION ; MARKER \, and on the lines that follow a hash for each file of that version.
+_PIN = re.compile(
+    r"(?m)^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^ ;\\\n]+)([^\n]*)\n((?: +--hash=sha256:[0-9a-f]{64}[ \\]*\n)+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +44,27 @@ class Contents:
     notes: tuple[str, ...]
 
 
-def contents(request: SbomRequest, requirements: str) -> Contents:
-    """Return the components of a site. `requirements` is the text of requirements.lock.
+def contents(site: Document, requirements: str) -> Contents:
+    """Return the components of a site. `site`: `deployments` (vllm_deployments), `limit` (the hosts of the run),
+    `recipe_folders` and `lock_file`. `requirements` is the text of requirements.lock.
 
     Raises RefusedError if no deployment is within the limit, and with everything that an active one leaves open. An
     inactive deployment that is not locked is left out.
     """
-    placed = [one for one in deployment.parse(request.deployments) if set(one.hosts) & set(request.limit)]
+    placed = [one for one in deployment.parse(site["deployments"]) if set(one.hosts) & set(site["limit"])]
     if not placed:
         raise NOTHING_RUNS.error(
-            what=f"no deployment names {', '.join(request.limit)}",
+            what=f"no deployment names {', '.join(site['limit'])}",
             expected="a deployment whose image and model the document lists",
             fix="add one to vllm_deployments in the inventory.",
         )
-    lock = lockfile.read(request.lock_file)
-    found: dict[str, Component] = {}
-    for package in packages(requirements):
-        found[package["bom-ref"]] = package
+    lock = lockfile.read(Path(site["lock_file"]))
+    folders = [Path(folder) for folder in site["recipe_folders"]]
+    found = {package["bom-ref"]: package for package in packages(requirements)}
     refusals: list[Refusal] = []
     notes: list[str] = []
     for one in placed:
-        wanted = placement.overridden(one, loader.load(one.recipe, request.recipe_folders))
+        wanted = placement.overridden(one, loader.load(one.recipe, folders))
         recipe = lockfile.pinned(wanted, lock)
         if missing := list(lockfile.refusals(recipe, lock)):
             if one.active:
@@ -85,8 +73,9 @@ def contents(request: SbomRequest, requirements: str) -> Contents:
                 notes.append(f"inactive deployment {one.name} is left out: recipe {one.recipe} is not locked")
             continue
         for component in _of_recipe(recipe, lockfile.manifests(wanted, recipe, lock)):
-            kept = found.setdefault(component["bom-ref"], component)
-            _add_deployment(kept, one)
+            properties = found.setdefault(component["bom-ref"], component).setdefault("properties", [])
+            state = "active" if one.active else "inactive"
+            properties.append(_property("deployment", f"{one.name} on {', '.join(one.hosts)}, {state}"))
     if refusals:
         raise RefusedError(refusals)
     return Contents(found, tuple(notes))
@@ -115,64 +104,58 @@ def summary(components: Mapping[str, Component]) -> str:
     return ", ".join(f"{counts[kind]} {noun}" for kind, noun in NOUNS.items() if counts[kind])
 
 
+def packages(requirements: str) -> Iterator[Component]:
+    """Yield a component per package. One version has several files, of which pip installs one; each is a hash."""
+    for name, version, rest, hashes in _PIN.findall(requirements):
+        files = [_hash(sha256) for sha256 in re.findall("sha256:([0-9a-f]{64})", hashes)]
+        url = f"https://pypi.org/simple/{_normal(name)}/"
+        more = {"externalReferences": [{"type": "distribution", "url": url, "hashes": files}]}
+        marker = rest.strip(" \\;").strip()
+        yield _component("library", name, _pypi(name, version), version, **more, **_properties("only-if", marker))
+
+
 def _of_recipe(recipe: Document, manifests: Mapping[str, str]) -> Iterator[Component]:
     """Yield the image of a pinned recipe, what is added to it or mounted into it, the model and the drafter.
     `manifests`: OWNER/NAME@COMMIT -> sha256 of the list of its files."""
-    yield _image(recipe["image"])
-    derive = recipe["image"].get("derive", {})
-    for pin in derive.get("pip", ()):
-        name, _, version = pin.partition("==")
-        purl = f"pkg:pypi/{re.sub('[-_.]+', '-', name).lower()}@{version}"
-        yield {"type": "library", "bom-ref": f"image:{purl}", "name": name, "version": version, "purl": purl}
-    for file in (*([derive["overlay"]] if "overlay" in derive else []), *derive.get("files", ())):
-        yield _file(file["url"], file["sha256"])
-    for file in (*recipe.get("patches", ()), *recipe.get("mounts", ())):
-        yield _file(file["path"], file["sha256"])
-    for source in (recipe["model"], recipe.get("drafter")):
-        if source:
-            yield _model(source, manifests.get(f"{source['repository']}@{source['revision']}", ""))
-
-
-def _image(image: Document) -> Component:
-    """Return an image by the digest of its manifest."""
+    image = recipe["image"]
     host, path = image_name.split(image["repository"])
-    digest = image["digest"]
+    digest, derive = image["digest"], image.get("derive", {})
     options = f"repository_url={quote(f'{host}/{path}', safe='/')}&tag={quote(image['tag'], safe='')}"
     purl = f"pkg:oci/{quote(path.rpartition('/')[2])}@{quote(digest, safe='')}?{options}"
-    return {
-        "type": "container",
-        "bom-ref": purl,
-        "name": image["repository"],
-        "version": digest,
-        "purl": purl,
-        "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
-    }
+    yield _component("container", image["repository"], purl, digest, hashes=[_hash(digest.removeprefix("sha256:"))])
+    for pin in derive.get("pip", ()):
+        name, _, version = pin.partition("==")
+        purl = _pypi(name, version)
+        yield {**_component("library", name, purl, version), "bom-ref": f"image:{purl}"}
+    files = (*([derive["overlay"]] if "overlay" in derive else []), *derive.get("files", ()))
+    for file in (*files, *recipe.get("patches", ()), *recipe.get("mounts", ())):
+        sha256, name = file["sha256"], file.get("url") or file["path"]
+        yield {"type": "file", "bom-ref": f"sha256:{sha256}", "name": name, "hashes": [_hash(sha256)]}
+    for source in filter(None, (recipe["model"], recipe.get("drafter"))):
+        name, commit = source["repository"], source["revision"]
+        manifest = _properties("manifest-sha256", manifests.get(f"{name}@{commit}", ""))
+        yield _component("machine-learning-model", name, f"pkg:huggingface/{quote(name)}@{commit}", commit, **manifest)
 
 
-def _model(source: Document, manifest: str) -> Component:
-    """Return a model by its commit."""
-    purl = f"pkg:huggingface/{quote(source['repository'])}@{source['revision']}"
-    found: Component = {
-        "type": "machine-learning-model",
-        "bom-ref": purl,
-        "name": source["repository"],
-        "version": source["revision"],
-        "purl": purl,
-    }
-    return {**found, "properties": [{"name": "vllm-spark:manifest-sha256", "value": manifest}]} if manifest else found
+def _component(kind: str, name: str, purl: str, version: str, **more: Any) -> Component:
+    return {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl, **more}
 
 
-def _file(name: str, sha256: str) -> Component:
-    return {
-        "type": "file",
-        "bom-ref": f"sha256:{sha256}",
-        "name": name,
-        "hashes": [{"alg": "SHA-256", "content": sha256}],
-    }
+def _pypi(name: str, version: str) -> str:
+    return f"pkg:pypi/{_normal(name)}@{version}"
 
 
-def _add_deployment(component: Component, one: Deployment) -> None:
-    """Record which deployment uses a component, and where."""
-    state = "active" if one.active else "inactive"
-    value = f"{one.name} on {', '.join(one.hosts)}, {state}"
-    component.setdefault("properties", []).append({"name": "vllm-spark:deployment", "value": value})
+def _normal(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def _hash(sha256: str) -> dict[str, str]:
+    return {"alg": "SHA-256", "content": sha256}
+
+
+def _property(name: str, value: str) -> dict[str, str]:
+    return {"name": f"vllm-spark:{name}", "value": value}
+
+
+def _properties(name: str, value: str) -> dict[str, list[dict[str, str]]]:
+    return {"properties": [_property(name, value)]} if value else {}

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
-from vllm_spark.inventory.front import Front, only_forwards
+from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import engine_state, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
+from vllm_spark.node.host_layout import deployment_of
 
 Document = dict[str, Any]
 
@@ -29,18 +31,23 @@ OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The facts and the spec of one host. `spec` is None for an idle host, which may have an edge (`front`), and if the
-    inventory is refused (`refused` has the reason). `facts` is None if the host did not answer (`problem` has the
-    reason). `holder_lives` is the result of spark_lock.lives for the run that has locked the host. `address` is that of
-    the host in the inventory."""
+    """The intent and the facts of one host. `intent` is None if the inventory is refused. `facts` is None if the host
+    did not answer (`problem` has the reason). `holder_lives` is the result of spark_lock.lives for the run that has
+    locked the host. `address` is that of the host in the inventory."""
 
-    spec: Spec | None = None
-    refused: str = ""
+    intent: HostIntent | None
     facts: Facts | None = None
     problem: str = ""
     holder_lives: bool | None = None
-    front: Front | None = None
     address: str = ""
+
+    @property
+    def rank(self) -> Spec | None:
+        return self.intent.rank if self.intent else None
+
+    @property
+    def edge(self) -> Edge | None:
+        return self.intent.edge if self.intent else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +69,24 @@ def document(hosts: Mapping[str, HostResult], at: str, toolkit: str) -> Document
 def _host(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Document:
     result = hosts[name]
     if result.facts is None:
-        active = [_unanswered(result.spec)] if result.spec else []
-        return _host_document(name, result.problem or "it was not asked", result, active)
+        active = [_unanswered(result.rank)] if result.rank else []
+        return _host_document(name, result.problem or "it was not asked", result, None, active)
     facts = result.facts
     host = _Host(result, facts, _drift(name, hosts, toolkit), facts["status"]["deployments"])
-    return _host_document(name, _problem(host), result, [_deployment(one, host) for one in _names(host)])
+    return _host_document(name, _problem(host), result, host.drift, [_deployment(one, host) for one in _names(host)])
 
 
 def _problem(host: _Host) -> str:
     """Return the fault of a host as a whole, or nothing. A host that only forwards needs no Docker."""
-    docker, front = host.facts["docker"], host.result.front
-    if docker["version"] or (front and only_forwards(front) and not _names(host)):
+    docker, edge = host.facts["docker"], host.result.edge
+    if docker["version"] or (edge and edge.only_forwards and not _names(host)):
         return ""
     return f"no Docker engine answers: {docker['error']}"
 
 
-def _host_document(name: str, problem: str, result: HostResult, deployments: Sequence[Document]) -> Document:
+def _host_document(
+    name: str, problem: str, result: HostResult, own_drift: Drift | None, deployments: Sequence[Document]
+) -> Document:
     facts = result.facts
     lock = facts["status"]["lock"] if facts else None
     return {
@@ -86,23 +95,23 @@ def _host_document(name: str, problem: str, result: HostResult, deployments: Seq
         "problem": problem,
         "memory": {key: facts["memory"][key] for key in ("total", "available")} if facts else None,
         "lock": _lock(lock, result.holder_lives) if lock else None,
-        "edge": _edge(result),
+        "edge": _edge(result, own_drift),
         "deployments": list(deployments),
     }
 
 
-def _edge(result: HostResult) -> Document | None:
-    """Return the edge of a host that forwards, None for one that heads a deployment or has no edge."""
-    owner = result.front or result.spec
-    if owner is None or not (result.front or only_forwards(owner)):
+def _edge(result: HostResult, own_drift: Drift | None) -> Document | None:
+    """Return the edge of a host that forwards, None for one that heads a deployment or has no edge. A rank has the
+    drift of its host."""
+    edge = result.edge
+    if edge is None or (result.rank and not edge.only_forwards):
         return None
     found = result.facts.get("edge") if result.facts else None
-    forwards = [one.host for one in owner.neighbours]
-    drifts = drift.of_idle(result.facts, result.front, result.address) if result.front and result.facts else None
+    forwards = [one.host for one in edge.neighbours]
     return {
-        **reach.of_edge(owner.edge, found),
+        **reach.of_edge(edge.settings, found),
         "forwards_to": forwards,
-        "drift": _drift_document(drifts) if drifts else None,
+        "drift": _drift_document(own_drift) if own_drift and not result.rank else None,
     }
 
 
@@ -114,21 +123,18 @@ def _lock(document: Mapping[str, Any], alive: bool | None) -> Document:
 
 def _drift(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Drift:
     result = hosts[name]
-    assert result.facts is not None  # noqa: S101  the caller has checked this; the type checker does not know
-    if result.refused:
+    if result.intent is None:
         return drift.unknown("the inventory is refused")
-    if result.spec is None:
-        return drift.of_idle(result.facts, result.front, result.address)
-    of_pair = [host for host in result.spec.deployment.hosts if host in hosts]
-    specs = {host: spec for host in of_pair if (spec := hosts[host].spec)}
-    facts = {host: reported for host in of_pair if (reported := hosts[host].facts) is not None}
-    return drift.of_host(specs, facts, name, toolkit, result.address)
+    near = result.rank.deployment.hosts if result.rank else (name,)
+    intents = {host: found.intent for host in near if (found := hosts.get(host)) and found.intent}
+    facts = {host: reported for host in intents if (reported := hosts[host].facts) is not None}
+    return drift.of_host(intents, facts, name, toolkit, result.address)
 
 
 def _names(host: _Host) -> list[str]:
     """Return the deployments of a host: the active one, then what else runs, then what else is on disk."""
-    active = [host.result.spec.deployment.name] if host.result.spec else []
-    running = [unit.partition("@")[2].removesuffix(".service") for unit in host.facts["running_units"]]
+    active = [host.result.rank.deployment.name] if host.result.rank else []
+    running = [deployment_of(unit) for unit in host.facts["running_units"]]
     return list(dict.fromkeys([*active, *running, *sorted(host.on_disk)]))
 
 
@@ -147,7 +153,8 @@ def _unanswered(spec: Spec) -> Document:
 
 def _empty() -> Document:
     of_launch = ("name", "recipe", "rank", "ranks", "wanted", "image", "model", "launch", "toolkit", "derived")
-    return dict.fromkeys((*of_launch, "state", "unit", "gates", "tokens", "liveness", "taken_back", "drift", "reach"))
+    of_state = ("state", "why", "since", "last_end", "history")
+    return dict.fromkeys((*of_launch, *of_state, "unit", "gates", "tokens", "liveness", "taken_back", "drift", "reach"))
 
 
 def _ranks(spec: Spec | None, launch: str) -> int | None:
@@ -158,7 +165,7 @@ def _ranks(spec: Spec | None, launch: str) -> int | None:
 
 def _deployment(name: str, host: _Host) -> Document:
     facts, on_disk = host.facts, host.on_disk.get(name, {})
-    spec = host.result.spec if host.result.spec and host.result.spec.deployment.name == name else None
+    spec = host.result.rank if host.result.rank and host.result.rank.deployment.name == name else None
     record = facts["records"].get(name) or {}
     container = facts["docker"]["containers"].get(f"vllm-{name}")
     running = container if container and container["state"] == "running" else None
@@ -169,8 +176,9 @@ def _deployment(name: str, host: _Host) -> Document:
         "recipe": record.get("recipe") or (spec.recipe["name"] if spec else None),
         "rank": record.get("rank", spec.rank if spec else None),
         "ranks": _ranks(spec, on_disk.get("launch", "")),
-        "wanted": None if host.result.refused else spec is not None,
-        "state": engine_state.of_deployment(name, facts, container),
+        "wanted": None if host.result.intent is None else spec is not None,
+        **asdict(engine_state.of_deployment(name, facts, container)),
+        "history": [{**entry, "time": engine_state.iso(entry["time"])} for entry in on_disk.get("history", [])],
         "unit": _unit(facts["units"].get(f"vllm@{name}.service")),
         "image": _image(running),
         "model": record.get("model"),
@@ -188,7 +196,7 @@ def _deployment(name: str, host: _Host) -> Document:
 
 def _drift_of(name: str, spec: Spec | None, host: _Host) -> Drift:
     """Return the drift of a deployment. The active one has that of its host; deploy stops or refuses any other."""
-    if spec or host.result.refused:
+    if spec or host.result.intent is None:
         return host.drift
     unit = f"vllm@{name}.service"
     stops = f"{unit} would be stopped"
@@ -223,7 +231,8 @@ def _image(running: Mapping[str, Any] | None) -> Document | None:
 
 
 def _gates(judged: Mapping[str, Any] | None, record: Mapping[str, Any]) -> Document | None:
-    """Return the last judged gates in the history of the host. `this_launch`: they are those of the current launch."""
+    """Return the last judged gates of the current launch. Without any, those of the launch that was judged last: then
+    `this_launch` is False."""
     if not judged:
         return None
     gates = judged.get("gates") or {}

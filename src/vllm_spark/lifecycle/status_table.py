@@ -14,10 +14,13 @@ from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.lifecycle import operator_lock, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
+from vllm_spark.node.deployment_state import STOPPED
 
 COLUMNS = ("host", "deployment", "state", "image, model", "gates", "reach", "memory, tok/s", "drift")
 TABLE_WIDTH = 120
 NOTHING = "—"
+# Transitions before the present one that are shown.
+BEFORE = 3
 # What host_access calls a Spark that cannot be reached.
 NO_CONNECTION = "no SSH connection"
 
@@ -37,10 +40,10 @@ def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     lines = [host["host"], *(["held"] if host["lock"] else [])]
     free = _free(host["memory"])
     if not host["deployments"]:
-        front = host["edge"] or {}
-        drifts = front.get("drift")
+        edge = host["edge"] or {}
+        drifts = edge.get("drift")
         differs = Drift(drifts["differs"], tuple(drifts["reasons"])).summary() if drifts else NOTHING
-        shown = reach.cell(front) if front else NOTHING
+        shown = reach.cell(edge) if edge else NOTHING
         yield ("\n".join(lines), NOTHING, _state(None, host), NOTHING, NOTHING, shown, free, differs)
     for entry in host["deployments"]:
         yield (
@@ -86,6 +89,20 @@ def _alive(entry: Mapping[str, Any]) -> str:
     return f"{liveness['misses']} tokens missed" if liveness and liveness["misses"] else ""
 
 
+def _state_lines(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reason of a state in which an owner looks for one, and what came before it."""
+    if not entry["why"] or (entry["state"] == STOPPED and not entry["wanted"]):
+        return
+    since = f" since {_time(entry['since'])}" if entry["since"] else ""
+    yield f"{entry['state']}{since}: {entry['why']}"
+    if before := entry["history"][-1 - BEFORE : -1]:
+        yield "before that: " + ", ".join(f"{one['state']} {_time(one['time'])}" for one in reversed(before))
+
+
+def _time(iso: str) -> str:
+    return iso.removesuffix("Z").replace("T", " ")
+
+
 def _digest(image: Mapping[str, Any] | None) -> str:
     return short_digest(str(image["name"])) if image else NOTHING
 
@@ -98,9 +115,11 @@ def _judged(entry: Mapping[str, Any]) -> str:
     gates = entry["gates"]
     if not gates:
         return NOTHING
-    result = f"✓ {len(gates['held'])} held" if gates["holds"] else f"✗ {', '.join(gates['missed'])}"
     when = str(gates["at"] or "").removesuffix("Z").replace("T", " ")[:16]
-    return "\n".join([result, when, *([] if gates["this_launch"] else ["of another launch"])])
+    if not gates["this_launch"]:
+        return f"not judged\nsince {gates['verb'] or 'its start'}\n{when}"
+    result = f"✓ {len(gates['held'])} held" if gates["holds"] else f"✗ {', '.join(gates['missed'])}"
+    return f"{result}\n{when}"
 
 
 def _free(memory: Mapping[str, int] | None) -> str:
@@ -127,6 +146,7 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{host['host']}  is held by {holder.label()}; {operator_lock.holder_life(holder, lock['alive'])}"
         for entry in host["deployments"]:
             where = f"{host['host']}  {entry['name']}"
+            yield from (f"{where}: {line}" for line in _state_lines(entry))
             if entry["taken_back"]:
                 yield f"{where}: {entry['taken_back']['recipe']} missed its gates and was taken back; see failed/"
             for reason in entry["drift"]["reasons"][2:]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_spark.core import near_names, text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.deploy import unit_state
 from vllm_spark.inventory import deployment
@@ -46,8 +47,8 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
         absent = [host for host in placed.hosts if host not in limit]
         if absent:
             yield _outside(placed, "stops", absent)
-    edges = {host: plan for host, plan in plans.items() if plan.get("edge") and not plan.get("idle")}
-    for host in (host for host, plan in edges.items() if not plan.get("edge_runs")):
+    edges = {host: plan for host, plan in plans.items() if plan["edge"]["state"] and plan["has_rank"]}
+    for host in (host for host, plan in edges.items() if not plan["edge"]["runs"]):
         yield SWITCH_EDGE(
             what=f"vllm_edge has changed, and the edge of {host} does not run as it says",
             expected="a switch between deployments behind one edge",
@@ -63,11 +64,12 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
 
 
 def _unknown(to: str, everything: Sequence[Deployment]) -> Refusal:
-    names = ", ".join(f"{placed.name} on {'+'.join(placed.hosts)}" for placed in everything)
+    names = [f"{placed.name} on {'+'.join(placed.hosts)}" for placed in everything]
+    close = near_names.close_names(to, [placed.name for placed in everything])
     return SWITCH_UNKNOWN(
         what=f"vllm_deployments has no {to}" if to else "no deployment is named",
-        expected=f"one of {names or 'none: vllm_deployments is empty'}",
-        fix=Fix("ansible-playbook switch.yml -e to=NAME"),
+        expected=text.one_of(names, "a deployment; vllm_deployments is empty"),
+        fix=Fix(f"ansible-playbook switch.yml -e to={close[0] if len(close) == 1 else 'NAME'}"),
     )
 
 

@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from vllm_spark.core.host_layout import SWITCH_PROGRAM
-from vllm_spark.lifecycle import switch_report
+from vllm_spark.lifecycle import interruption, switch_report
+from vllm_spark.lifecycle.interruption import AfterCtrlC
+from vllm_spark.node.host_layout import SWITCH_PROGRAM
+from vllm_spark.verify import startup
 
 
 class SwitchOrder(TypedDict):
@@ -105,6 +107,13 @@ def commands(
     )
 
 
+def if_interrupted(orders: Sequence[SwitchOrder], to: str, hosts: Sequence[str]) -> AfterCtrlC:
+    """Return what Ctrl-C leaves once the first server may have stopped. `orders` are those of all hosts of the run."""
+    stops = sorted({name for order in orders for name in order["stop"]})
+    returns = sorted({order["old"] for order in orders} - {""})
+    return interruption.of_start(to, stops, returns, f"`ansible-playbook stop.yml -l {','.join(hosts)}` ends it")
+
+
 def settle_command(disable: Sequence[str], enable: str) -> list[str]:
     """Return the argv that changes what a boot starts. `enable` may be empty."""
     return [SWITCH_PROGRAM, "--step=settle", *(f"--stop={name}" for name in disable), *([enable] if enable else [])]
@@ -114,8 +123,8 @@ def missed(runs: Sequence[HostRun], hosts: Collection[str]) -> str:
     """Return what failed: the steps of all hosts, otherwise the gates of `hosts`, those of the new deployment."""
     judged = {run["host"]: run["judged"] for run in runs}
     failed_steps = [str(run["steps"].get("said") or "") for run in runs]
-    failed_gates = [str(judged[host].get("missed") or "") for host in hosts if host in judged]
-    return "\n".join(filter(None, failed_steps)) or "\n".join(filter(None, failed_gates))
+    causes = startup.first_causes({host: judged[host] for host in hosts if host in judged})
+    return "\n".join(filter(None, failed_steps)) or "\n".join(filter(None, dict.fromkeys(causes.values())))
 
 
 def result(request: SwitchRequest, runs: Sequence[HostRun], host: str) -> SwitchResult:

@@ -30,7 +30,7 @@ RAY_V2_SWITCH_SINCE = (0, 20)
 class FabricChoice:
     """The netdevs and HCAs that one host of a pair uses.
 
-    `netdevs`, `hcas` and `subnets` have the same order on both hosts; the first is the primary. `gid_index` is the
+    `netdevs` and `hcas` have the same order on both hosts; the first is the primary. `gid_index` is the
     primary's, for reports and gates. It is not stable enough for NCCL_IB_GID_INDEX.
     """
 
@@ -41,7 +41,6 @@ class FabricChoice:
     hcas: tuple[str, ...]
     gid_index: int | None
     mtu: int | None
-    subnets: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -68,24 +67,8 @@ def _choice(fabric: HostFabric, side: int, joined: Sequence[Rail]) -> FabricChoi
         hcas=tuple(link.hca.name for link in used),
         gid_index=primary.gid_index,
         mtu=primary.netdev.mtu,
-        subnets=tuple(str(link.subnet) for link in used),
         notes=fabric_notes.notes(fabric, used, joined),
     )
-
-
-def environment(
-    choice: FabricChoice,
-    executor: str,
-    engine_version: str,
-    peer: FabricChoice,
-    engine_env: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """Return the container's variables of one rank that name its fabric. `engine_env` is the recipe's env, which can
-    switch the Ray executor. Raises RefusedError if this engine would overwrite the variables of the rank."""
-    refusals = list(env_refusals(choice, executor, engine_version, peer, engine_env))
-    if refusals:
-        raise RefusedError(refusals)
-    return _environment(choice, executor)
 
 
 def env_refusals(
@@ -93,12 +76,13 @@ def env_refusals(
     executor: str,
     engine_version: str,
     peer: FabricChoice,
-    engine_env: Mapping[str, str] | None = None,
+    engine_env: Mapping[str, str],
 ) -> Iterator[Refusal]:
-    """Yield a refusal if this engine cannot use a host's own variables on each of the two ranks."""
-    if executor != "ray" or _keeps_node_env(engine_version, engine_env or {}):
+    """Yield a refusal if this engine cannot use a host's own variables on each of the two ranks. `engine_env` is the
+    recipe's env, which can switch the Ray executor."""
+    if executor != "ray" or _keeps_node_env(engine_version, engine_env):
         return
-    own, other = _environment(choice, executor), _environment(peer, executor)
+    own, other = environment(choice, executor), environment(peer, executor)
     differing = [name for name in own if name.startswith(RAY_COPIED_PREFIXES) and own[name] != other.get(name)]
     if differing:
         values = "; ".join(
@@ -113,9 +97,9 @@ def env_refusals(
         )
 
 
-def _environment(choice: FabricChoice, executor: str) -> dict[str, str]:
-    """Return the variables. Each value belongs to one rank: no executor copies GLOO_*, TP_*, RAY_* or VLLM_HOST_IP to
-    the other node."""
+def environment(choice: FabricChoice, executor: str) -> dict[str, str]:
+    """Return the container's variables of one rank that name its fabric. Each value belongs to one rank: no executor
+    copies GLOO_*, TP_*, RAY_* or VLLM_HOST_IP to the other node."""
     common = {
         "VLLM_HOST_IP": choice.address,
         # Bootstrap and small tensors: one netdev, because the address that a rank sends to its peer is on this one.

@@ -17,8 +17,6 @@ from vllm_spark.network.links import HostFabric
 FABRIC_SLOW = register("fabric-slow", runbook="fabric-slow")
 FABRIC_TCP = register("fabric-tcp", runbook="firewall")
 
-# A healthy twin carries 92 to 97 Gb/s, a limited one 13, and one with half of its PCIe lanes about 50.
-LEAST_GBPS = 40.0
 GIGA = 1e9
 
 

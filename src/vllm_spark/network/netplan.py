@@ -41,8 +41,8 @@ class PingResult(Ping):
 
 
 class LinkPlan(TypedDict):
-    """The steps of the role on one host. `move` are the files to put aside, `live` is true if the netdevs already
-    have what the file configures, `known_as` are the names of the peer in known_hosts, `notes` are for the operator."""
+    """The steps of the role on one host. `move` are the files to put aside, `known_as` are the names of the peer in
+    known_hosts, `notes` are for the operator."""
 
     host: str
     peer: str
@@ -51,7 +51,6 @@ class LinkPlan(TypedDict):
     move: list[str]
     addresses: dict[str, str]
     mtu: int
-    live: bool
     known_as: str
     pings: list[Ping]
     notes: list[str]
@@ -98,7 +97,6 @@ def plan(ends: LinkEnds, fabric: FabricFacts, netplan: NetplanFacts, *, replace:
         move=[file["path"] for file in netplan_refusals.conflicts(own, netplan)],
         addresses={twin.netdev: str(twin.address) for twin in own.twins},
         mtu=own.mtu,
-        live=_is_live(own, fabric),
         known_as=",".join([own.peer, *(str(twin.address.ip) for twin in other.twins)]),
         pings=[
             Ping(netdev=twin.netdev, subnet=str(twin.subnet), peer=str(end.address.ip), size=size)
@@ -165,18 +163,6 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
         fix=f"wait for that, then read `ssh -t {host} sudo journalctl -u vllm-spark-fabric-guard` and "
         f"`ssh -t {host} sudo netplan --debug generate`.",
     )
-
-
-def _is_live(config: LinkConfig, fabric: FabricFacts) -> bool:
-    """Return True if the netdevs have what the file configures. A netdev without a cable gets no address, so it
-    counts as live."""
-    known = {entry["name"]: entry for entry in fabric["netdevs"]}
-    for twin in config.twins:
-        netdev = known[twin.netdev]
-        addresses = {f"{entry['address']}/{entry['prefix']}" for entry in netdev["addresses"]}
-        if netdev["carrier"] and (netdev["mtu"] != config.mtu or str(twin.address) not in addresses):
-            return False
-    return True
 
 
 def _ping_refusal(link: LinkPlan, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:

@@ -42,6 +42,16 @@ def let_in(deployment: str, *, stopped: bool = False) -> bool:
     return _set(f"set server {server} state ready")
 
 
+def set_state(states: str, deployment: str, state: str) -> bool:
+    """Give the edge the state of a deployment, in its map of this path. Returns False if no edge has the map."""
+    try:
+        # HAProxy changes only a key that is there, and would add a second value to it.
+        answer = ask_admin(f"set map {states} {deployment} {state}", SOCKET).strip()
+        return not (answer and ask_admin(f"add map {states} {deployment} {state}", SOCKET).strip())
+    except OSError:
+        return False
+
+
 def requests_at(deployment: str) -> int:
     """Return how many requests the edge has at a deployment now; 0 without an edge. The engine's own count lacks those
     that it has not read yet."""

@@ -30,6 +30,8 @@ CONFIG_DIR = Path("/etc/vllm-spark")
 LIST = CONFIG_DIR / "edge" / "switch.json"
 SOCKET = Path("/run/vllm-edge-switch/switch.sock")
 LOCK = Path("/run/vllm-spark/operator.lock")
+# deployment -> state, as the edge reads it (node/state_writer.py).
+STATES = Path("/run/vllm-spark/states.map")
 SWITCH = Path("/usr/local/bin/vllm-switch")
 WHO, DEPLOYMENT, MODEL = "x-vllm-edge-who", "x-vllm-edge-switch", "x-vllm-edge-model"
 # A person as the edge's log has it (vllm_spark.edge.persons).
@@ -116,8 +118,16 @@ class Desk:
             self.waiting.append(target)
         if self.waiting[0] == target and self._pause(now) == 0:
             return self._starting(target, model, now)
-        first = self.running or (self.waiting[0] if self.waiting[0] != target else self.current)
-        return Answer(503, "model_waiting", f"{model} waits: {first} was asked for first.", self._retry(now))
+        return Answer(503, "model_waiting", f"{model} waits: {self._before(target, now)}", self._retry(now))
+
+    def _before(self, target: str, now: float) -> str:
+        """Return what a waiting target waits for."""
+        if self.running:
+            return f"{self.running} is being started."
+        if self.waiting[0] != target:
+            return f"{self.waiting[0]} was asked for first."
+        stayed, stays = _seconds(now - self.started_at), _seconds(self.stay_s)
+        return f"{self.current} was started {stayed} s ago, and stays for {stays} s (vllm_edge.limits.switch_stay_s)."
 
     def begin(self, now: float) -> str:
         """Return the target that is to be started now, empty for none. It is `running` until `end`."""
@@ -164,16 +174,32 @@ def _seconds(time_s: float) -> int:
 
 @dataclass(slots=True)
 class Office:
-    """The desk with its surroundings: the plan's list, the operator lock, and vllm-switch.
+    """The desk with its surroundings: the plan's list, the operator lock, the states of deployments, and vllm-switch.
 
-    `models`: deployment -> names that clients use. `config_dir` has a folder for each deployment that was placed."""
+    - `models`: deployment -> names that clients use; `pairs`: the pairs of which this Spark is a part
+    - `active_states`: those of a deployment that serves, or will serve without a person
+    - `config_dir`: has a folder for each deployment that was placed
+    - `asked`: who asked for a target first
+    """
 
     desk: Desk
     models: Mapping[str, Sequence[str]]
+    pairs: Sequence[str] = ()
+    active_states: Sequence[str] = ()
     switch: Path = SWITCH
     lock: Path = LOCK
     config_dir: Path = CONFIG_DIR
+    states: Path = STATES
+    asked: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def active(self, deployment: str) -> bool:
+        """Return True for a deployment that serves, or will serve without a person."""
+        try:
+            lines = self.states.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return False  # no deployment has run since the boot
+        return any(line == f"{deployment} {state}" for line in lines for state in self.active_states)
 
     def ask(self, who: str, target: str, model: str) -> Answer:
         """Answer one request, and write who asked for what. A name that is not in the list is not repeated."""
@@ -183,13 +209,20 @@ class Office:
             answer = Answer(
                 503, "spark_held", f"{model} is not started: its owner is changing this Spark.", HELD_RETRY_S
             )
+        elif pair := next(filter(self.active, self.pairs), ""):
+            text = f"{model} is not started: this Spark is a part of the pair {pair}, which no request stops."
+            answer = Answer(503, "pair_active", text, HELD_RETRY_S)
         elif not (self.config_dir / target / "launch").exists():
             text = f"{model} has never been deployed on this Spark. Its owner does that with: "
             text += f"ansible-playbook switch.yml -e to={target}"
             answer = Answer(503, "model_not_placed", text, HELD_RETRY_S)
+        elif target != self.desk.running and self.active(target):
+            answer = Answer(503, "model_loading", f"{model} is loading: ask again.", RETRY_S)
         else:
             with self.changed:
                 answer = self.desk.ask(target, model, time.monotonic())
+                if target in self.desk.waiting:
+                    self.asked.setdefault(target, who if PERSON.fullmatch(who) else "-")
                 self.changed.notify_all()
         say(f"{who if PERSON.fullmatch(who) else '-'} asked for {model} of {target}: {answer.status} {answer.code}")
         return answer
@@ -211,14 +244,14 @@ class Office:
                 self.changed.wait(None if pause is None else min(pause, LOCK_POLL_S))
                 return
         say(f"starting {target}")
-        error = self.run(target)
+        error = self.run(target, self.asked.pop(target, "-"))
         with self.changed:
             self.desk.end(error, time.monotonic())
         say(f"{target} was not started: {error}" if error else f"{target} was started")
 
-    def run(self, target: str) -> str:
+    def run(self, target: str, who: str) -> str:
         """Run vllm-switch. Returns its error, empty if the target serves."""
-        argv = [str(self.switch), target]
+        argv = [str(self.switch), target, f"--by=a request of {who}"]
         try:
             done = subprocess.run(
                 argv,
@@ -293,10 +326,11 @@ class Handler(BaseHTTPRequestHandler):
         """Write nothing: `Office.ask` writes what happens."""
 
 
-def read_list(path: Path) -> tuple[Desk, dict[str, list[str]]]:
-    """Return an empty desk and the deployments of the plan's list. Raises OSError or ValueError."""
+def read_list(path: Path) -> Office:
+    """Return the office of the plan's list, with an empty desk. Raises OSError or ValueError."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    return Desk(document["waiting"], document["stay_s"]), document["deployments"]
+    desk = Desk(document["waiting"], document["stay_s"])
+    return Office(desk, document["deployments"], document["pairs"], document["active_states"])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -308,11 +342,12 @@ def main(argv: Sequence[str]) -> int:
         ("switch", SWITCH),
         ("lock", LOCK),
         ("config", CONFIG_DIR),
+        ("states", STATES),
     ):
         parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
     args = parser.parse_args(argv)
-    desk, models = read_list(args.list)
-    office = Office(desk, models, args.switch, args.lock, args.config)
+    office = read_list(args.list)
+    office.switch, office.lock, office.config_dir, office.states = args.switch, args.lock, args.config, args.states
     # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
     threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
     office.work()

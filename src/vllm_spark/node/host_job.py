@@ -1,5 +1,5 @@
 """A job: a program that runs as a unit of systemd, and the files by which the controller knows of it. Standard library
-alone. vllm_weights starts a job.
+alone. spark_host_job starts a job.
 
 /run/vllm-spark/pull/JOB.request    0600, read once
 /run/vllm-spark/pull/JOB.progress   rewritten while the job runs; each job has its own keys
@@ -16,9 +16,10 @@ from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
+from vllm_spark.node import host_layout
 from vllm_spark.node.state_file import replace_file
 
-RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", "/run/vllm-spark/pull"))
+RUN_DIR = Path(os.environ.get("VLLM_SPARK_JOBS", host_layout.JOBS_DIR))
 
 
 class JobEndedError(Exception):

@@ -23,24 +23,32 @@ from typing import TypedDict
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import engine_api  # noqa: E402  the path above leads to it
-from vllm_spark.node.engine_api import Document, Server  # noqa: E402
-
-CONFIG_DIR = Path("/etc/vllm-spark")
-RUN_DIR = Path("/run/vllm-spark")
+from vllm_spark.node import deployment_state, engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node.deployment_state import (  # noqa: E402
+    DRAINING,
+    FAILED,
+    LOADING,
+    PLACES,
+    SERVING,
+    WANTED,
+    State,
+)
+from vllm_spark.node.engine_api import Server  # noqa: E402
+from vllm_spark.node.state_writer import StateOf  # noqa: E402
+from vllm_spark.node.unit_limits import GOOD_S  # noqa: E402
 
 # One miss may be a short disturbance.
 MISSES = 2
 # Between two readings of the counters after a miss. A working engine moves them with every step.
 MOVE_S = 5.0
-# An engine that ends within its first requests is a fault, and counts against the start limit. A later end does not.
-GOOD_S = 300.0
 
 # Counters that move with every step of the engine, also in a long prefill, and not with the arrival of a request.
 PROGRESS = re.compile(
     r"^vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|kv_cache_usage_perc)\{.*$",
     re.MULTILINE,
 )
+# Tokens that the engine has returned. The requests of its own warm-up do not count.
+GENERATED = re.compile(r"^vllm:generation_tokens_total\{.*\} (\S+)$", re.MULTILINE)
 PROPERTIES = "ActiveState,InvocationID,ActiveEnterTimestampMonotonic"
 
 
@@ -78,7 +86,8 @@ def judge(past: Memory, probe: TokenProbe) -> tuple[Memory, str]:
     if probe["refused"]:
         # A wrong key or model name is not a hang, and a restart does not change it.
         return {"ready": past.get("ready", False), "misses": 0}, ""
-    if not past.get("ready"):
+    # Others may have had tokens before this program had its first one.
+    if not past.get("ready") and not any(map(float, GENERATED.findall(probe["progress"]))):
         late = probe["running_s"] > probe["deadline_s"]
         why = f"no token within {probe['deadline_s']} s of its start ({probe['detail']})" if late else ""
         return {"ready": False, "misses": 0}, why
@@ -102,12 +111,12 @@ def main() -> int:
     """Probe the deployment once. Removes its container if the engine hangs; systemd then restarts the unit."""
     name = sys.argv[1]
     unit = f"vllm@{name}.service"
-    server: Server = json.loads((CONFIG_DIR / name / "liveness.json").read_text(encoding="utf-8"))
-    state = unit_state(unit)
-    pair = engine_api.read(RUN_DIR / name / "state.json")
-    if state.get("ActiveState") != "active" or pair.get("state") in {"waiting", "refused", "ended"}:
+    server: Server = json.loads(Path(PLACES.config, name, "liveness.json").read_text(encoding="utf-8"))
+    state, now = unit_state(unit), deployment_state.present(name, PLACES)
+    # A rank that waits for its peer has no engine. The state of a start by an older toolkit is not written.
+    if state.get("ActiveState") != "active" or (now["written"] and now["state"] not in (LOADING, SERVING, DRAINING)):
         return 0
-    file = RUN_DIR / name / "liveness.json"
+    file = Path(PLACES.run, name, "liveness.json")
     stored = engine_api.read(file)
     past: Memory = {}
     if stored.get("invocation") == state["InvocationID"]:
@@ -115,20 +124,27 @@ def main() -> int:
         for key in ("progress", "since", "good"):
             if key in stored:
                 past[key] = stored[key]
-    memory, why = judge(past, probe_token(name, server, running_s(state, pair)))
+    memory, why = judge(past, probe_token(name, server, running_s(state, now)))
     memory, becomes_good = served(past, memory, time.time())
     # The supervisor of a pair resets its own count, on both Sparks.
-    if becomes_good and not pair:
+    if becomes_good and not now["peer"]:
         subprocess.run(["systemctl", "reset-failed", unit], check=False)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = file.with_suffix(".new")
     new.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
     new.replace(file)
+    if memory["ready"] and not memory["misses"]:
+        StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING))
     if why:
+        StateOf(name, PLACES).write(FAILED, f"it hung: {why}", after=(LOADING, SERVING, DRAINING))
         # <4>: a warning, which the journal of the unit keeps.
         print(f"<4>{unit} hangs: {why}; ending its container. See docs/runbooks/engine-hangs.md", flush=True)
         # `systemctl restart` would reset the count of starts, as if a person had restarted the unit.
-        subprocess.run(["docker", "rm", "--force", f"vllm-{name}"], check=True, stdout=subprocess.DEVNULL)
+        removal = subprocess.run(["docker", "rm", "--force", f"vllm-{name}"], check=False, stdout=subprocess.DEVNULL)
+        if removal.returncode:
+            # The next run tries again.
+            StateOf(name, PLACES).write(now["state"], now["why"], after=(FAILED,))
+            return removal.returncode
     return 0
 
 
@@ -140,18 +156,15 @@ def unit_state(unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in result.stdout.splitlines())
 
 
-def running_s(state: dict[str, str], pair: Document) -> float:
-    """Return the seconds since the start of the engine. The time that a rank waits for its peer does not count.
-
-    `pair` is state.json of the supervisor, empty for a solo deployment.
-    """
+def running_s(state: dict[str, str], now: State) -> float:
+    """Return the seconds since the start of the engine. The time that a rank waits for its peer does not count."""
     active_s = time.clock_gettime(time.CLOCK_MONOTONIC) - int(state["ActiveEnterTimestampMonotonic"] or 0) / 1e6
-    return min(active_s, time.time() - pair["since"]) if pair.get("state") == "starting" else active_s
+    return min(active_s, time.time() - now["since"]) if now["state"] == LOADING else active_s
 
 
 def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     """Request one token, and the counters if it does not come. `running` is in seconds."""
-    status, text = engine_api.request_token(server, CONFIG_DIR / name / "env")
+    status, text = engine_api.request_token(server, Path(PLACES.config, name, "env"))
     answered, refused = engine_api.is_token(status, text), status in engine_api.DEFINITE
     before = "" if answered or refused else progress(server)
     if before:

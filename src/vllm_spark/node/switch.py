@@ -32,13 +32,24 @@ from typing import cast
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import edge_admin, engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, edge_admin, engine_api, state_writer  # noqa: E402  the path above leads to it
+from vllm_spark.node.deployment_state import (  # noqa: E402
+    DRAINING,
+    FAILED,
+    GAVE_UP,
+    LOADING,
+    PLACES,
+    SERVING,
+    STOPPED,
+    WANTED,
+)
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
+from vllm_spark.node.state_writer import StateOf  # noqa: E402
 
-CONFIG_DIR = Path("/etc/vllm-spark")
-RUN_DIR = Path("/run/vllm-spark")
+CONFIG_DIR = Path(PLACES.config)
 MEMINFO = Path("/proc/meminfo")
 OWN_UNIT = "vllm-switch.service"
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 DRAIN_S = 30.0
 # What the edge holds back comes in again this long after the drain's deadline, if nothing has followed the drain.
@@ -83,7 +94,7 @@ def systemctl(*argv: str) -> str:
 
 def placed() -> list[str]:
     """Return the deployments of this Spark."""
-    return sorted(path.parent.name for path in CONFIG_DIR.glob("*/launch"))
+    return PLACES.deployments()
 
 
 def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -114,10 +125,12 @@ def requests_in(metrics: str) -> int:
     return int(sum(float(value) for value in BUSY.findall(metrics)))
 
 
-def drain(name: str, within_s: float) -> Document:
+def drain(name: str, within_s: float, why: str) -> Document:
     """Let the edge send it no new request, and wait until it has none left. Returns drain_s, and the number `left` at
-    the deadline. A rank without an API, or one that does not answer, has nothing to wait for."""
+    the deadline. A rank without an API, or one that does not answer, has nothing to wait for. `why` it is stopped is
+    its state from now on."""
     started_at, api, left = time.monotonic(), api_of(name), 0
+    StateOf(name, PLACES).write(DRAINING, why, after=(SERVING,))
     if api:
         hold_back(name, within_s)
     while api:
@@ -144,6 +157,8 @@ def hold_back(name: str, within_s: float) -> None:
 
 def let_in(name: str, *, stopped: bool = False) -> None:
     """Let the edge send a deployment new requests again, as soon as it is up."""
+    if not stopped:
+        StateOf(name, PLACES).write(SERVING, after=(DRAINING,))
     if edge_admin.let_in(name, stopped=stopped):
         systemctl("stop", let_in_timer(name))
 
@@ -215,8 +230,11 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     return done
 
 
-def enable_and_disable(name: str, disable: Sequence[str]) -> Document:
-    """Enable the new deployment and disable the replaced ones, so that a boot starts the new one."""
+def enable_and_disable(name: str, disable: Sequence[str], why: str) -> Document:
+    """Enable the new deployment and disable the replaced ones, so that a boot starts the new one. What does not run and
+    is no longer wanted is stopped, `why` says for what."""
+    for old in disable:
+        StateOf(old, PLACES).write(STOPPED, why, after=(WANTED, FAILED, GAVE_UP))
     errors = [
         systemctl("disable", *map(unit, disable)) if disable else "",
         systemctl("enable", unit(name)) if name else "",
@@ -230,27 +248,29 @@ def ready(name: str) -> str:
     deadline_s = api.get("deadline_s") or read(CONFIG_DIR / name / "gates.json").get("deadline_s") or READY_S
     started_at = since = logged_at = time.monotonic()
     while True:
-        state, pair = states([name])[name], read(RUN_DIR / name / "state.json")
+        state, now = states([name])[name], deployment_state.present(name, PLACES)
         if state["ActiveState"] not in RUNS or int(state["NRestarts"] or 0) >= ENDS:
             return f"{unit(name)} ended ({state['Result']}). Log: journalctl -u {unit(name)} -e"
-        if not api and pair.get("state") == "serving":
+        if not api and now["state"] == SERVING:
             return ""
         if api:
             status, text = engine_api.request_token(api, CONFIG_DIR / name / "env")
             if engine_api.is_token(status, text):
+                # Liveness would see it up to a quarter of a minute later.
+                StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING))
                 return ""
             if status in engine_api.DEFINITE:
                 return f"its API answers status {status}: {' '.join(text.split())[:SHOWN]}"
-        now = time.monotonic()
-        apart = pair.get("state") in {"waiting", "refused"}
-        why = f"{pair['state']} {pair.get('why', '')}".strip() if apart else "starting"
+        at, apart = time.monotonic(), now["state"] == WANTED and bool(now["peer"])
         # Time spent waiting for the peer does not count as start time.
-        since = now if apart else since
-        if (apart and now - started_at > PEER_S) or now - since > deadline_s:
-            return f"{unit(name)} was still {why} after {now - started_at:.0f} s. Log: journalctl -u {unit(name)} -e"
-        if now - logged_at >= LOG_INTERVAL_S:
-            say(f"{name} is {why}, {now - started_at:.0f} s" + (f"; run vllm-switch {name} there too" if apart else ""))
-            logged_at = now
+        since = at if apart else since
+        if (apart and at - started_at > PEER_S) or at - since > deadline_s:
+            was = deployment_state.described(now)
+            return f"{unit(name)} was still {was}, after {at - started_at:.0f} s. Log: journalctl -u {unit(name)} -e"
+        if at - logged_at >= LOG_INTERVAL_S:
+            also = f"; run vllm-switch {name} there too" if apart else ""
+            say(f"{name}: {deployment_state.described(now)}, {at - started_at:.0f} s{also}")
+            logged_at = at
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -260,19 +280,22 @@ def listing(units: Mapping[str, Mapping[str, str]]) -> str:
     for name, state in units.items():
         record = read(CONFIG_DIR / name / "deployed.json")
         boot = "starts" if state.get("UnitFileState") == "enabled" else "-"
-        rows.append((name, state["ActiveState"], boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
+        does = deployment_state.present(name, PLACES)["state"]
+        rows.append((name, does, boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return "\n".join(
         "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-def switch(name: str, drain_s: float, memory_s: float) -> int:
+def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
+    why = f"for {name}, by {who}"
     units = states(placed())
     if name not in units:
+        known = f"one of {', '.join(units)}" if units else "a deployment; nothing was deployed here"
         say(
-            f"{name} is not on this Spark — expected: one of {', '.join(units) or 'none: nothing was deployed here'}. "
+            f"{name} is not on this Spark — expected: {known}. "
             "Fix: ansible-playbook switch.yml -e to=NAME. It places it. See docs/runbooks/switch-refused.md"
         )
         return 2
@@ -281,13 +304,13 @@ def switch(name: str, drain_s: float, memory_s: float) -> int:
         say(f"{name} runs already")
         return 0
     running = [other for other in stop if units[other]["ActiveState"] in RUNS]
-    drained = drain(running[0], drain_s) if running else {"drain_s": 0.0, "left": 0}
+    drained = drain(running[0], drain_s, why) if running else {"drain_s": 0.0, "left": 0}
     started_at = time.monotonic()
     changed = change(running, name, memory_s)
     since = time.monotonic()
-    why = changed["said"] or ready(name)
-    if not why:
-        kept, stopped = enable_and_disable(name, stop)["said"], " and ".join(running) or "nothing"
+    error = changed["said"] or ready(name)
+    if not error:
+        kept, stopped = enable_and_disable(name, stop, why)["said"], " and ".join(running) or "nothing"
         say(
             f"{name} answers {time.monotonic() - started_at:.1f} s after the stop of {stopped}: "
             f"stop {changed['stop_s']:.1f}, memory back {changed['memory_s']:.1f}, start {changed['start_s']:.1f}, "
@@ -297,7 +320,7 @@ def switch(name: str, drain_s: float, memory_s: float) -> int:
         if kept:
             say(f"a boot will not start it: {kept}")
         return 1 if kept else 0
-    say(f"{name} does not serve: {why}")
+    say(f"{name} does not serve: {error}")
     say(returned(name, stop[0] if stop else "", memory_s))
     return 1
 
@@ -309,16 +332,6 @@ def returned(name: str, old: str, memory_s: float) -> str:
     why = change([name], old, memory_s, anyway=True)["said"] or ready(old)
     end = f"did not come back either: {why}" if why else "serves again"
     return f"{old}, which ran before, {end}. See docs/runbooks/switch-failed.md"
-
-
-def lock_holder() -> str:
-    """Return the holder of the operator lock (plugins/module_utils/spark_lock.py); empty if there is none."""
-    path = RUN_DIR / "operator.lock"
-    if not path.exists():
-        return ""
-    holder = read(path)
-    who = f"{holder.get('user', 'somebody')}@{holder.get('controller', 'unknown')}"
-    return f"{who} holds this Spark with {holder.get('verb', 'a verb')}"
 
 
 def detached(argv: Sequence[str]) -> int:
@@ -338,50 +351,62 @@ def detached(argv: Sequence[str]) -> int:
     return subprocess.run([*run, *argv], check=False).returncode
 
 
+def deployment(text: str) -> str:
+    """A name that is none would become a folder of a deployment that nobody has."""
+    if text and not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a deployment's name. Fix: `sudo vllm-switch` lists the names"
+        )
+    return text
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="?", default="", metavar="NAME")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", type=deployment)
     parser.add_argument(
         "--drain-s", type=float, default=DRAIN_S, help="how long to wait for requests to end (%(default)s)"
     )
     parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="how long to wait for memory (%(default)s)")
     # What switch.yml calls; each prints a JSON object. The timer of a drain calls let-in.
     parser.add_argument("--step", choices=("drain", "let-in", "change", "settle"), help=argparse.SUPPRESS)
-    parser.add_argument("--stop", action="append", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--stop", action="append", default=[], type=deployment, help=argparse.SUPPRESS)
     parser.add_argument("--how", choices=("start", "restart"), default="start", help=argparse.SUPPRESS)
+    parser.add_argument("--by", default="", metavar="WHO", help="who asks for it; default: this user")
     parser.add_argument("--anyway", action="store_true", help="though somebody holds this Spark with Ansible")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    user = os.environ.get("SUDO_USER") or "root"
+    why = f"by {state_writer.operator(PLACES) or user}"
     if args.name or args.step:
         if os.geteuid():
             say(f"only root may switch. Fix: sudo vllm-switch {' '.join(argv)}")
             return 2
-        if not args.step and not args.anyway and (who := lock_holder()):
+        if not args.step and not args.anyway and (holder := state_writer.operator(PLACES)):
             say(
-                f"{who} — expected: nobody else to be changing it. Fix: wait for that run, or, if it has ended, "
-                f"`sudo vllm-switch {args.name} --anyway`. See docs/runbooks/operator-lock.md"
+                f"this Spark is held by {holder} — expected: nobody else to be changing it. Fix: wait for that run, "
+                f"or, if it has ended, `sudo vllm-switch {args.name} --anyway`. See docs/runbooks/operator-lock.md"
             )
             return 2
         if not args.inside and args.step in (None, "change"):
-            return detached(argv)
+            return detached([*argv, *([] if args.by else [f"--by={user}"])])
     match args.step:
         case "drain":
-            reply(json.dumps(drain(args.name, args.drain_s)))
+            reply(json.dumps(drain(args.name, args.drain_s, why)))
         case "let-in":
-            edge_admin.let_in(args.name)
+            let_in(args.name)
         case "change":
             done = change(args.stop, args.name, args.memory_s, args.how, anyway=args.anyway)
             syslog.syslog(f"stopped {' and '.join(args.stop) or 'nothing'}, {args.how} of {args.name or 'nothing'}: "
                           f"{done['said'] or 'done'}")  # fmt: skip
             reply(json.dumps(done))
         case "settle":
-            settled = enable_and_disable(args.name, args.stop)
+            settled = enable_and_disable(args.name, args.stop, why)
             reply(json.dumps(settled))
             return 0 if settled["ok"] else 1
         case _ if args.name:
-            return switch(args.name, args.drain_s, args.memory_s)
+            return switch(args.name, args.drain_s, args.memory_s, args.by or user)
         case _:
             reply(listing(states(placed())))
     return 0

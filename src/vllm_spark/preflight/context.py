@@ -12,7 +12,7 @@ from vllm_spark.sizing import memory
 
 @dataclass(frozen=True, slots=True)
 class HostContext:
-    """One host of a deployment. `peer` is set only on the head of a pair, so that a difference is reported once.
+    """One host of a deployment. Only the head has `workers`, so that a difference is reported once.
 
     Every property is empty if the host did not report the fact.
     """
@@ -20,14 +20,14 @@ class HostContext:
     host: str
     spec: Spec
     facts: Facts
-    peer: HostContext | None = None
+    workers: tuple[HostContext, ...] = ()
 
     @classmethod
     def of(cls, specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> HostContext:
         """Return the context of one host. `specs` and `facts` hold all hosts of the deployment."""
         head = specs[host].deployment.hosts[0]
-        peers = [cls(name, specs[name], facts[name]) for name in specs if name != host and host == head]
-        return cls(host, specs[host], facts[host], peers[0] if peers else None)
+        workers = [cls(name, specs[name], facts[name]) for name in specs if name != host == head]
+        return cls(host, specs[host], facts[host], tuple(workers))
 
     @property
     def host_facts(self) -> HostFacts:

@@ -16,7 +16,9 @@ from vllm_spark.preflight.context import HostContext
 
 def findings(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> list[Finding]:
     """Return what is suspicious on one host of a deployment. `specs` and `facts` hold all hosts of the deployment; a
-    difference between the two of a pair is reported at its head."""
+    difference between the two of a pair is reported at its head. A host without a rank has none."""
+    if host not in specs:
+        return []
     context = HostContext.of(specs, facts, host)
     warnings = [finding for check in checks.registered("warning") for finding in check.findings(context)]
     return [*warnings, *_signature_findings(context)]

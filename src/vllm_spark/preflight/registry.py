@@ -33,7 +33,7 @@ Observer = Callable[[HostContext], Iterator[Observation | Refusal]]
 @dataclass(frozen=True, slots=True)
 class Check:
     """One registered check. `what`, `expected` and `fix` are str.format templates over the values of an observation,
-    `host` and `peer`. `module` is the file that defines it, `source` says where a warning's claim comes from."""
+    and `host`. `module` is the file that defines it, `source` says where a warning's claim comes from."""
 
     id: str
     runbook: str
@@ -68,7 +68,7 @@ class Check:
                 raise TypeError(f"check {self.id} is a warning and yields a refusal")
             # Names of processes, containers and models come from outside.
             values = {key: one_line(value) for key, value in observation.values.items()}
-            values |= {"host": context.host, "peer": context.peer.host if context.peer else ""}
+            values |= {"host": context.host}
             yield Finding(
                 signature=self.id,
                 cause=self.what.format(**values),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from vllm_spark.core import documents, paths, schema, text
+from vllm_spark.core import documents, near_names, paths, schema
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -159,14 +160,21 @@ def names() -> dict[str, Path]:
 
 def load(name: str) -> Architecture:
     """Read an architecture by name. Raises RefusedError with every fault of it."""
-    known = names()
-    if name not in known:
-        close = text.close_names(name, known)
-        fix = text.choice(close) if close else "correct model.architecture of the recipe."
+    file = FOLDER / f"{name}.yml"
+    if file.name != f"{name}.yml" or not file.is_file():
+        known = names()
+        close = near_names.close_names(name, known)
+        fix = near_names.choice(close) if close else "correct model.architecture of the recipe."
         raise BAD_ARCHITECTURE.error(
             what=f"unknown architecture {name}", expected=f"one of {', '.join(known)}", fix=fix
         )
-    return read(known[name])
+    return _read_once(file, file.stat().st_mtime_ns)
+
+
+@lru_cache
+def _read_once(file: Path, changed: int) -> Architecture:
+    """Read a file again only if it has changed: recipes of one model name the same one, and YAML is slow."""
+    return read(file)
 
 
 def read(file: Path) -> Architecture:

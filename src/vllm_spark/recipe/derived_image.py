@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from vllm_spark.core import paths
-from vllm_spark.core.host_layout import BUILD_DIR
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
+from vllm_spark.node.host_layout import BUILD_DIR
 from vllm_spark.recipe import image_name
 
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_spark.core import near_names
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_flags, flag_types, near_names, variable_owners
+from vllm_spark.recipe import engine_flags, flag_types, variable_owners
 from vllm_spark.recipe.engine_flags import Engine, Flag, Variable
 from vllm_spark.recipe.flag_argv import flag_argv
 
@@ -22,9 +22,6 @@ PLUGINS = {"tool-parser-plugin": "tool-call-parser", "reasoning-parser-plugin": 
 
 # A message lists so many names and no more.
 LISTED = 60
-
-# Names with less in common are not taken for a misspelling. Of so many, the first with the same meaning is named.
-CLOSE, CANDIDATES = 0.7, 5
 
 # Strings that the engine reads as a boolean, where it does not expect a string.
 BOOLEAN_WORDS = {"0", "1", "f", "false", "n", "no", "off", "on", "t", "true", "y", "yes"}
@@ -188,12 +185,8 @@ def _reads_as_scalar(text: str) -> bool:
 
 def meant(name: str, known: Collection[str]) -> str:
     """Return the known name that was meant, or in how many names it is not."""
-    close = difflib.get_close_matches(name, known, n=CANDIDATES, cutoff=CLOSE)
-    same = next((each for each in close if near_names.same_meaning(name, each)), None)
-    opposite = near_names.opposite(name, known)
-    if same or opposite:
-        return same or f"{opposite}: false, which means the same"
-    return f"one of {', '.join(known)}" if len(known) <= LISTED else f"one of the {len(known)} that this version knows"
+    listed = ", ".join(known) if len(known) <= LISTED else f"the {len(known)} that this version knows"
+    return near_names.meant(name, known) or f"one of {listed}"
 
 
 def _expected(flag: Flag) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from vllm_spark.core import paths
+from vllm_spark.core.engine_version import numbers
 from vllm_spark.recipe import flag_types
 
 FOLDER = paths.RECIPES / "engines"
@@ -75,7 +76,7 @@ class RefusingParser(argparse.ArgumentParser):
 @lru_cache
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
     """Return the versions with data, the oldest first."""
-    return tuple(sorted((file.stem for file in folder.glob("*.json")), key=_numbers))
+    return tuple(sorted((file.stem for file in folder.glob("*.json")), key=numbers))
 
 
 @lru_cache
@@ -99,12 +100,8 @@ def of_version(version: str) -> Engine | None:
 def nearest(version: str) -> Engine:
     """Return the data of a version, or those of the newest version before it, or the oldest."""
     known = versions()
-    older = [each for each in known if _numbers(each) <= _numbers(version)]
+    older = [each for each in known if numbers(each) <= numbers(version)]
     return load(older[-1] if older else known[0])
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 @lru_cache

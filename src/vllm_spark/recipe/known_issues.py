@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import documents, paths
+from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -80,9 +81,9 @@ def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
     return tuple(KnownIssue(**entry) for entry in document["issues"])
 
 
-def matching_issues(subject: Subject, issues: Sequence[KnownIssue] | None = None) -> list[KnownIssue]:
-    """Return the issues that apply to a recipe, in the file's order. `issues` defaults to the file's."""
-    return [issue for issue in (load() if issues is None else issues) if applies(issue, subject)]
+def matching_issues(subject: Subject) -> list[KnownIssue]:
+    """Return the issues that apply to a recipe, in the file's order."""
+    return [issue for issue in load() if applies(issue, subject)]
 
 
 def applies(issue: KnownIssue, subject: Subject) -> bool:
@@ -127,17 +128,12 @@ def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
     return [*warned, *engine_arguments.notes(subject.recipe, accepted)]
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the first three numbers of a version, e.g. (0, 20, 2) for 0.20.2rc1.dev49+g9b4e83934."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
 def version_matches(value: Mapping[str, str], version: str) -> bool:
     """Return True if a version of the engine meets the condition `engine`."""
     if "or_builds" in value and re.search(value["or_builds"], version):
         return True
-    since, below = _numbers(value.get("since", "0.0.0")), _numbers(value.get("below", "999.0.0"))
-    return since <= _numbers(version) < below
+    since, below = numbers(value.get("since", "0.0.0")), numbers(value.get("below", "999.0.0"))
+    return since <= numbers(version) < below
 
 
 def _drafter_matches(value: str, subject: Subject) -> bool:

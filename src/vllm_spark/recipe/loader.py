@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import documents, paths, schema, text
+from vllm_spark.core import documents, near_names, paths, schema
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
@@ -69,7 +69,7 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     """Read a recipe by name. Raises RefusedError with every fault of it."""
     known = names(folders)
     if name not in known:
-        close = text.close_names(name, known)
+        close = near_names.close_names(name, known)
         searched = ", ".join(str(folder.resolve()) for folder in folders)
         raise UNKNOWN_RECIPE.error(
             what=f"unknown recipe {name} (searched: {searched})",
@@ -80,8 +80,8 @@ def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
 
 
 def _expected_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
-    if close:
-        return " or ".join(close)
+    if len(close) == 1:
+        return close[0]
     if len(known) > LISTED:
         return f"one of the {len(known)} recipes of these folders"
     return f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml"
@@ -89,7 +89,7 @@ def _expected_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
 
 def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
     if close:
-        return text.choice(close)
+        return near_names.choice(close)
     if known:
         return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
     return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."

@@ -26,6 +26,8 @@ from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 
 SCHEMA = Path(__file__).with_name("lockfile.schema.json")
+# A commit of a hub, in full.
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 BAD_LOCK = register("bad-lock", runbook="lock-file")
 NOT_LOCKED = {
@@ -82,7 +84,7 @@ PIN_KINDS = {
     ),
     "model": PinKind(
         "revision",
-        re.compile(r"[0-9a-f]{40}"),
+        COMMIT,
         "a commit of 40 hex digits as revision of the recipe or in the inventory's lock file",
     ),
     "file": PinKind(

@@ -165,9 +165,10 @@ def _evidence_faults(document: Document) -> Iterator[Fault]:
             for name in sorted({"date", "hosts", "commit"} & set(entry)):
                 yield Fault(f"{place}.{name}: set beside bench", "to come from the files of `bench`")
             continue
-        missing = [name for name in ("date", "hosts") if name not in entry]
+        missing = [name for name in ("date", "hosts", "report") if name not in entry]
         if missing:
-            yield Fault(f"{place}: neither {' and '.join(missing)} nor bench", "date and hosts, or files of the bench")
+            expected = "date, hosts and report, or files of the bench"
+            yield Fault(f"{place}: neither {' and '.join(missing)} nor bench", expected)
         if "differs" in entry:
             yield Fault(
                 f"{place}.differs: without bench", "`bench` beside it, because `hosts` describes other evidence"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from vllm_spark.core import documents, paths
+from vllm_spark.core import documents, near_names, paths
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 
@@ -36,7 +35,7 @@ def faults(document: Document) -> Iterator[Fault]:
     known = load()
     for name, value in document["gates"].get("use", {}).items():
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            close = near_names.close_names(name, known)
             yield Fault(f"gates.use.{name}: unknown", close[0] if close else f"one of {', '.join(known)}")
         elif value is not True and "(?P<value>" not in known[name]["pattern"]:
             yield Fault(f"gates.use.{name}: {value}", "true, because this gate has no value")

@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-import yaml
+from vllm_spark.core import strict_yaml
+from vllm_spark.core.refusal import RefusedError, register
+
+INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
 
 FILE = Path(__file__).with_name("hardware.yml")
-
-SPARK = "gb10"
 
 # Widths in bytes per weight above which a kernel works on 16 bits, and on 8.
 BYTE, HALF = 1.5, 0.8
@@ -98,7 +99,6 @@ class Constants:
     experts_4: float
     compute_attention: float
     first_token_s: float
-    name: str = SPARK
     own: frozenset[str] = field(default=frozenset())
 
     def efficiency(self, width: float) -> float:
@@ -119,33 +119,46 @@ class Constants:
 
     def for_family(self, name: str) -> Constants:
         """Return the constants with the values of a family, except those that a site has set."""
-        families = hardware()[self.name]["families"]
+        families = spark()["families"]
         values = families[name]["constants"] if name in families else {}
         own: dict[str, Any] = {key: value for key, value in values.items() if key not in self.own}
         return replace(self, **own)
 
 
 @cache
-def hardware() -> Mapping[str, HardwareEntry]:
-    """Return the content of the file: name -> hardware."""
-    content: Mapping[str, HardwareEntry] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["hardware"]
+def spark() -> HardwareEntry:
+    """Return the content of the file."""
+    content: HardwareEntry = strict_yaml.load_own(FILE.read_text(encoding="utf-8"))
     return content
 
 
-def interval(family: str, name: str = SPARK) -> Interval:
-    """Return the interval of a family on a hardware: what leaving one configuration out gives."""
-    entry = hardware()[name]
+def interval(family: str) -> Interval:
+    """Return the interval of a family: what leaving one configuration out gives."""
+    entry = spark()
     known = family in entry["families"]
     held = entry["families"][family]["held_out"] if known else entry["held_out"]
     several = held.get("several", entry["held_out"].get("several", held["spread"]))
     return Interval(held["spread"], several, held["first_token_spread"], known)
 
 
-def constants_of(overrides: Mapping[str, float], name: str = SPARK) -> Constants:
-    """Return the constants of a hardware with those of a site. Raises ValueError for an unknown name."""
-    known = hardware()[name]["constants"]
+def constants_of(overrides: Mapping[str, float]) -> Constants:
+    """Return the constants of a Spark with those of a site. Raises ValueError for an unknown name."""
+    known = spark()["constants"]
     unknown = sorted(set(overrides) - set(known))
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}")
     values = {key: float(value) for key, value in {**known, **overrides}.items()}
-    return Constants(**values, name=name, own=frozenset(overrides))
+    return Constants(**values, own=frozenset(overrides))
+
+
+def of_site(overrides: Mapping[str, float]) -> Constants:
+    """Return the constants of a Spark with those of vllm_roofline. Raises RefusedError for an unknown name or value."""
+    try:
+        return constants_of(overrides)
+    except (TypeError, ValueError) as error:
+        refusal = INVENTORY_REFUSED(
+            what=f"vllm_roofline: {error}",
+            expected="numbers, under the names of docs/reference/prediction.md",
+            fix="correct vllm_roofline in the inventory.",
+        )
+        raise RefusedError([refusal]) from error

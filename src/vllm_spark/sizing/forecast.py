@@ -62,11 +62,15 @@ class ForecastRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForecastContext:
-    """Inputs that do not depend on the recipe: the site's paths and constants, and the recipes to compare with."""
+    """Inputs that do not depend on the recipe: the site's paths and constants, and the recipes to compare with.
+
+    `reference`: the facts are those of reference Sparks, not of a host.
+    """
 
     hub_dir: str = SiteSettings().hub_dir
     constants: Constants = field(default_factory=lambda: constants.constants_of({}))
     catalogue: Sequence[Document] = ()
+    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class Forecast:
     better: Sequence[str] = ()
     # False if the size of a file to download is not known; download_bytes is then too small.
     download_known: bool = True
+    # True if the facts are those of reference Sparks.
+    reference: bool = False
 
     @property
     def go(self) -> bool:
@@ -144,6 +150,7 @@ def forecast(
         refusals=refusals,
         notes=notes,
         better=better,
+        reference=context.reference,
     )
 
 
@@ -227,8 +234,10 @@ def too_small(name: str, host: str, recipe: Document, fit: Fit, request: Forecas
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
         cache, budget = gib(required * fit.request), memory.budget_key(recipe)
+        # A recipe with a measured peak of loading has it in there.
+        workspace = f" and the workspace {gib(fit.workspace)}" if fit.workspace else ""
         yield NO_ROOM_FOR_THE_CACHE(
-            what=f"{name} on {host}: weights take {gib(fit.weights)} and the workspace {gib(fit.workspace)} of the "
+            what=f"{name} on {host}: weights take {gib(fit.weights)}{workspace} of the "
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",

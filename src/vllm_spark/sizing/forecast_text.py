@@ -19,7 +19,8 @@ def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> lis
     """Return the forecast as text for an operator."""
     result = [f"{forecast.name} on {'+'.join(forecast.hosts)}: {forecast.verdict}"]
     for host, fit in forecast.fits.items():
-        result += _fit_lines(host, fit, recipe)
+        available = "available on a fresh Spark" if forecast.reference else "available now"
+        result += _fit_lines(host, fit, recipe, available)
     result.append(_download_line(forecast))
     if forecast.prediction:
         result += _speed_lines(forecast.prediction, recipe, request)
@@ -28,7 +29,7 @@ def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> lis
     return result
 
 
-def _fit_lines(host: str, fit: Fit, recipe: Document) -> Iterator[str]:
+def _fit_lines(host: str, fit: Fit, recipe: Document, available: str) -> Iterator[str]:
     budget = recipe["memory"]
     share = "by kv_cache_bytes" if "kv_cache_bytes" in budget else f"{budget['utilization']:.2f} of {gib(fit.total)}"
     cache = f"{fit.requests:.1f} requests of {fit.context} tokens, {gib(fit.request)} each"
@@ -40,7 +41,7 @@ def _fit_lines(host: str, fit: Fit, recipe: Document) -> Iterator[str]:
         ("reserved by the engine", fit.reserved, share),
         ("peak of loading", fit.peak, peak),
         ("kept free for the host", fit.floor, ""),
-        ("available now", fit.available, ""),
+        (available, fit.available, ""),
     ]
     yield f"  memory of {host}"
     for what, size, remark in rows:

@@ -78,17 +78,6 @@ class Cache:
         """Return the most bytes that one request of this length occupies."""
         return self.block_bytes * sum(group.blocks(context, batched) for group in self.groups)
 
-    def requests(self, room: float, context: int, batched: int) -> float:
-        """Return the number of requests of this length in `room` bytes: vLLM's `Maximum concurrency`."""
-        return max(0.0, room) // self.block_bytes * self.block_bytes / self.request_bytes(context, batched)
-
-    def logged_tokens(self, room: float, context: int, batched: int, before_0_20: bool) -> int:
-        """Return the `GPU KV cache size` that vLLM logs for a max-model-len of `context`."""
-        if before_0_20:
-            tokens = min(group.block_tokens for group in self.groups if not group.states)
-            return int(room) // self.block_bytes // sum(group.count for group in self.groups) * tokens
-        return int(self.requests(room, context, batched) * context)
-
 
 @dataclass(frozen=True, slots=True)
 class _Layers:

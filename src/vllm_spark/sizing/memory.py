@@ -215,15 +215,20 @@ def budget_key(recipe: Document) -> str:
     return "kv_cache_bytes" if "kv_cache_bytes" in recipe["memory"] else "utilization"
 
 
-def _smaller_start(recipe: Document, total_bytes: int) -> str:
-    """Return what else makes a start smaller. Nothing does if the peak of loading is larger than the reservation."""
+def _fix_of_start(recipe: Document, total_bytes: int, *, reference: bool) -> str:
+    """Return what lets a start fit. `reference`: nothing uses the Spark that could be stopped."""
+    stop = "stop what uses it (`ps axo rss,comm --sort -rss | head`)"
     if loading_peak_bytes(recipe) > reserved_bytes(recipe, total_bytes):
-        return "; the peak of loading does not depend on overrides.memory"
-    return f", or lower overrides.memory.{budget_key(recipe)}"
+        first = "a recipe with smaller weights (`vllm-spark recipes`)" if reference else stop
+        return f"{first}; the peak of loading does not depend on overrides.memory."
+    lower = f"lower overrides.memory.{budget_key(recipe)}."
+    return lower if reference else f"{stop}, or {lower}"
 
 
-def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFacts) -> Iterator[Refusal]:
-    """Refuse a start that needs more than is available now."""
+def too_little_refusal(
+    name: str, host: str, recipe: Document, memory: MemoryFacts, *, reference: bool = False
+) -> Iterator[Refusal]:
+    """Refuse a start that needs more than is available now. `reference`: `host` stands for an idle Spark."""
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
     needed = needed_bytes(recipe, total)
     if needed + floor > available:
@@ -231,5 +236,5 @@ def too_little_refusal(name: str, host: str, recipe: Document, memory: MemoryFac
             what=f"{host} has {gib(available)} available of {gib(total)}; {name} needs {gib(needed)}, and "
             f"{gib(floor)} must stay free for the host",
             expected=f"{gib(needed + floor)} available",
-            fix=f"stop what uses it (`ps axo rss,comm --sort -rss | head`){_smaller_start(recipe, total)}.",
+            fix=_fix_of_start(recipe, total, reference=reference),
         )

@@ -68,7 +68,7 @@ def predict(
 
     shares = (accepted or acceptance.expected(drafter.tokens)) if drafter else (0.0,)
     prompts = Requests(load.streams, max(1, load.context), 2, batched=load.batched)
-    interval = constants.interval(architecture.family, known.name)
+    interval = constants.interval(architecture.family)
     several = load.tensor_parallel > 1 or drafter is not None
     return Prediction(
         slow=at(min(shares)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_spark.core.types import FabricFacts, MemoryFacts
+from vllm_spark.core.types import FabricFacts, Facts, MemoryFacts
 from vllm_spark.core.units import GIB
 
 HOSTS = ("spark1", "spark2")
@@ -22,6 +22,12 @@ def memory(size_gb: int) -> MemoryFacts:
     """Return the memory of an idle Spark of this size, estimated but for 128 GB."""
     total = int(size_gb * GIB * USABLE_SHARE)
     return {"total": total, "available": total - HOST_BYTES}
+
+
+def facts(nodes: int, size_gb: int) -> dict[str, Facts]:
+    """Return the facts of idle Sparks of this size, by names that no host of an inventory has."""
+    names = ["a reference Spark"] if nodes == 1 else [f"reference Spark {number}" for number in range(1, nodes + 1)]
+    return {name: {"memory": memory(size_gb)} for name in names}
 
 
 # The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.

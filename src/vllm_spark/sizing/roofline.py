@@ -160,11 +160,3 @@ def _drafting_s(
         size += architecture.vocabulary * architecture.hidden * layout.get("head", UNQUANTISED)
     passes = 1 if drafting and drafting.block else drafter.tokens
     return passes * (size / (load.tensor_parallel * constants.bandwidth) + constants.draft_s)
-
-
-def naive(architecture: Architecture, bits: Mapping[str, str], load: Load) -> float:
-    """Return the naive speed in tok/s, for comparison: 273 GB/s over the active weights at the width in the name."""
-    label = {"bf16": 2.0, "fp8": 1.0, "nvfp4": WIDTHS["nvfp4"], "int4-g32": 0.5}
-    width = min(label[name] for part, name in bits.items() if part != "head")
-    accepted = load.drafter.tokens_per_step if load.drafter else 1.0
-    return accepted * load.tensor_parallel * 273e9 / (architecture.active * width)

@@ -1,14 +1,16 @@
 """The operator's ssh key signs the list of a bundle, and ssh-keygen verifies the signature. Standard library only.
 
-ssh-keygen -Y needs OpenSSH 8.2 or later. The format of a signature is PROTOCOL.sshsig of OpenSSH.
+ssh-keygen -Y needs OpenSSH 8.2 or later. A refusal repeats its sentence.
 """
 
 from __future__ import annotations
 
-import base64
+import getpass
 import hashlib
 import os
 import re
+import shlex
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,18 +22,12 @@ from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.text import one_line
 
 BROKEN = register("bundle-signature", runbook="bundle-signature")
-NAMESPACE_DIFFERS = register("bundle-signature-namespace", runbook="bundle-signature")
-LIST_CHANGED = register("bundle-list-changed", runbook="bundle-signature")
-SIGNER_UNKNOWN = register("bundle-signer-unknown", runbook="bundle-signature")
 SIGNER_REFUSED = register("bundle-signer-refused", runbook="bundle-signature")
-NO_SIGNERS = register("bundle-no-signers", runbook="bundle-signature")
 NO_SSH_KEYGEN = register("bundle-no-ssh-keygen", runbook="bundle-signature")
 NO_KEY = register("bundle-no-key", runbook="bundle-signature")
 KEY_FAILED = register("bundle-key", runbook="bundle-signature")
 
 NAMESPACE = "vllm-spark-bundle"
-BEGIN, END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
-MAGIC, VERSION = b"SSHSIG", 1
 # What ssh-keygen prints before its message. OpenSSH 10 names the key.
 PROMPTS = re.compile(r'Signing data on standard input|Enter passphrase(?: for "[^"]*")?:')
 TIMEOUT_S = 60.0
@@ -39,50 +35,11 @@ TIMEOUT_S = 60.0
 DEFAULT_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 COPY_AGAIN = "copy files.sha256, files.sha256.sig and bundle.json of the bundle again from the machine that wrote it."
-SIGN_AGAIN = "remove bundle.json where the bundle was written, and run the same pull.yml there again."
 UNSIGNED_FIX = "or write it with -e bundle_unsigned=true, which the reader must then accept with the same option."
 
 
 class KeygenError(Exception):
     """ssh-keygen or ssh-add failed. The text is its message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a signature says about itself. `key` is the public key in base64."""
-
-    key: str
-    key_type: str
-    namespace: str
-
-    @property
-    def fingerprint(self) -> str:
-        digest = hashlib.sha256(base64.b64decode(self.key)).digest()
-        return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
-
-
-def parse(armor: str) -> Signature:
-    """Return the content of an armored signature. Raises ValueError."""
-    lines = armor.strip().splitlines()
-    if not lines or lines[0] != BEGIN:
-        raise ValueError(f"it does not begin with {BEGIN}")
-    if lines[-1] != END:
-        raise ValueError(f"it does not end with {END}")
-    blob = base64.b64decode("".join(lines[1:-1]), validate=True)
-    if blob[:6] != MAGIC or int.from_bytes(blob[6:10]) != VERSION:
-        raise ValueError(f"it is not version {VERSION} of {MAGIC.decode()}")
-    fields, at = [], 10
-    while at < len(blob):
-        size = int.from_bytes(blob[at : at + 4])
-        if at + 4 + size > len(blob):
-            raise ValueError(f"{len(blob)} bytes, {at + 4 + size} are expected")
-        fields.append(blob[at + 4 : at + 4 + size])
-        at += 4 + size
-    if len(fields) != 5:  # noqa: PLR2004  public key, namespace, reserved, hash algorithm, signature
-        raise ValueError(f"it has {len(fields)} fields, 5 are expected")
-    key, namespace = fields[0], fields[1]
-    key_type = key[4 : 4 + int.from_bytes(key[:4])]
-    return Signature(base64.b64encode(key).decode(), one_line(key_type.decode()), one_line(namespace.decode()))
 
 
 def ssh_keygen(*words: str | Path, content: bytes = b"", program: str = "ssh-keygen") -> str:
@@ -139,9 +96,16 @@ class SigningKey:
         add = f'eval "$(ssh-agent)"; ssh-add {str(self.file).removesuffix(".pub")}' if self.file else "ssh-add"
         return KEY_FAILED.error(
             what=f"{self.name} does not sign: {message}",
-            expected="a key that signs without a question: a passphrase is asked by ssh-add, not by pull.yml",
+            expected="a key whose passphrase ssh-agent holds; pull.yml cannot ask for it",
             fix=Fix(add, f"Then the same command. Or name another key with -e bundle_key=FILE, {UNSIGNED_FIX}"),
         )
+
+    def print_public(self) -> str:
+        """Return the command that prints the public key."""
+        if not self.file:
+            return f"echo '{self.public}'"
+        file = shlex.quote(str(self.file))
+        return f"cat {file}" if self.file.suffix == ".pub" else f"ssh-keygen -y -f {file}"
 
 
 def find_key(named: str, signers: Path, log: Log) -> SigningKey:
@@ -193,67 +157,67 @@ def _no_key(what: str) -> RefusedError:
     )
 
 
-def warnings(signature: Signature, signers: Path, principal: str) -> Iterator[str]:
-    """Yield what the operator must know about the key of a signature."""
-    if signature.key_type.startswith("sk-"):
-        yield f"{signature.key_type}: signing with a security key is not tested. Touch it when it blinks"
-    if signature.key not in _words(signers):
-        line = f'{principal} namespaces="{NAMESPACE}" {signature.key_type} {signature.key}'
+def warnings(key: SigningKey, signers: Path) -> Iterator[str]:
+    """Sign nothing with a key, and yield what the operator must know about it. Raises RefusedError if it fails."""
+    judgement = judge(b"", key.sign(b""), signers)
+    if "-SK " in judgement.key:
+        yield f"{judgement.key}: signing with a security key is not tested. Touch it when it blinks"
+    if judgement.complaint:
+        add = _add(f"{getpass.getuser()}@{socket.gethostname()}", key.print_public(), signers)
         yield (
-            f"warning bundle-signer-unknown: {signers} does not have this key, {signature.fingerprint} — expected: the "
-            f"readers of the bundle accept it. Fix: echo '{line}' >> {signers}. Then carry that file with the "
-            "inventory, not with the bundle. See docs/runbooks/bundle-signature.md"
+            f"warning bundle-signer-refused: {signers} does not accept the {judgement.key}: {judgement.complaint} — "
+            f"expected: the readers of the bundle accept it. Fix: {add}. Then carry that file with the inventory, not "
+            "with the bundle. See docs/runbooks/bundle-signature.md"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """ssh-keygen's words about a signature of the content: `key` (`ED25519 key SHA256:…`), and the name of the signer
+    in allowed_signers or the `complaint`."""
+
+    key: str
+    principal: str = ""
+    complaint: str = ""
+
+
+def judge(content: bytes, armor: str, signers: Path) -> Judgement:
+    """Verify a signature. Raises KeygenError if it is none of the content for the namespace of bundles."""
+    with tempfile.NamedTemporaryFile("w", suffix=".sig") as file:
+        file.write(armor)
+        file.flush()
+        signed = ("-n", NAMESPACE, "-s", file.name)
+        key = ssh_keygen("-Y", "check-novalidate", *signed, content=content).strip().rpartition(" with ")[2]
+        try:
+            principal = ssh_keygen("-Y", "find-principals", "-s", file.name, "-f", signers).partition("\n")[0]
+            ssh_keygen("-Y", "verify", "-I", principal, *signed, "-f", signers, content=content)
+        except KeygenError as error:
+            return Judgement(key, complaint=str(error))
+        return Judgement(key, one_line(principal))
 
 
 def verify(list_file: Path, content: bytes, armor: str, signers: Path) -> str:
     """Return the signer of the list of a bundle, e.g. `anna@laptop (SHA256:…)`. Raises RefusedError."""
     try:
-        signature = parse(armor)
-    except ValueError as error:
-        what = f"the signature of {list_file} ({len(armor)} characters) is truncated or damaged: {error}"
-        raise BROKEN.error(what=what, expected="a complete SSH signature", fix=COPY_AGAIN) from error
-    if signature.namespace != NAMESPACE:
-        what = f"{list_file} is signed for the namespace {signature.namespace!r} with {signature.fingerprint}"
-        raise NAMESPACE_DIFFERS.error(what=what, expected=f"the namespace {NAMESPACE!r}", fix=SIGN_AGAIN)
-    with tempfile.NamedTemporaryFile("w", suffix=".sig") as file:
-        file.write(armor)
-        file.flush()
-        try:
-            ssh_keygen("-Y", "check-novalidate", "-n", NAMESPACE, "-s", file.name, content=content)
-        except KeygenError as error:
-            sha256 = hashlib.sha256(content).hexdigest()
-            what = f"{list_file} (sha256 {sha256}) is not what {signature.fingerprint} signed: {error}"
-            raise LIST_CHANGED.error(what=what, expected="the list that was signed", fix=COPY_AGAIN) from error
-        return f"{_principal(file.name, content, signature, signers)} ({signature.fingerprint})"
-
-
-def _principal(file: str, content: bytes, signature: Signature, signers: Path) -> str:
-    """Return the name of a signer in allowed_signers. `file` has the signature. Raises RefusedError."""
-    if not signers.is_file():
-        what = f"{signers} does not exist, so the signer {signature.fingerprint} is not known"
-        expected = "an allowed_signers file with the keys that you trust"
-        raise NO_SIGNERS.error(what=what, expected=expected, fix=_allow(signers))
-    try:
-        found = ssh_keygen("-Y", "find-principals", "-s", file, "-f", signers).splitlines()
-        principal = (found or ["*"])[0]
-        words = ("-Y", "verify", "-I", principal, "-n", NAMESPACE, "-s", file, "-f", signers)
-        ssh_keygen(*words, content=content)
+        judgement = judge(content, armor, signers)
     except KeygenError as error:
-        raise _untrusted(signature, signers, str(error)) from error
-    return one_line(principal)
+        raise BROKEN.error(
+            what=f"the signature of {list_file} ({len(armor)} characters) does not fit the list "
+            f"(sha256 {hashlib.sha256(content).hexdigest()}): {error}",
+            expected=f"a signature of this list for the namespace {NAMESPACE!r}",
+            fix=f"{COPY_AGAIN} If the copy there is refused too, remove bundle.json there, and run the same pull.yml.",
+        ) from error
+    if judgement.complaint:
+        raise SIGNER_REFUSED.error(
+            what=f"the bundle is signed with the {judgement.key}, which {signers} does not accept: "
+            f"{judgement.complaint}",
+            expected=f"a signer that you trust, with a key that is valid today for the namespace {NAMESPACE!r}",
+            fix="get KEY.pub from the signer, compare `ssh-keygen -lf KEY.pub` with this fingerprint, then "
+            f"`{_add('NAME', 'cat KEY.pub', signers)}`. If {signers} has the key, correct its line instead.",
+        )
+    return f"{judgement.principal} ({judgement.key.rpartition(' ')[2]})"
 
 
-def _untrusted(signature: Signature, signers: Path, message: str) -> RefusedError:
-    if signature.key in _words(signers):
-        what = f"{signers} has the key {signature.fingerprint} but does not accept it now: {message}"
-        expected = f"a key that is valid today for the namespace {NAMESPACE!r}"
-        return SIGNER_REFUSED.error(what=what, expected=expected, fix=f"correct its line in {signers}, or {SIGN_AGAIN}")
-    key = f"{signature.key_type} {signature.fingerprint}"
-    what = f"the bundle is signed with {key}, which is not in {signers}: {message}"
-    return SIGNER_UNKNOWN.error(what=what, expected="a signer that you trust", fix=_allow(signers))
-
-
-def _allow(signers: Path) -> str:
-    add = f"""(printf '%s' 'NAME namespaces="{NAMESPACE}" '; cat KEY.pub) >> {signers}"""
-    return f"get KEY.pub from the signer, compare `ssh-keygen -lf KEY.pub` with this fingerprint, then `{add}`."
+def _add(principal: str, print_public: str, signers: Path) -> str:
+    """Return the command that adds a key to allowed_signers."""
+    return f"""(printf '%s' '{principal} namespaces="{NAMESPACE}" '; {print_public}) >> {signers}"""

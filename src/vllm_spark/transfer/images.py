@@ -13,7 +13,6 @@ from vllm_spark.recipe import image_name
 from vllm_spark.transfer.site import PullSite, PullSteps
 
 BUNDLE_DERIVED = register("bundle-derived", runbook="bundle-lacks")
-IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 
 
 def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> dict[str, list[Refusal]]:
@@ -96,9 +95,8 @@ def differing(site: PullSite, head: str) -> Iterator[Refusal]:
     for spec in (spec for spec in site.specs[head] if spec.rank == 0):
         images_of = {host: site.facts[host]["images"].get(spec.image) for host in spec.deployment.hosts}
         if None in images_of.values() or len(set(images_of.values())) > 1:
-            observed = ", ".join(f"{host} has {identity or 'none'}" for host, identity in images_of.items())
-            yield IMAGES_DIFFER(
-                what=f"{spec.image} of {spec.deployment.name} is not the same image everywhere: {observed}",
-                expected="one image, because the ranks exchange pickled Python objects",
-                fix=f"`sudo docker image rm {spec.image}` on each, then `ansible-playbook pull.yml`.",
+            yield ranks.images_differ(
+                f"{spec.image} of {spec.deployment.name} is not the same image everywhere",
+                images_of,
+                f"`sudo docker image rm {spec.image}` on each, then `ansible-playbook pull.yml`.",
             )

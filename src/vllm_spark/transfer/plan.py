@@ -24,7 +24,7 @@ def questions(specs: Sequence[Spec]) -> dict[str, Any]:
 
 
 def model_state_request(specs: Sequence[Spec]) -> HubRequest:
-    """Return the request of vllm_weights for the states of the models."""
+    """Return the request of vllm_model_state for the states of the models."""
     return {"hub": specs[0].site.hub_dir, "sources": [model.ref() for model in models(specs)]}
 
 
@@ -33,7 +33,8 @@ def programs() -> dict[str, str]:
 
     They form a package of their own, so that an installed toolkit on the host does not shadow them.
     """
-    shared = [paths.NODE / name for name in ("host_job.py", "shared_blobs.py", "state_file.py", "unix_http.py")]
+    names = ("host_job.py", "host_layout.py", "shared_blobs.py", "state_file.py", "unix_http.py")
+    shared = [paths.NODE / name for name in names]
     files = [*shared, *sorted((paths.NODE / "pull").glob("*.py"))]
     return {
         **dict.fromkeys(("vllm_spark/__init__.py", "vllm_spark/node/__init__.py"), ""),

@@ -148,10 +148,19 @@ class PullSite:
         return state["missing"] if state and state["manifest"] else model.size
 
     def missing_words(self, host: str, model: PulledModel) -> str:
-        """Return the size of what a host is missing, e.g. `1.5 GiB`. A recipe without a size does not say it."""
+        """Return the size of what a host is missing, e.g. `1.5 GiB`; of an unknown one the room for it."""
+        if self.knows_size(host, model):
+            return units.gib(self.missing_bytes(host, model))
+        return f"of unknown size; {units.gib(self.free_bytes(host))} are free for it"
+
+    def knows_size(self, host: str, model: PulledModel) -> bool:
+        """Return False for a model whose recipe has no size, on a host without its manifest."""
         state = self.state(host, model)
-        known = model.size or (state and state["manifest"])
-        return units.gib(self.missing_bytes(host, model)) if known else "of unknown size"
+        return bool(model.size or (state and state["manifest"]))
+
+    def free_bytes(self, host: str) -> int:
+        """Return the free bytes of the disk with the models of a host."""
+        return int(self.facts[host]["disks"][self.hub(host)]["free"])
 
     def has_image(self, host: str, image: str) -> bool:
         return self.facts[host]["images"].get(image) is not None

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from vllm_spark.core import units
-from vllm_spark.core.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.node.host_layout import JOBS_DIR, PULL_PROGRAM_DIR
 from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.range_client import PeerRequest
 from vllm_spark.transfer.jobs import JOBS
@@ -31,9 +31,9 @@ RUN_JOB = (
 
 
 def needs_check(states: Collection[Mapping[str, Any]], verify: bool) -> bool:
-    """Return True if a file must be hashed. `states` are those of vllm_weights, one per model: without `verify` only
-    bytes that changed since they were last hashed count (`unread`). A model without a manifest has nothing to compare
-    with."""
+    """Return True if a file must be hashed. `states` are those of vllm_model_state, one per model: without `verify`
+    only bytes that changed since they were last hashed count (`unread`). A model without a manifest has nothing to
+    compare with."""
     known = [state for state in states if state["manifest"]]
     return any(state["unread"] > 0 for state in known) or (verify and bool(known))
 
@@ -141,18 +141,19 @@ def _from_hub(site: PullSite, model: PulledModel, host: str) -> str:
 
 
 def disk_refusals(site: PullSite, host: str) -> Iterator[Refusal]:
-    """Yield a refusal if the disk of a host is too small for the missing files."""
+    """Yield a refusal if the disk of a host is too small for the missing files of known size."""
     incomplete_models = [model for model in models(site.specs[host]) if not site.is_complete(host, model)]
     needed = 0
     for model in incomplete_models:
         state = site.state(host, model)
         needed += max(site.missing_bytes(host, model) - (state["partial"] if state else 0), 0)
-    free = site.facts[host]["disks"][site.hub(host)]["free"]
+    free = site.free_bytes(host)
+    least = "" if all(site.knows_size(host, model) for model in incomplete_models) else "at least "
     if needed > 0 and needed + SPARE_BYTES > free:
         yield PULL_DISK(
             what=f"{site.hub(host)} of {host} has {units.gib(free)} free, and "
             f"{', '.join(map(str, incomplete_models))} {'takes' if len(incomplete_models) == 1 else 'take'} "
-            f"{units.gib(needed)}",
+            f"{least}{units.gib(needed)}",
             expected=f"that and {units.gib(SPARE_BYTES)} more",
             fix="remove models that no recipe names any more (`ansible-playbook prune.yml`), or set vllm_hub_dir to a "
             "larger disk.",

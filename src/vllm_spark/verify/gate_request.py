@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
-from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import edge
+from vllm_spark.inventory.edge import OFF
 from vllm_spark.node.unix_http import SCHEME
+from vllm_spark.verify.edge_target import EdgeTarget
 
 # Fields that only a closed engine has.
 CLOSED = ("socket", "edge")
@@ -73,9 +73,13 @@ class GateRequest:
 
     def client_url(self, host: str) -> str:
         """Return the URL for clients. `host` is the address of the Spark in the inventory."""
-        address = host if self.bind in ("", ALL_INTERFACES) else self.bind
-        scheme = "https" if self.edge.get("tls", edge.OFF) != edge.OFF else "http"
-        return f"{scheme}://{f'[{address}]' if ':' in address else address}:{self.port}"
+        return self.target.client_url(host)
+
+    @property
+    def target(self) -> EdgeTarget:
+        """What clients of this server ask: its edge, or the open engine."""
+        site_port = int(port) if (port := self.edge.get("site_port")) else None
+        return EdgeTarget(self.address, self.port, self.bind, self.edge.get("tls", OFF), site_port)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document of gates.json. That of an open engine is the same as before there was a socket."""

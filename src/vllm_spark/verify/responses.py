@@ -47,7 +47,7 @@ def dig(value: object, *path: str | int) -> Any:
     """Return the value under the keys and indices of `path`, or None if one is missing or has another type."""
     for step in path:
         if isinstance(step, str):
-            value = value.get(step) if isinstance(value, Mapping) else None
+            value = value.get(step) if isinstance(value, dict) else None
         else:
             inside = isinstance(value, list) and 0 <= step < len(value)
             value = value[step] if inside and isinstance(value, list) else None

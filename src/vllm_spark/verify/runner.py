@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm_spark.core import container_layout, host_layout
+from vllm_spark.core import container_layout
 from vllm_spark.core.types import Document
-from vllm_spark.inventory.front import is_asked
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import host_layout
 from vllm_spark.recipe import flag_names, hub_cache
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
@@ -71,8 +71,9 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
 
 
 def _edge(spec: Spec) -> dict[str, str]:
-    site = {"site_port": str(spec.edge.site_port)} if is_asked(spec) else {}
-    return {} if spec.edge.open else {"tls": spec.edge.tls, **site}
+    settings = spec.edge.settings
+    site = {"site_port": str(settings.site_port)} if spec.edge.is_asked else {}
+    return {} if settings.open else {"tls": settings.tls, **site}
 
 
 def _optional_gates(spec: Spec) -> dict[str, Document]:

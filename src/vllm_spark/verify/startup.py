@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.families import families
-from vllm_spark.doctor.findings import UNRECOGNISED, explain
+from vllm_spark.doctor.findings import MOST_OF_A_CAUSE, UNRECOGNISED, explain, remoteness
+from vllm_spark.node.host_layout import deployment_of
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.gates import ready
 from vllm_spark.verify.probe_types import Probe
@@ -26,14 +29,28 @@ KEPT_LINES = 20_000
 
 
 class NotServingError(Exception):
-    """Raised for a start that failed or exceeded its deadline. Its text says why, and what to do."""
+    """Raised for a start that failed or exceeded its deadline. Its text says why, and what to do. `remoteness` is that
+    of the finding in it."""
+
+    def __init__(self, text: str, remoteness: int) -> None:
+        super().__init__(text)
+        self.remoteness = remoteness
 
 
 @cache
 def _undecided() -> frozenset[str]:
     """Return the findings that do not decide: an unknown cause, a rank that ended because of its peer (the peer's log
-    decides), and families of causes that a second start can survive. Only a start that fails reads the families."""
-    return frozenset((UNRECOGNISED, "peer-ended", *(family.id for family in families() if family.transient)))
+    decides), that only says that it ended or that waits for its peer, and families of causes that a second start can
+    survive. Only a start that fails reads the families."""
+    return frozenset(
+        (
+            UNRECOGNISED,
+            "peer-ended",
+            "rank-ended",
+            "waits-for-peer",
+            *(family.id for family in families() if family.transient),
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -77,21 +94,19 @@ class StartupWatch:
         return startup_phases.headline(self.progress, self.elapsed_s, self.deadline_s)
 
 
-def failure(watch: StartupWatch, unit: str, host: str) -> str:
+def failure(watch: StartupWatch, unit: str, host: str) -> NotServingError:
     """Return why a start failed: the root cause, the fix, and the command that shows the log."""
     if not watch.lines:
         fix = Fix(f"ansible-playbook deploy.yml -l {host}")
-        return str(
-            ENGINE_FAILED_TO_START(
-                what=f"{unit} does not run on {host}",
-                expected="a running unit",
-                fix=fix,
-            )
+        refusal = ENGINE_FAILED_TO_START(
+            what=f"{unit} does not run on {host}",
+            expected="a running unit",
+            fix=fix,
         )
+        return NotServingError(str(refusal), remoteness(None))
     finding = diagnosis.root_cause(watch.lines)
     if finding is None:
-        name = unit.partition("@")[2].removesuffix(".service")
-        fix = Fix(f"ssh -t {host} sudo /etc/vllm-spark/{name}/launch", "Read its output.")
+        fix = Fix(f"ssh -t {host} sudo /etc/vllm-spark/{deployment_of(unit)}/launch", "Read its output.")
         explained = str(
             ENGINE_FAILED_TO_START(
                 what=f"{unit} ended without naming a cause",
@@ -101,14 +116,31 @@ def failure(watch: StartupWatch, unit: str, host: str) -> str:
         )
     else:
         explained = explain(finding)
-    return f"{explained} {log_place(unit, host)}"
+    return NotServingError(f"{explained} {log_place(unit, host)}", remoteness(finding))
 
 
-def overdue(watch: StartupWatch, unit: str, host: str) -> str:
+def overdue(watch: StartupWatch, unit: str, host: str) -> NotServingError:
     """Return why waiting ended: the deadline, and the phase that the start had reached."""
     what = f"{unit} gave no token within {watch.deadline_s:.0f} s; it was {watch.headline()}"
     fix = "if the phase still moves, raise gates.ready.deadline_s of the recipe."
-    return f"{NOT_READY_IN_TIME(what=what, expected='a token by then', fix=fix)!s} {log_place(unit, host)}"
+    refusal = NOT_READY_IN_TIME(what=what, expected="a token by then", fix=fix)
+    return NotServingError(f"{refusal!s} {log_place(unit, host)}", remoteness(None))
+
+
+def first_causes(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return by host what its rank missed. `results` are those of vllm_verify on the hosts of one deployment, empty
+    where it was skipped.
+
+    A rank whose log is further from the cause, as one that shows only that the other rank was lost, has the message of
+    the rank whose log shows it. A gate that a serving rank missed is a cause of its own."""
+    missed = {
+        host: (int(result.get("remoteness", 0)), str(result.get("missed", ""))) for host, result in results.items()
+    }
+    nearest, first = min((own for own in missed.values() if own[1]), default=(0, ""))
+    return {
+        host: first if text and nearest <= MOST_OF_A_CAUSE and nearest < distance else text
+        for host, (distance, text) in missed.items()
+    }
 
 
 def log_place(unit: str, host: str) -> str:

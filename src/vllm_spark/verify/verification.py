@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.verify import runner, startup
@@ -25,8 +25,8 @@ LOG_INTERVAL_S = 30.0
 @dataclass(slots=True)
 class Verification:
     """`probe` sends the requests of a round and returns the probe, with the log lines after a journal cursor. `say`
-    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end. `thorough`
-    is that of runner.rounds."""
+    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end, and a
+    round is announced only after a silence. `thorough` is that of runner.rounds."""
 
     request: GateRequest
     host: str
@@ -36,6 +36,7 @@ class Verification:
     sleep: Callable[[float], None] = time.sleep
     brief: bool = False
     thorough: bool = True
+    _printed_at: float = field(default=0.0, init=False)
 
     def run(self, *, wait: bool) -> tuple[list[Verdict], dict[str, Any]]:
         """Return (the verdicts, each printed as soon as it is known; the state of the unit's run).
@@ -43,7 +44,7 @@ class Verification:
         Without `wait`, the present state is judged. Raises startup.NotServingError if the start fails or takes longer
         than its deadline.
         """
-        started = time.monotonic()
+        started = self._printed_at = time.monotonic()
         first, *others = runner.rounds(self.request, thorough=self.thorough)
         probe = self._wait(first) if wait else self._read(first)
         run = {
@@ -55,13 +56,20 @@ class Verification:
         for round_ in others:
             if any_failed(verdicts):
                 break
-            if round_.requests and not self.brief:
-                self.say(f"… {round_.name}: {len(round_.requests)} requests")
+            if round_.requests and (not self.brief or self._silent()):
+                self._say(f"… {round_.name}: {len(round_.requests)} requests")
             probe = self.probe(round_, probe["cursor"]) if wait or probe["cursor"] else self._read(round_)
             verdicts += self._judge(round_, probe)
         if self.brief and (passed := [verdict for verdict in verdicts if verdict.ok]):
-            self.say(_together(passed))
+            self._say(together(passed))
         return verdicts, run
+
+    def _say(self, line: str) -> None:
+        self.say(line)
+        self._printed_at = time.monotonic()
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self._printed_at >= LOG_INTERVAL_S
 
     def _read(self, round_: Round) -> Probe:
         """Probe with the whole log of the unit's run."""
@@ -73,11 +81,11 @@ class Verification:
         verdicts = round_.judge(self.request, probe, self.watch.lines)
         for verdict in verdicts:
             if not (self.brief and verdict.ok):
-                self.say(verdict.headline())
+                self._say(verdict.headline())
         return verdicts
 
     def _wait(self, first: Round) -> Probe:
-        phase, printed_at, cursor = "", 0.0, ""
+        phase, cursor = "", ""
         while True:
             probe = self.probe(first, cursor)
             cursor = probe["cursor"]
@@ -86,17 +94,17 @@ class Verification:
             if state in {"ready", "refused"}:
                 return probe
             if state == "failed":
-                raise startup.NotServingError(startup.failure(self.watch, self.request.unit, self.host))
+                raise startup.failure(self.watch, self.request.unit, self.host)
             if self.watch.elapsed_s > self.watch.deadline_s:
-                raise startup.NotServingError(startup.overdue(self.watch, self.request.unit, self.host))
+                raise startup.overdue(self.watch, self.request.unit, self.host)
             now = f"{self.watch.progress.phase} {self.watch.progress.percent}"
-            if now != phase or time.monotonic() - printed_at >= LOG_INTERVAL_S:
-                self.say(self.watch.headline())
-                phase, printed_at = now, time.monotonic()
+            if now != phase or self._silent():
+                self._say(self.watch.headline())
+                phase = now
             self.sleep(POLL_INTERVAL_S)
 
 
-def _together(passed: list[Verdict]) -> str:
+def together(passed: list[Verdict]) -> str:
     """Return one line for gates that pass."""
     names = ", ".join(dict.fromkeys(verdict.gate for verdict in passed))
     return f"✓ {len(passed)} {'gate passes' if len(passed) == 1 else 'gates pass'}: {names}"

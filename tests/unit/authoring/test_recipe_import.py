@@ -46,6 +46,30 @@ def test_a_recipe_of_sparkrun(case: dict[str, Any], tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
+    ("revision", "following"),
+    [
+        (
+            "main",
+            ["Next: ansible-playbook lock.yml -e vllm_lock_recipes=theirs", "It pins the model's commit, which a"],
+        ),
+        ("1" * 40, ["Next: vllm-spark check OUT/theirs.yml"]),
+    ],
+)
+def test_an_import_says_what_is_unknown_and_ends_with_one_command(
+    revision: str, following: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(f"model: a/b-7b\nruntime: vllm\ncontainer: c\nmodel_revision: '{revision}'\n")
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.replace(str(tmp_path / "out"), "OUT").splitlines()
+    assert "  forecast: unknown, because sparkrun's recipes name no architecture" in lines
+    assert "  `vllm-spark recipe new a/b-7b` writes a second recipe, which has one" in lines
+    end = lines[-len(following) :]
+    assert all(line.startswith(begin) for line, begin in zip(end, following, strict=True)), lines
+    assert sum(line.startswith("Next: ") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
     "content",
     [
         "",

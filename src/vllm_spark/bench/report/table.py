@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vllm_spark.bench import compare
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
 from vllm_spark.bench.report.reading import figure, is_number, letter
@@ -133,9 +134,10 @@ def _value(cell: CellRecord, metric: str, tooltips: bool) -> Value | None:
     if not known:
         return None
     factor = 100 if known["unit"] == "1" else 1
-    spread = "" if known["spread"] is None else f"±{text.percent(known['spread'])}"
+    noisy = compare.too_noisy(known)
+    spread = "" if known["spread"] is None else f"±{text.percent(known['spread'])}{', too noisy' * noisy}"
     every = ", ".join(text.number(factor * value) for value in known["values"] if is_number(value))
-    leads = metric in leading_metrics(cell["cell"])
+    leads = metric in leading_metrics(cell["cell"]) and not noisy
     return Value(text.number(factor * known["median"]), spread, every if tooltips else "", leads)
 
 

@@ -1,4 +1,4 @@
-"""`vllm-spark bench`: measure a server; show, compare, judge and export the evidence."""
+"""`vllm-spark bench`: measure a server; show, compare and judge the evidence."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from vllm_spark.cli.bench import compare, export, report, url, verdict
+from vllm_spark.cli import commands
 from vllm_spark.cli.bench.status import REFUSED
-
-# Each module has add_parser(commands), as the modules of cli.main.COMMANDS.
-COMMANDS = (url, report, compare, verdict, export)
+from vllm_spark.cli.commands import Command
 
 NAME = "bench"
 # The sub-command that measures a URL. Its name is not typed: `vllm-spark bench http://…`.
 LIVE = "url"
 
+COMMANDS = {
+    LIVE: Command("cli.bench.url", "measure a server; `bench URL` is the short form"),
+    "report": Command("cli.bench.report", "write the report of one or more runs as one HTML file"),
+    "compare": Command("cli.bench.compare", "compare two evidence files"),
+    "verdict": Command("cli.bench.verdict", "judge a run; exit status 1 if it is worse, worthless or unknown"),
+}
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command group."""
-    parser = commands.add_parser(NAME, help="measure a server; show, compare, judge and export the evidence")
-    parser.set_defaults(run=run, bench_parser=parser)
-    group = parser.add_subparsers(dest="bench_command")
-    for module in COMMANDS:
-        module.add_parser(group)
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands of the group."""
+    parser.set_defaults(bench_parser=parser)
+    commands.add(parser, COMMANDS, dest="bench_command")
 
 
 def run(args: argparse.Namespace) -> int:

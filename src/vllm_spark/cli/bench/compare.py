@@ -11,13 +11,11 @@ from vllm_spark.bench import compare, evidence, key, verdict
 from vllm_spark.cli.bench import status, table
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("compare", help="compare two evidence files")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("old", type=Path, metavar="A", help="evidence of the older run")
     parser.add_argument("new", type=Path, metavar="B", help="evidence of the newer run")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

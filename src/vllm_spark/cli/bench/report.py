@@ -16,12 +16,10 @@ from vllm_spark.sizing.forecast import ForecastRequest
 TOO_MANY = register("evidence-too-many", runbook="evidence-broken")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("report", help="write the report of one or more runs as one HTML file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="evidence file; the first one is run A")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.html", help="default: the first FILE as .html")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _forecast(run: Evidence) -> Forecast | None:
     """Return the forecast's terms beside the first cell of one stream without depth; None without such a cell."""
-    recipe = verdict.recipe(run)
-    predicted = forecast.predicted(recipe, ForecastRequest()) if recipe else None
+    recipe = verdict.recipe_of(run)
+    predicted = forecast.predicted(recipe.document, ForecastRequest()) if recipe else None
     cells = [
         cell["cell"]["id"]
         for cell in run.cells.values()

@@ -16,9 +16,8 @@ from vllm_spark.bench.url_run import UrlRun
 FOLDER = Path("reports/bench")
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("url", help="measure a server; `bench URL` is the short form")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("url", metavar="URL", help="address of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="served name; default: the server's only model")
     parser.add_argument("--profile", default="smoke", help=f"one of {', '.join(profiles.names())}; default: smoke")
@@ -27,13 +26,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--accept", action="append", default=[], metavar="FAULT", help="count a fault as a warning, e.g. garbage"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print one line per cell. Returns 1 if a cell failed or was worthless."""
     profile = profiles.load(args.profile)
-    path = args.output or FOLDER / f"{_slug(args.url)}-{profile.name}-{time.strftime('%Y%m%dT%H%M%S')}.jsonl"
+    slug = re.sub(r"\W+", "-", args.url.partition("://")[2]).strip("-")
+    path = args.output or FOLDER / f"{slug}-{profile.name}-{time.strftime('%Y%m%dT%H%M%S')}.jsonl"
     one = UrlRun(
         re.sub(r"/(v1/?)?$", "", args.url),
         args.model,
@@ -51,7 +50,3 @@ def run(args: argparse.Namespace) -> int:
     print(f"evidence: {path}")
     print(f"Next: vllm-spark bench report {path}")
     return int(progress.failed > 0)
-
-
-def _slug(url: str) -> str:
-    return re.sub(r"\W+", "-", url.partition("://")[2]).strip("-")

@@ -10,13 +10,11 @@ from vllm_spark.bench import evidence, verdict
 from vllm_spark.cli.bench import status, table
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("verdict", help="judge a run; exit status 1 if it is worse, worthless or unknown")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("file", type=Path, help="evidence of the run")
     parser.add_argument("--baseline", type=Path, help="evidence of an earlier run; default: the newest in its folder")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("contact", help="first contact by password: host keys, public key, proof")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("hosts", nargs="+", metavar="HOST", help="a name, an address, or an alias of ~/.ssh/config")
     parser.add_argument("--user", help="the user of the Spark's first start; default: that of ~/.ssh/config")
     parser.add_argument("--port", type=int, help="default: that of ~/.ssh/config, or 22")
@@ -21,7 +20,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="SHA256:…",
         help="fingerprint of a host key, instead of the prompt; once per HOST, in their order",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vllm_spark.cli.recipe import export, import_, new
+from vllm_spark.cli import commands
+from vllm_spark.cli.commands import Command
 
-# Each module has add_parser(commands), as the modules of cli.main.COMMANDS.
-COMMANDS = (new, import_, export)
+COMMANDS = {
+    "new": Command("cli.recipe.new", "write the recipe of a model, with its forecast"),
+    "import": Command("cli.recipe.import_", "write a recipe from sparkrun's, or from an exported file"),
+    "export": Command("cli.recipe.export", "print a recipe with its architectures as one file"),
+}
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command group."""
-    parser = commands.add_parser("recipe", help="write a recipe of any model, import one, share one as one file")
-    parser.set_defaults(run=run, recipe_parser=parser)
-    group = parser.add_subparsers(dest="recipe_command")
-    for module in COMMANDS:
-        module.add_parser(group)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-commands of the group."""
+    parser.set_defaults(recipe_parser=parser)
+    commands.add(parser, COMMANDS, dest="recipe_command")
 
 
 def run(args: argparse.Namespace) -> int:

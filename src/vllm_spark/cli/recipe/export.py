@@ -10,11 +10,9 @@ from vllm_spark.core import documents
 from vllm_spark.recipe import folders, loader
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("export", help="print a recipe with its architectures as one file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("recipe", help="a name, or a file")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,14 +21,12 @@ from vllm_spark.sizing import forecast
 ANY_ENGINE = {"name": "sparkrun", "engine": {"since": "0.0.0"}}
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("import", help="write a recipe from sparkrun's, or from an exported file")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="name of the recipe; default: the file's")
     parser.add_argument("--like", metavar="RECIPE", help="take image, engine and runtime from this recipe")
     arguments.add_destination(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,10 +85,13 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
         print(f"  left out: {line}")
     for question in imported.questions:
         print(f"  open: {question}")
+    if "architecture" not in recipe["model"]:
+        print("  forecast: unknown, because sparkrun's recipes name no architecture")
+        print(f"  `vllm-spark recipe new {recipe['model']['repository']}` writes a second recipe, which has one")
     print("\n".join(f"written: {file}" for file in files))
-    if "revision" not in recipe["model"]:
+    if "revision" in recipe["model"]:
+        print(f"Next: vllm-spark check {files[0]}")
+    else:
         print(f"Next: ansible-playbook lock.yml -e vllm_lock_recipes={name}")
         print("It pins the model's commit, which a deploy needs.")
-    print(f"Next: vllm-spark recipe new {recipe['model']['repository']}")
-    print("It writes a second recipe of the model, with its architecture and forecast.")
     return 0

@@ -34,9 +34,8 @@ MODEL = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?
 LIMIT_BYTES, LIMIT_S = 64 << 20, 120.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("new", help="write the recipe of a model, with its forecast")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
     parser.add_argument("model", help="OWNER/NAME[@COMMIT] of a hub, a snapshot folder, or a config.json")
     parser.add_argument("--as", dest="identity", metavar="OWNER/NAME@COMMIT", help="what a folder is a copy of")
     parser.add_argument("--name", help="name of the recipe; default: the repository's in lower case")
@@ -58,7 +57,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--like", metavar="RECIPE", help="take image, engine, runtime and memory from this recipe")
     arguments.add_destination(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

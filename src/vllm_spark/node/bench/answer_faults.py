@@ -1,19 +1,16 @@
 """Faults of a cell's answers: garbage, wrong counts of tokens, and prompts from the cache.
 
-The bounds of garbage are those of the gate `garbage` (vllm_spark.verify.gates.garbage), which this package may not
-import. A gate judges 160 tokens and a cell thousands, so each rule of garbage judges only the first window of an
-answer: a long text repeats words by nature, and an answer that continues after its end (`ignore_eos`) often repeats
-itself.
+Garbage is what node.garbage says, as in the gate `garbage`. A gate judges 160 tokens and a cell thousands, so the bench
+judges only the first window of an answer: a long text repeats words by nature, and an answer that continues after its
+end (`ignore_eos`) often repeats itself.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from vllm_spark.node import garbage as rules
 from vllm_spark.node.bench.fault_registry import kind
 from vllm_spark.node.bench.observation import (
     CACHED_TOKENS,
@@ -24,18 +21,7 @@ from vllm_spark.node.bench.observation import (
     Observation,
 )
 
-# Below these counts a share is not meaningful.
-LEAST_IDS, LEAST_IDS_FOR_RATIO = 8, 64
-LEAST_CHARACTERS, LEAST_CHARACTERS_FOR_RATIO = 20, 200
 WINDOW_IDS, WINDOW_CHARACTERS = 256, 1000
-
-MOST_ID_0_SHARE = 0.2
-LEAST_UNIQUE_SHARE = 0.15
-LONGEST_RUN = 12
-MOST_ONE_CHARACTER_SHARE = 0.5
-MOST_COMPRESSION = 6.0
-# Rulers of tables, headings and comments are long runs in a sound text.
-RUN = re.compile(r"([^\s=_*.#~+/|-])\1+")
 
 # Two blocks of vLLM's cache: the chat template in front of the random prefix fills one at most.
 MOST_CACHED_TOKENS = 32
@@ -114,43 +100,22 @@ def cached_prompt(observation: Observation) -> Iterator[str]:
 
 
 def _garbage(answer: Answer) -> str:
-    """Return the first sign of garbage, or an empty text."""
-    return next(chain(_in_ids(answer.token_ids or ()), _in_text(answer.text)), "")
+    """Return the first sign of garbage in the first window of an answer, or an empty text."""
+    ids, text = answer.token_ids or (), answer.text
+    signs = chain(
+        (_of_window(sign, len(ids), WINDOW_IDS, "tokens") for sign in rules.in_ids(ids[:WINDOW_IDS])),
+        (
+            _of_window(sign, len(text), WINDOW_CHARACTERS, "characters")
+            for sign in rules.in_text(text[:WINDOW_CHARACTERS])
+        ),
+    )
+    return next(signs, "")
 
 
-def _in_ids(ids: Sequence[int]) -> Iterator[str]:
-    window = ids[:WINDOW_IDS]
-    unique, zeros = len(set(window)), window.count(0)
-    if len(window) >= LEAST_IDS:
-        if unique == 1:
-            yield f"the first {len(window)} tokens are id {window[0]}"
-        if zeros >= MOST_ID_0_SHARE * len(window):
-            yield f"{zeros} of the first {len(window)} tokens are id 0"
-    if _few_different(window):
-        yield f"the first {len(window)} tokens are {unique} ids, repeated"
-
-
-def _in_text(text: str) -> Iterator[str]:
-    window = text[:WINDOW_CHARACTERS]
-    visible = "".join(window.split())
-    if not visible:
-        yield "the text is empty"
-        return
-    run = max((match[0] for match in RUN.finditer(window)), key=len, default="")
-    if len(run) >= LONGEST_RUN:
-        yield f"{run[0]!r} stands {len(run)} times in a row"
-    character, times = Counter(visible).most_common(1)[0]
-    if len(visible) >= LEAST_CHARACTERS and times >= MOST_ONE_CHARACTER_SHARE * len(visible):
-        yield f"{times} of {len(visible)} characters are {character!r}"
-    raw = window.encode(errors="replace")
-    if len(window) >= LEAST_CHARACTERS_FOR_RATIO and len(raw) / len(zlib.compress(raw)) >= MOST_COMPRESSION:
-        yield f"{len(raw)} bytes compress to {len(zlib.compress(raw))}"
+def _of_window(sign: str, length: int, window: int, unit: str) -> str:
+    return f"in the first {window} {unit}, {sign}" if length > window else sign
 
 
 def _repeats(ids: Sequence[int]) -> bool:
     windows = (ids[start : start + WINDOW_IDS] for start in range(WINDOW_IDS, len(ids), WINDOW_IDS))
-    return any(map(_few_different, windows))
-
-
-def _few_different(window: Sequence[int]) -> bool:
-    return len(window) >= LEAST_IDS_FOR_RATIO and len(set(window)) <= LEAST_UNIQUE_SHARE * len(window)
+    return any(map(rules.few_different, windows))

@@ -65,10 +65,9 @@ def prefix(seed: str, count_tokens: CountTokens) -> str:
     return " ".join(words)
 
 
-def estimate(characters_per_token: float = CHARACTERS_PER_TOKEN) -> CountTokens:
-    """Return a counter for a server without /tokenize. Calibrate it with the usage of a prompt of this module: its
-    characters / its tokens."""
-    return lambda text: round(len(text) / characters_per_token)
+def estimate(text: str) -> int:
+    """Return about the number of tokens of a text, for a server without /tokenize."""
+    return round(len(text) / CHARACTERS_PER_TOKEN)
 
 
 def _word(chance: random.Random) -> str:

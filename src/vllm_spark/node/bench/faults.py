@@ -6,7 +6,7 @@ The faults of the answers are in answer_faults. An import of this module registe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import mean, median
 
 from vllm_spark.node.bench import answer_faults
 from vllm_spark.node.bench.fault_registry import KINDS, FaultKind, find, find_of_hosts, kind, worthless
@@ -32,6 +32,8 @@ LEAST_LOADED_SAMPLES = 3
 LEAST_THROTTLED_SAMPLES, MOST_THROTTLED_SHARE = 2, 0.05
 # Pages that the kernel moves in the background. A model that is swapped out moves gigabytes.
 MOST_SWAPPED_MIB = 16.0
+# Load of other processes is harmless while a CPU is idle for each task of the engine.
+MOST_FOREIGN, MOST_WAITED = 0.1, 0.1
 # A shorter cell may end between two samples.
 LEAST_SAMPLED_S = 3.0
 # In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
@@ -142,8 +144,28 @@ def swap(observation: Observation) -> Iterator[str]:
 
 
 @kind(
+    "busy-host",
+    f"Processes beside the engine and the bench used more than {MOST_FOREIGN:.0%} of a host's CPUs, and tasks waited "
+    f"for a CPU more than {MOST_WAITED:.0%} of the time.".replace("%", " %"),
+    source="/proc/stat without the processes of the engine's container, and /proc/pressure/cpu; two cores at a load of "
+    "9 gave 6.7 tok/s with a spread of 43 %, idle ones 95 tok/s",
+    of_host=True,
+)
+def busy_host(observation: Observation) -> Iterator[str]:
+    for host, samples in observation.samples.items():
+        both = [sample for sample in samples if "foreign_cpu" in sample and "cpu_wait" in sample]
+        if len(both) < LEAST_LOADED_SAMPLES:
+            continue
+        foreign = mean(sample["foreign_cpu"] for sample in both)
+        waited = mean(sample["cpu_wait"] for sample in both)
+        if foreign > MOST_FOREIGN and waited > MOST_WAITED:
+            used = f"other processes used {foreign:.0%} of the CPUs, and tasks waited {waited:.0%} of the time"
+            yield f"{host}: {used}".replace("%", " %")
+
+
+@kind(
     "unsampled",
-    "A host of the deployment has no samples in the cell: its clock, its heat and its swap are not judged.",
+    "A host of the deployment has no samples in the cell: its clock, its heat, its swap and its load are not judged.",
     source="own; a sampler that did not run, or a clock that was set during the run",
     worthless=False,
     of_host=True,

@@ -41,7 +41,8 @@ class JobRequest(TypedDict):
     model: str
     env_path: str
     host: str  # name of this host in the samples
-    path: str  # the evidence file; an interrupted run continues in it
+    container: str  # of the engine on this host
+    path: str  # the evidence file; an interrupted run continues in it, also one that has ended meanwhile
     run: RunRecord
     cells: list[Cell]
     rules: dict[str, Any]
@@ -50,7 +51,8 @@ class JobRequest(TypedDict):
 
 
 class ProgressJson(TypedDict):
-    """The progress of a job. `ended` has the cells that ended last, without samples, at most RECENT."""
+    """The progress of a job. `ended` has the cells that ended last, without samples, at most RECENT. `note`: what the
+    evidence file had before this job."""
 
     cell: str
     done: int
@@ -60,6 +62,7 @@ class ProgressJson(TypedDict):
     left_s: float | None
     failed: int
     ended: list[CellRecord]
+    note: str
 
 
 def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
@@ -78,7 +81,7 @@ def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
 def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress:
     """Measure the cells of a request on this host. Raises ServerError."""
     server = Server.connect(endpoint(request["url"], request["env_path"]), request["model"])
-    with Sampler(time.perf_counter(), clock=time.perf_counter) as sampler:
+    with Sampler(time.perf_counter(), clock=time.perf_counter, container=request["container"]) as sampler:
 
         def samples(begin: float, zero: float) -> dict[str, list[Sample]]:
             return {request["host"]: sampler.since(begin, zero)}
@@ -96,10 +99,11 @@ def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress
         record = with_gpu(request["run"], request["host"], sampler.gpu)
         try:
             return runner.run(record, request["cells"], path, ends=request["ends"])
-        except evidence_file.OtherRunError:
-            # The deployment has changed since that run was interrupted. Its cells are kept beside the new file.
-            path.replace(path.with_suffix(".old.jsonl"))
-            return runner.run(record, request["cells"], path, ends=request["ends"])
+        except evidence_file.OtherRunError as error:
+            # The deployment has changed since that run was interrupted.
+            old = path.replace(path.with_suffix(".old.jsonl"))
+            note = f"{error}: it is kept as {old}, and every cell is measured"
+            return runner.run(record, request["cells"], path, ends=request["ends"], note=note)
 
 
 def with_gpu(run: RunRecord, host: str, gpu: str) -> RunRecord:
@@ -144,6 +148,7 @@ def progress_json(progress: Progress, ended: list[CellRecord]) -> ProgressJson:
         "left_s": progress.left_s,
         "failed": progress.failed,
         "ended": ended,
+        "note": progress.note,
     }
 
 

@@ -14,7 +14,6 @@ Counters = Mapping[str, float]
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 FINISHED = "vllm:request_success_total"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
 CACHED_TOKENS = "vllm:prompt_tokens_cached_total"
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
 GENERATED_TOKENS = "vllm:generation_tokens_total"

@@ -23,6 +23,7 @@ from typing import Any, Literal, TextIO, TypedDict
 
 from vllm_spark.node import host_job
 from vllm_spark.node.bench.gpu_reader import GpuReader
+from vllm_spark.node.bench.host_cpu import HostCpu
 from vllm_spark.node.bench.host_memory import HostMemory
 from vllm_spark.node.bench.records import Sample
 from vllm_spark.node.bench.telemetry import INTERVAL_S
@@ -37,6 +38,7 @@ class RankRequest(TypedDict):
     """What to sample. Samples are appended to `path`, so a run that continues keeps the earlier ones."""
 
     host: str  # name of this host in the samples
+    container: str  # of the engine on this host
     path: str
     limit_s: float  # the longest time of this process
     idle_s: float  # the longest time with an idle GPU; a GPU that does not report its load is never idle
@@ -72,7 +74,7 @@ def measure(
 
     The first line of each part names the host and its GPU. `t` of a sample is the Unix time of this host.
     """
-    memory = HostMemory()
+    memory, cpu = HostMemory(), HostCpu(request["container"])
     path = Path(request["path"])
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(GpuReader(nvidia_smi, clock)) as gpu, path.open("a", encoding="utf-8") as file:
@@ -83,7 +85,7 @@ def measure(
         limits = Limits(request["limit_s"], request["idle_s"], now, now)
         while True:
             stopped = stop.wait(interval_s)
-            sample: Sample = {"t": round(time.time(), 3), **memory.read(), **gpu.read()}
+            sample: Sample = {"t": round(time.time(), 3), **memory.read(), **cpu.read(), **gpu.read()}
             _append(file, sample)
             if stopped:
                 return "stopped"

@@ -1,7 +1,8 @@
 """The records of an evidence file: JSON Lines, one `run` first, then one `cell` per measured cell, at last one `end`.
 
-A run that was interrupted has no `end`, and may continue in the same file. A cell that is repeated later in the file
-replaces the earlier one. Times of day are ISO 8601 in UTC.
+A run that was interrupted has no `end`, and may continue in the same file. A run that ended after its operator had left
+continues too: it loses that `end` and gets another. A cell that is repeated later in the file replaces the earlier one.
+Times of day are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Sample(TypedDict, total=False):
     cache_gib: float  # page cache
     swap_gib: float
     swapped_mib: float  # moved between memory and swap, in and out, since the sample before
+    foreign_cpu: float  # share of all CPUs that processes beside the engine and the bench used since the sample before
+    cpu_wait: float  # share of that time in which a task waited for a CPU
     power_w: float
     sm_mhz: float
     temperature_c: float

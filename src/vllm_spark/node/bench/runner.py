@@ -33,6 +33,7 @@ class Progress:
     left_s: float | None = None  # None: unknown before the first cell has ended
     failed: int = 0  # cells without figures
     last: CellRecord | None = None  # the cell that ended last
+    note: str = ""  # what the file had before this process
     _ended: int = 0  # cells of this process
 
     def add(self, entry: CellRecord, seconds: float) -> None:
@@ -62,15 +63,22 @@ class Runner:
     accepted: Collection[str] = ()
     clock: Callable[[], float] = time.perf_counter
 
-    def run(self, record: RunRecord, cells: Sequence[Cell], path: Path, *, ends: bool = True) -> Progress:
+    def run(
+        self, record: RunRecord, cells: Sequence[Cell], path: Path, *, ends: bool = True, note: str = ""
+    ) -> Progress:
         """Measure the cells that the file does not have yet and return the last progress. `ends`: no other cells of
-        this run follow, so the file gets its last line.
+        this run follow, so the file gets its last line. `note`: that of the progress, in place of what this run
+        continues.
 
         Raises evidence_file.OtherRunError if the file belongs to another run.
         """
         present = evidence_file.begin(path, dict(record))
         began = self.clock() - present.ended
-        progress = Progress(done=len(present.ids & {cell["id"] for cell in cells}), cells=len(cells))
+        progress = Progress(done=len(present.ids & {cell["id"] for cell in cells}), cells=len(cells), note=note)
+        if present.since:
+            kept = f"{progress.done} of {progress.cells} cells are measured"
+            progress.note = f"continues the run that began {present.since}: {kept}"
+        self.report(progress)
         for cell in self._remaining(cells, present.ids, began):
             progress.cell, progress.run = cell["id"], 0
             entry = self._entry(cell, progress, began)

@@ -88,7 +88,7 @@ class Server:
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
         if not self.version:
-            return corpus.estimate()(text)
+            return corpus.estimate(text)
         digest = hashlib.sha256(text.encode()).digest()
         if digest not in self._counted:
             body = {"model": self.model, "prompt": text, "add_special_tokens": False}

@@ -1,14 +1,14 @@
-"""Samples of the host along a run: memory, page cache, swap, power, clock, temperature, load, throttle reasons."""
+"""Samples of the host along a run: memory, page cache, swap, CPUs, power, clock, temperature, load, throttling."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 
 from vllm_spark.node.bench.gpu_reader import GpuReader
+from vllm_spark.node.bench.host_cpu import HostCpu
 from vllm_spark.node.bench.host_memory import HostMemory
 from vllm_spark.node.bench.records import Sample
 
@@ -18,8 +18,8 @@ INTERVAL_S = 1.0
 class Sampler:
     """Takes a sample per interval in a thread of its own, from its start until `close`.
 
-    `started` is the time of `clock` to which `t` refers, e.g. the start of the run. Use it in a `with` statement, so
-    that nvidia-smi ends in any case.
+    `started` is the time of `clock` to which `t` refers, e.g. the start of the run. `container` is that of the engine
+    on this host. Use it in a `with` statement, so that nvidia-smi ends in any case.
     """
 
     def __init__(
@@ -27,14 +27,15 @@ class Sampler:
         started: float,
         interval_s: float = INTERVAL_S,
         *,
-        proc: Path = Path("/proc"),
         nvidia_smi: Sequence[str] = ("nvidia-smi",),
         clock: Callable[[], float] = time.monotonic,
+        container: str = "",
     ) -> None:
         self._started = started
         self._interval_s = interval_s
         self._clock = clock
-        self._memory = HostMemory(proc)
+        self._memory = HostMemory()
+        self._cpu = HostCpu(container)
         self._gpu = GpuReader(nvidia_smi, clock)
         self._samples: list[Sample] = []
         self._end = threading.Event()
@@ -80,4 +81,5 @@ class Sampler:
         self._samples.append(self._sample())
 
     def _sample(self) -> Sample:
-        return {"t": round(self._clock() - self._started, 3), **self._memory.read(), **self._gpu.read()}
+        now = round(self._clock() - self._started, 3)
+        return {"t": now, **self._memory.read(), **self._cpu.read(), **self._gpu.read()}

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, NotRequired, TypedDict
 
+from vllm_spark.node import host_layout
 from vllm_spark.node.pull import docker_engine
 from vllm_spark.node.pull.blob_cache import BlobCache, image_blobs, mirror_image
 from vllm_spark.node.pull.blob_server import BlobServer
@@ -29,7 +30,7 @@ from vllm_spark.node.pull.upstream import Upstream, helper_note, registry_of
 from vllm_spark.node.state_file import replace_file
 
 # Images that a pull brought, one reference per line. `prune` and `remove` read it.
-PULLED = Path("/var/lib/vllm-spark/pulled")
+PULLED = Path(host_layout.PULLED)
 # A server without a request for this long was left behind by a run that was killed. Docker may unpack for an hour.
 IDLE_TIMEOUT_S = 7200.0
 

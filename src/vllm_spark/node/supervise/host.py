@@ -10,22 +10,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.node import deployment_state
+from vllm_spark.node.deployment_state import FAILED, clean
+from vllm_spark.node.state_writer import StateOf
+from vllm_spark.node.supervise import rank as rank_module
 from vllm_spark.node.supervise.rank import Rank
+from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 
-STOP_TIMEOUT_S = 30
 LOG_INTERVAL_S = 60.0
-# Most characters of a line in the journal, and of a reason in state.json or in a message.
+# Most characters of a line in the journal.
 LINE_LENGTH = 2000
-REASON_LENGTH = 400
 
 Message = dict[str, Any]
-
-
-def clean(text: str, length: int) -> str:
-    """Return a text that is safe to print: every control, format and surrogate character becomes a question mark, and
-    the text ends after `length` characters."""
-    shown = "".join(character if character.isprintable() else "?" for character in text[:length])
-    return shown if len(text) <= length else f"{shown} …"
 
 
 def log(text: str) -> None:
@@ -77,28 +73,26 @@ def write_secret(path: Path, content: str) -> None:
 
 
 class State:
-    """state.json in the run folder, which `status` reads: waiting, starting, serving, refused or ended, and why."""
+    """The state of this rank."""
 
     def __init__(self, rank: Rank) -> None:
         rank.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path = rank.run_dir / "state.json"
-        self._last_end = read(self._path).get("last_end", "")
-        self.now = ""
+        self._peer = rank.peer_host
+        self._file = StateOf(rank.name, rank_module.PLACES)
+
+    @property
+    def now(self) -> deployment_state.State:
+        return deployment_state.present(self._file.name, self._file.places)
 
     def write(self, state: str, why: str = "") -> None:
-        """Write a state. `why` explains a state in which the rank does not serve."""
-        self.now = state
-        self._replace(
-            {"state": state, "why": clean(why, REASON_LENGTH), "since": time.time(), "last_end": self._last_end}
-        )
+        self._file.write(state, why, peer=self._peer)
 
-    def ended(self, reason: str) -> None:
-        """Write the end of an attempt. Later states keep its reason."""
-        self._last_end = clean(reason, REASON_LENGTH)
-        self.write("ended", reason)
-
-    def _replace(self, document: Message) -> None:
-        write(self._path, document)
+    def failed(self, reason: str) -> str:
+        """Write the end of an attempt. Returns its reason: that of liveness, if that has ended the container."""
+        if (now := self.now)["state"] == FAILED:
+            return now["why"]
+        self.write(FAILED, reason)
+        return reason
 
 
 async def output_of(*argv: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from vllm_spark.node.deployment_state import WANTED
 from vllm_spark.node.supervise import handshake, identity, link
 from vllm_spark.node.supervise.handshake import LostError, NoKeyError, UnprovenError
 from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RepeatedLog, State
@@ -39,14 +40,14 @@ class Meeting:
             except NoKeyError as missing:
                 why = f"this Spark has no key for the link with {self._rank.peer_host}: {missing}"
                 if self._log(f"{why} — expected: the key that deploy installs on both. {FIX}"):
-                    self._state.write("refused", why)
+                    self._state.write(WANTED, why)
                 await asyncio.sleep(RETRY_S)
             else:
                 return
 
     async def connect(self) -> Link:
         """Return the link with the other rank. Waits for it without a limit. Raises GaveUpError."""
-        self._state.write("waiting", f"for {self._rank.peer_host}")
+        self._state.write(WANTED, f"it waits for {self._rank.peer_host}")
         if self._rank.rank == 0:
             return await self._await_worker()
         return await self._find_head()
@@ -135,21 +136,21 @@ class Meeting:
         """Log that the other side has not proved the key. A pair that runs is not affected, and neither is its state.
         Every text is constant, because any process of the peer can cause it."""
         rank = self._rank
-        if self._state.now not in ("waiting", "refused"):
+        if self._state.now["state"] != WANTED:
             self._log(f"refused a connection from {rank.peer}: {unproven}; the pair is not affected", topic="unproven")
             return
         why = f"the key of deployment {rank.name} is not proved at {rank.peer}: {unproven}"
         if self._log(
             f"waiting for {rank.peer_host}: {why} — expected: the same link.key on both Sparks. {FIX}", topic="unproven"
         ):
-            self._state.write("waiting", f"for {rank.peer_host}: {why}")
+            self._state.write(WANTED, f"it waits for {rank.peer_host}: {why}")
 
     def _matches(self, message: Message) -> bool:
         """Return True if both ranks run the same. A difference is logged and becomes the state."""
         different = identity.differences(self.hello, message)
         if different:
             why = f"{self._rank.peer_host} and this Spark are not one deployment: {'; '.join(different)}"
-            self._state.write("refused", why)
+            self._state.write(WANTED, why)
             self._log(
                 f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
                 "See docs/runbooks/pair-differs.md"

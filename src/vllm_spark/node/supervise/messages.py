@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from vllm_spark.node.supervise.host import REASON_LENGTH, Message, clean
+from vllm_spark.node.deployment_state import REASON_LENGTH, clean
+from vllm_spark.node.supervise.host import Message
 
 # A message of the longest reason, each of whose characters takes twelve bytes as JSON, is shorter.
 LINE_BYTES = 8192

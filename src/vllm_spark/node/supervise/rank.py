@@ -7,8 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-CONFIG_DIR = Path("/etc/vllm-spark")
-RUN_DIR = Path("/run/vllm-spark")
+from vllm_spark.node import deployment_state
+
+# Tests have others.
+PLACES = deployment_state.PLACES
 DESCRIPTION = "Runs one rank of a pair while the other rank runs, and ends it with the other."
 
 
@@ -34,16 +36,16 @@ class Rank:
 
     @property
     def run_dir(self) -> Path:
-        return RUN_DIR / self.name
+        return Path(PLACES.run, self.name)
 
     @property
     def record(self) -> Path:
-        return CONFIG_DIR / self.name / "deployed.json"
+        return Path(PLACES.config, self.name) / "deployed.json"
 
     @property
     def key_file(self) -> Path:
         """The key of the deployment. deploy installs the same on both hosts, for root alone."""
-        return CONFIG_DIR / self.name / "link.key"
+        return Path(PLACES.config, self.name) / "link.key"
 
 
 def parse(argv: Sequence[str]) -> Rank:

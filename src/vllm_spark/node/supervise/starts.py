@@ -7,12 +7,7 @@ import time
 from vllm_spark.node.supervise import host
 from vllm_spark.node.supervise.host import Message
 from vllm_spark.node.supervise.rank import Rank
-
-# The start limit of the unit, which a solo server has.
-MAX_STARTS = 5
-WITHIN_S = 3600
-# A pair that ends within its first requests has a fault, and that counts. A later end does not (liveness.GOOD_S).
-GOOD_S = 300.0
+from vllm_spark.node.unit_limits import MAX_STARTS, WITHIN_S
 
 
 def start_times(past: Message, restarts: int, now: float) -> Message:

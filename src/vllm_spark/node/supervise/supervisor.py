@@ -3,7 +3,8 @@
 vLLM does not do that: /health stays 200 for minutes after the other node died, and a headless rank outlives its head.
 Therefore the two supervisors keep one TCP connection over the fabric, from the worker to the head. The pair runs while
 the connection stands and both containers run. If the connection breaks or falls silent, or if either container ends,
-both containers are removed and both supervisors end; systemd starts them again. After five starts in an hour the head
+both containers are removed and both supervisors end; systemd starts them again. A peer that is stopped, as by a reboot,
+says goodbye; its rank waits for it as before its start, and no start is counted. After five starts in an hour the head
 gives up and reports that to the worker, so that both units stay down. A rank without its peer waits without a time
 limit. It has no container meanwhile and uses no memory. A start that has served for five minutes resets the count.
 
@@ -22,6 +23,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from vllm_spark.node import deployment_state, unit_limits
 from vllm_spark.node.supervise import identity, server_wait, starts
 from vllm_spark.node.supervise.handshake import LostError
 from vllm_spark.node.supervise.host import State, log, remove_container, write_secret
@@ -32,7 +34,7 @@ from vllm_spark.node.supervise.rank import Rank, parse
 # Exit statuses that the unit knows: an orderly end (SuccessExitStatus), and one after which it does not restart
 # (RestartPreventExitStatus).
 STOPPED = 143
-GAVE_UP = 78
+GAVE_UP = unit_limits.NO_RESTART
 # A worker that was lost when its head gave up reconnects within this time and receives the report.
 REPORT_TIMEOUT_S = 120
 
@@ -95,12 +97,13 @@ class Supervisor:
     # One session: from a connection to the end of the container
 
     async def _session(self, link: Link) -> int | None:
-        """Run the rank while the link stands. Returns the exit status, or None if the peer was lost before the start.
+        """Run the rank while the link stands. Returns the exit status, or None to wait for the peer again: it was lost
+        before the start, or was stopped. Neither is a failed start, and an end of this process would count as one.
 
         Raises GaveUpError if the head gave up.
         """
         rank = self._rank
-        self._state.write("starting")
+        self._state.write(deployment_state.LOADING)
         log(f"{rank.peer_host} is here; starting rank {rank.rank}")
         if rank.rank:
             try:
@@ -120,8 +123,12 @@ class Supervisor:
         for task in filter(None, (leading, self._becoming_good)):
             task.cancel()
         stopped = self._stop.is_set()
-        gave_up = self._last_attempt and not stopped
-        self._state.ended(reason)
+        goodbye = isinstance(lost, StoppedError)
+        gave_up = self._last_attempt and not stopped and not goodbye
+        if goodbye:
+            self._state.write(deployment_state.WANTED, f"{reason}; it starts again with that Spark")
+        elif not stopped:  # the unit knows who stopped it
+            reason = self._state.failed(reason)
         log(f"ending rank {rank.rank}: {reason}")
         kind = "gave_up" if gave_up else "stopped" if stopped else "ended"
         await link.send({"bye": f"{reason} (rank {rank.rank})", "kind": kind})
@@ -129,6 +136,8 @@ class Supervisor:
         session_env.unlink(missing_ok=True)
         if isinstance(lost, GaveUpError):
             raise lost
+        if goodbye and not stopped:
+            return None
         if gave_up:
             self._meeting.hello["gave_up"] = reason
             if lost:
@@ -159,12 +168,13 @@ class Supervisor:
             task.cancel()
         if stopping.done() and not stopping.cancelled():
             return "it was stopped", STOPPED, None
-        if ending.done() and not ending.cancelled():
+        lost = losing.result() if losing.done() and not losing.cancelled() else None
+        # A container may end because the other one has been stopped.
+        if ending.done() and not ending.cancelled() and not isinstance(lost, StoppedError):
             return f"its container ended with status {ending.result()}", 1, None
-        if losing.done() and not losing.cancelled():
-            lost = losing.result()
+        if lost:
             reason = str(lost) if isinstance(lost, GaveUpError) else f"{self._rank.peer_host} is lost: {lost}"
-            return reason, STOPPED if isinstance(lost, StoppedError) else 1, lost
+            return reason, 1, lost
         return f"{self._rank.peer_host} restarted", 1, LostError()
 
     async def _watch(self, link: Link) -> LostError:
@@ -179,21 +189,20 @@ class Supervisor:
 
     def _serve(self) -> None:
         """Note that the pair serves, and reset the count of starts when it has served for GOOD_S."""
-        self._state.write("serving")
+        self._state.write(deployment_state.SERVING)
         self._becoming_good = asyncio.ensure_future(self._become_good())
 
     async def _become_good(self) -> None:
-        await asyncio.sleep(starts.GOOD_S)
+        await asyncio.sleep(unit_limits.GOOD_S)
         await starts.reset_starts(self._rank)
         self._last_attempt = False
 
     def _give_up(self, reason: str) -> int:
-        self._state.ended(f"{reason}; gave up after {starts.MAX_STARTS} starts in an hour")
-        minutes = starts.WITHIN_S // 60
+        why = f"{unit_limits.LIMIT_REACHED}, the last ended because {reason}"
+        self._state.write(deployment_state.GAVE_UP, why)
         log(
-            f"giving up: {starts.MAX_STARTS} starts within {minutes} min, the last ended because {reason} "
-            "— expected: a pair that serves. Fix: find the cause in the lines above, on both Sparks, then deploy "
-            "again. See docs/runbooks/pair-does-not-start.md"
+            f"giving up: {why} — expected: a pair that serves. Fix: find the cause in the lines above, on both Sparks, "
+            "then deploy again. See docs/runbooks/pair-does-not-start.md"
         )
         return GAVE_UP
 

@@ -28,7 +28,7 @@ __all__ = [
 # The order in which subjects are shown. A file that is not named here comes last.
 SUBJECTS = (
     *("hardware", "docker", "model", "port", "router", "units"),
-    *("gpu_users", "memory", "versions", "gpu", "disk", "clock", "pair", "reboot"),
+    *("gpu_users", "memory", "known_faults", "gpu", "disk", "clock", "pair", "reboot"),
 )
 
 # The facts that spark_facts reads only on request, and the request for one host.

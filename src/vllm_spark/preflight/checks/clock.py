@@ -47,11 +47,14 @@ def clock_off(context: HostContext) -> Iterator[Observation]:
     "further off",
 )
 def clocks_apart(context: HostContext) -> Iterator[Observation]:
-    own, other = (clock_offset(one.facts) if one else None for one in (context, context.peer))
-    if own and other:
-        apart = (own[0] - other[1], own[1] - other[0])
-        if _exceeds(apart, APART_S):
-            yield Observation({"apart": _middle(apart)}, evidence=f"time {_interval(apart)}")
+    own = clock_offset(context.facts)
+    for worker in context.workers:
+        other = clock_offset(worker.facts)
+        if own and other:
+            apart = (own[0] - other[1], own[1] - other[0])
+            if _exceeds(apart, APART_S):
+                values = {"peer": worker.host, "apart": _middle(apart)}
+                yield Observation(values, evidence=f"time {_interval(apart)}")
 
 
 def clock_offset(facts: Facts) -> Offset | None:

@@ -22,5 +22,5 @@ def edge_not_chosen(context: HostContext) -> Iterator[Observation]:
     """Yield the head of a deployment whose clients would be cut off. A record without `open` is older than the edge."""
     spec = context.spec
     record = context.facts["records"].get(spec.deployment.name)
-    if record and spec.rank == 0 and not spec.edge.chosen and record.get("open", True):
+    if record and spec.rank == 0 and not spec.edge.settings.chosen and record.get("open", True):
         yield Observation({"deployment": spec.deployment.name})

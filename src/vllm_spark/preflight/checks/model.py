@@ -19,7 +19,7 @@ def model_folders(spec: Spec) -> list[str]:
 
 def folders_of_the_engine(spec: Spec) -> list[str]:
     """Return the snapshot folders that an engine reads which is not root; none for an open engine, which is root."""
-    return [] if spec.edge.open else model_folders(spec)
+    return [] if spec.open else model_folders(spec)
 
 
 def checksummed_files(spec: Spec) -> list[str]:

@@ -67,6 +67,9 @@ def _nic_firmware(context: HostContext) -> str:
 
 
 def _differing(name: str, context: HostContext, version: Callable[[HostContext], str]) -> Iterator[Observation]:
-    own, other = version(context), version(context.peer) if context.peer else ""
-    if own and other and own != other:
-        yield Observation({"mine": own, "other": other}, evidence=f"{name} {own} and {other}")
+    own = version(context)
+    for worker in context.workers:
+        other = version(worker)
+        if own and other and own != other:
+            values = {"peer": worker.host, "mine": own, "other": other}
+            yield Observation(values, evidence=f"{name} {own} and {other}")

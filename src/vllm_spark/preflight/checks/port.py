@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core import ports
-from vllm_spark.core.host_layout import EDGE_UNIT
-from vllm_spark.edge import front
-from vllm_spark.inventory.front import is_asked, only_forwards
+from vllm_spark.edge import ports as edge_ports
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_layout import EDGE_UNIT
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 
@@ -17,10 +16,10 @@ def required_ports(spec: Spec) -> Iterator[int]:
     """Yield the ports that must be free, or held by the toolkit's own deployments or its edge."""
     if spec.rank == 0:
         yield spec.deployment.port
-    if is_asked(spec):
-        yield spec.edge.site_port
-    if only_forwards(spec):
-        yield from front.ports(spec)
+    if spec.edge.is_asked:
+        yield spec.edge.settings.site_port
+    if spec.edge.only_forwards:
+        yield from edge_ports.ports(spec.edge)
     if len(spec.deployment.hosts) > 1:
         yield from (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT)
 
@@ -47,7 +46,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
             yield Observation(
                 {
                     "port": str(port),
-                    "holder": front.format_holder(holder),
+                    "holder": edge_ports.format_holder(holder),
                     "deployment": deployment.name,
                     "alternative": alternative,
                 }
@@ -55,7 +54,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
 
 
 def _setting(spec: Spec, port: int) -> str:
-    if port == spec.edge.site_port:
+    if port == spec.edge.settings.site_port:
         return "vllm_edge.site_port"
     whose = spec.deployment.name if port == spec.deployment.port else "the deployments of vllm_edge.site"
     return f"`port` for {whose}"

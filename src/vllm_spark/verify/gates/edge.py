@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vllm_spark.core.host_layout import EDGE_UNIT
 from vllm_spark.core.refusal import Fix
+from vllm_spark.node.host_layout import EDGE_UNIT
+from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate import Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import Probe
@@ -43,18 +44,22 @@ def applies(request: GateRequest) -> bool:
 
 
 def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Yield the verdicts on the edge of a deployment."""
+    yield from verdicts(request.target, probe["responses"].get(NAME, {}))
+
+
+def verdicts(target: EdgeTarget, seen: Mapping[str, Any]) -> Iterator[Verdict]:
     """Yield the verdicts on what the Spark has seen, then on what the controller has."""
-    seen: Mapping[str, Any] = probe["responses"].get(NAME, {})
     inside, outside = seen.get("inside", {}), seen.get("outside", {})
     if error := inside.get("error") or ("" if inside else "no request"):
         yield _failed("answers", f"the edge does not answer on its Spark: {error}", "an answer")
         return
-    yield _listener(request, inside)
+    yield _listener(target, inside)
     yield from _open_doors(inside, "")
     yield from _limits(inside)
     yield _certificate(inside)
-    if port := request.edge.get("site_port"):
-        yield _site(inside.get("site", {"error": "no request"}), port)
+    if target.site_port:
+        yield _site(inside.get("site", {"error": "no request"}), target.site_port)
     if why := outside.get("unasked"):
         yield Verdict(NAME, "outside", None, f"nobody asked from outside: {why}")
     elif error := outside.get("error") or ("" if outside else "no request"):
@@ -67,13 +72,13 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         yield from _open_doors(outside, " from outside")
 
 
-def _listener(request: GateRequest, seen: Mapping[str, Any]) -> Verdict:
+def _listener(target: EdgeTarget, seen: Mapping[str, Any]) -> Verdict:
     """Return the verdict on who listens on the port of the API."""
     holder = seen.get("holder") or {}
     if holder.get("unit") == EDGE_UNIT:
-        return Verdict(NAME, "listener", True, f"only the edge listens on port {request.port}")
+        return Verdict(NAME, "listener", True, f"only the edge listens on port {target.port}")
     who = f"{holder.get('process', 'nobody')} of {holder.get('unit') or holder.get('container') or 'no unit'}"
-    return _failed("listener", f"{who} listens on port {request.port}", f"{EDGE_UNIT} and no engine")
+    return _failed("listener", f"{who} listens on port {target.port}", f"{EDGE_UNIT} and no engine")
 
 
 def _open_doors(seen: Mapping[str, Any], source: str) -> Iterator[Verdict]:
@@ -118,7 +123,7 @@ def _certificate(seen: Mapping[str, Any]) -> Verdict:
     return _failed("certificate", f"the edge shows the certificate {shown[:16] or 'none'}", f"{placed[:16] or 'one'}")
 
 
-def _site(seen: Mapping[str, Any], port: str) -> Verdict:
+def _site(seen: Mapping[str, Any], port: int) -> Verdict:
     """Return the verdict on the address on which the edges of a site ask each other."""
     what = "a client without a Spark's certificate got"
     if seen.get("status") == 0:

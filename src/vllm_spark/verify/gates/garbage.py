@@ -1,19 +1,13 @@
-"""Gate: a longer text is not garbage.
-
-A NaN in a kernel ends with status 200 and a text of token 0, which is `!` in some vocabularies and invisible in
-Gemma's. So the gate judges token ids and log-probabilities as well as the text.
-"""
+"""Gate: a longer text is not garbage: neither its token ids and its text (node.garbage) nor its log-probabilities."""
 
 from __future__ import annotations
 
 import math
-import re
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from vllm_spark.core.text import quoted
+from vllm_spark.node import garbage
 from vllm_spark.verify import requests, responses
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -25,25 +19,11 @@ NAME = "garbage"
 PROMPT = "Explain in about 150 words, in plain prose without lists, how bread is made and why the dough rises."
 MAX_TOKENS = 160
 
-# Below these counts a share is not meaningful.
-LEAST_IDS, LEAST_IDS_FOR_RATIO = 8, 64
-LEAST_CHARACTERS, LEAST_CHARACTERS_FOR_RATIO, LEAST_WORDS = 20, 200, 32
-
-MOST_ID_0_SHARE = 0.2
-LEAST_UNIQUE_SHARE = 0.15
-LONGEST_RUN = 12
-MOST_ONE_CHARACTER_SHARE = 0.5
-MOST_COMPRESSION = 6.0
-LEAST_PRINTABLE_SHARE = 0.95
 # A greedy choice is never that unlikely. vLLM 0.19.1 to 0.30 write -9999 for minus infinity
 # (chat_completion/serving.py).
 LEAST_LOGPROB = -1000.0
 # Zero, and what rounding adds.
 MOST_LOGPROB = 0.01
-
-# Rulers of tables and headings are long runs in a sound text.
-RUN = re.compile(r"([^\s=_*.#~-])\1+")
-REPLACEMENT = "\ufffd"
 
 _failure = partial(failure, NAME, runbook="garbage")
 
@@ -78,23 +58,12 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
 def faults(message: responses.Message) -> Iterator[str]:
     """Yield the signs of garbage in a message. Token ids come first: they show what a text hides."""
     if message.token_ids:
-        yield from _in_ids(message.token_ids)
+        yield from garbage.in_ids(message.token_ids)
     if message.logprobs:
         yield from _in_logprobs(message.logprobs)
-    yield from _in_text(message.content)
+    yield from garbage.in_text(message.content)
     if not message.token_ids and not message.logprobs:
         yield "the reply has neither token ids nor log-probabilities, although both were requested"
-
-
-def _in_ids(ids: Sequence[int]) -> Iterator[str]:
-    unique, zeros = len(set(ids)), ids.count(0)
-    if len(ids) >= LEAST_IDS:
-        if unique == 1:
-            yield f"all {len(ids)} tokens are id {ids[0]}"
-        if zeros >= MOST_ID_0_SHARE * len(ids):
-            yield f"{zeros} of {len(ids)} tokens are id 0"
-    if len(ids) >= LEAST_IDS_FOR_RATIO and unique <= LEAST_UNIQUE_SHARE * len(ids):
-        yield f"{len(ids)} tokens are {unique} ids, repeated"
 
 
 def _in_logprobs(logprobs: Sequence[object]) -> Iterator[str]:
@@ -105,28 +74,6 @@ def _in_logprobs(logprobs: Sequence[object]) -> Iterator[str]:
         if not LEAST_LOGPROB <= number <= MOST_LOGPROB:
             yield f"a log-probability is {quoted(value)}"
             return
-
-
-def _in_text(text: str) -> Iterator[str]:
-    visible = "".join(text.split())
-    if not visible:
-        yield "the text is empty"
-        return
-    run = max((match[0] for match in RUN.finditer(text)), key=len, default="")
-    if len(run) >= LONGEST_RUN:
-        yield f"{run[0]!r} stands {len(run)} times in a row"
-    character, times = Counter(visible).most_common(1)[0]
-    if len(visible) >= LEAST_CHARACTERS and times >= MOST_ONE_CHARACTER_SHARE * len(visible):
-        yield f"{times} of {len(visible)} characters are {character!r}"
-    raw = text.encode(errors="replace")
-    if len(text) >= LEAST_CHARACTERS_FOR_RATIO and len(raw) / len(zlib.compress(raw)) >= MOST_COMPRESSION:
-        yield f"{len(raw)} bytes compress to {len(zlib.compress(raw))}"
-    words = text.split()
-    if len(words) >= LEAST_WORDS and len(set(words)) <= LEAST_UNIQUE_SHARE * len(words):
-        yield f"{len(words)} words are {len(set(words))} words, repeated"
-    printable = sum(character.isprintable() and character != REPLACEMENT for character in visible)
-    if printable <= LEAST_PRINTABLE_SHARE * len(visible):
-        yield f"{len(visible) - printable} of {len(visible)} characters cannot be printed"
 
 
 GATE = Gate(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 
 from vllm_spark.core.text import one_line, short_digest
+from vllm_spark.node.host_layout import LAUNCH_LABEL
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -39,7 +40,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
         # The local part of a version (+cu130, +cpu) says how it was built, not what it is.
         ("engine version", version.partition("+")[0], request.engine_version.partition("+")[0]),
         ("image", container.get("image"), request.image),
-        ("launch", container.get("labels", {}).get("vllm-spark.launch"), request.launch),
+        ("launch", container.get("labels", {}).get(LAUNCH_LABEL), request.launch),
         ("status for an unknown model", dig(responses, "unknown-model", "status"), HTTPStatus.NOT_FOUND.value),
     ]
     if request.max_model_len is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
 from vllm_spark.core.refusal import Fix
+from vllm_spark.node.host_layout import LAUNCH_LABEL
 from vllm_spark.verify import requests
 from vllm_spark.verify.gate import Gate
 from vllm_spark.verify.gate_request import GateRequest
@@ -76,7 +77,7 @@ def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> It
         ("state", state.get("state"), "serving"),
         ("container", container.get("state"), "running"),
         ("image", container.get("image"), request.image),
-        ("launch", container.get("labels", {}).get("vllm-spark.launch"), request.launch),
+        ("launch", container.get("labels", {}).get(LAUNCH_LABEL), request.launch),
     )
     wrong = [(name, observed, expected) for name, observed, expected in checks if observed != expected]
     for name, observed, expected in wrong:

@@ -1,0 +1,234 @@
+"""docs/reference/bench.md: what the figures of the bench mean, its profiles, and what makes a cell worthless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from lab.pages.markdown import table
+from vllm_spark.bench import deployment_run, profile_fit, profiles
+from vllm_spark.bench.profiles import Profile
+from vllm_spark.node.bench import corpora, faults
+from vllm_spark.node.bench.corpus import PREFIX_TOKENS
+from vllm_spark.node.bench.leading import PROMPT_OUTPUT, PROMPT_SHARE, leading_metrics
+from vllm_spark.node.bench.records import UNITS
+
+HEAD = """\
+# The bench: definitions
+
+`make docs` writes this page from the bench's data; do not edit it.
+
+A profile is a list of cells. A cell has a corpus, a number of prompt and output tokens, a depth (tokens of context
+before the prompt), a number of streams, the sampling of its requests, and sometimes a change of the server. A run
+measures each cell several times; every value is kept, and the figure of a cell is their median. The spread is the
+sample standard deviation / the mean.
+
+## Metrics
+
+Three tools call three different moments "TTFT". The bench has a name for each and never uses that word.
+"""
+
+
+class Definition(NamedTuple):
+    """What a metric is, and where the definition is from."""
+
+    text: str
+    source: str
+
+
+DEFINITIONS = {
+    "decode": Definition(
+        "Tokens after the first chunk / time from the first chunk to the last, of one stream; with several streams the "
+        "mean of the streams. Tokens are counted from token ids. A chunk may have several tokens, so the tokens of the "
+        "first chunk are not counted and chunks are never counted as tokens.",
+        "llama-benchy 0.4.0 `tg` counts the same; 0.3.5 divides by a time that ends with the usage",
+    ),
+    "total": Definition(
+        "Tokens of all streams / time, in the window in which all of them are active. Before and after it the server "
+        "has fewer requests than the cell asks for.",
+        "own; llama-benchy's `t/s (total)` divides by the whole run, so one early end lowers it",
+    ),
+    "first_chunk": Definition(
+        "Request sent until the first chunk with `choices`, even an empty one.",
+        "TTFT of `vllm bench serve`, `ttfr` of llama-benchy",
+    ),
+    "first_token": Definition(
+        "Request sent until the first chunk with a token of content or reasoning.",
+        "TTFT of aiperf, `e2e_ttft` of llama-benchy",
+    ),
+    "first_answer": Definition(
+        "Request sent until the first chunk with content, after the reasoning. Without reasoning it is `first_token`.",
+        "TTFO of aiperf",
+    ),
+    "prefill": Definition(
+        "Prompt tokens that were not cached / time until the first chunk. The prompt contains the depth.",
+        "`pp` of llama-benchy, which subtracts the latency of an empty request",
+    ),
+    "step": Definition(
+        "Time of one step of the engine. With a drafter: time / drafts of one stream. It does not depend on the text, "
+        "so a change of the server shows here first.",
+        "`vllm:spec_decode_num_drafts_total`, `vllm:generation_tokens_total`",
+    ),
+    "tokens_per_step": Definition(
+        "1 + accepted tokens / drafts, of one request. 1 without a drafter.",
+        "`Mean acceptance length` of vLLM's log",
+    ),
+    "acceptance": Definition(
+        "Accepted / drafted tokens. It depends on the text: 0.76 on code and 0.50 on prose in field report 004.",
+        "`vllm:spec_decode_num_accepted_tokens_total` / `vllm:spec_decode_num_draft_tokens_total`",
+    ),
+    "acceptance_by_position": Definition(
+        "Accepted tokens of each drafted position / drafts. A position counts only if all before it are accepted.",
+        "`vllm:spec_decode_num_accepted_tokens_per_pos_total`",
+    ),
+    "request": Definition("Request sent until the end of its stream.", "`e2e latency` of the other tools"),
+    "output": Definition(
+        "Tokens of an answer. Requests set min_tokens = max_tokens and ignore_eos, so all answers have one length.",
+        "token ids, cross-checked with usage",
+    ),
+    "start": Definition(
+        "A start of the unit until its first token, with its phases. Cold: without compiled code and page cache.",
+        "own; `vllm bench startup` leaves out the container and the API server",
+    ),
+    "memory": Definition(
+        "Memory of the Spark in use (MemTotal - MemAvailable) at the highest sample, above that before the start.",
+        "/proc/meminfo; a GB10 has no memory of its own, and nvidia-smi reports [N/A]",
+    ),
+}
+
+PROMPTS = """\
+## Prompts
+
+The texts of the prompts are the toolkit's own, in four classes. A prompt is one turn of the user:
+
+1. {prefix} random tokens. The cache of vLLM matches prompts from their beginning, so a prompt that begins differently
+   is not cached. A random suffix would have no effect.
+2. Paragraphs of the class `long`, cut to the wanted number of tokens. They are the depth and the rest of the prompt. A
+   paragraph that is drawn again has other numbers and names.
+3. The question or task of the cell's class.
+
+The same seed and index give the same notes and the same question; the random tokens differ from run to run. The number
+of tokens is within 1 % of the wanted one, without those of the chat template. The sha256 of the texts is a part of the
+protocol's id, so figures of different texts are never compared.
+"""
+
+LEADING = """\
+## Leading figures
+
+A cell is measured for its leading figures. They follow from its lengths, and files of every age have them. A cell is
+repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by all of
+them, and a run without a judged one is never good; the other figures are judged too. Tables mark them with `*`, the
+report is bold there.
+"""
+
+# Fields of a cell in words, and a cell of this kind.
+LOADS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (f"prompt and depth below {PROMPT_SHARE} times the output, one stream", {}),
+    (f"prompt and depth below {PROMPT_SHARE} times the output, several streams", {"streams": 4}),
+    (f"prompt and depth of {PROMPT_SHARE} times the output or more, one stream", {"prompt": 2048}),
+    (f"prompt and depth of {PROMPT_SHARE} times the output or more, several streams", {"prompt": 2048, "streams": 4}),
+    (f"the same, and an output of {PROMPT_OUTPUT} tokens or fewer", {"prompt": 2048, "output": PROMPT_OUTPUT}),
+    ("an output of one token", {"output": 1}),
+    ("a start of the server", {"server": {"start": "cold"}}),
+)
+
+WORTHLESS = """\
+## What makes a cell worthless
+
+A fault of the first table makes the figures of its cell worthless, and the cell is marked so. A fault of the second
+table is a warning beside the figures.
+"""
+
+TELEMETRY = """\
+## Samples of the host
+
+Once per second: memory in use and page cache (/proc/meminfo), swap and what was swapped (/proc/vmstat), what processes
+beside the engine's container and the bench use of all CPUs (/proc/stat), how long tasks waited for a CPU
+(/proc/pressure/cpu), and from one long-running nvidia-smi power, clock, temperature, load and the reasons of a low
+clock. A value that the host does not report is missing. A host without nvidia-smi has no values of a GPU, and the
+faults of clocks and heat are not judged there. `vllm-spark bench URL` does not know the engine's container, so
+`busy-host` is not judged there.
+
+`ansible-playbook bench.yml` samples every host of the deployment, because a pair is as slow as its slower rank. The
+faults of hosts are judged for each one and name it: {host_faults}. Those of the head are judged while it measures and
+end the cell; those of the other ranks are judged when the evidence is fetched.
+
+The clocks of two hosts differ, so the samples of the other ranks are moved to the clock of the head:
+
+1. When the evidence is fetched, the controller reads its own clock, that of the host twice (before and after the file
+   is read), and its own again.
+2. The offset of the host is the mean of the two differences, as in NTP (RFC 5905, section 8). The error is at most half
+   of the time that the exchange took beside the reading of the file. The evidence has both (`clock` of a host).
+3. Each cell has the time of day of the head at its beginning. A sample belongs to the cell in whose time it is.
+
+The offset at the end counts for all parts of a run that was interrupted. A clock that is set during a run misplaces
+the samples before; a cell without samples of a rank has the warning `unsampled`.
+
+The sampler of a rank appends to `/var/lib/vllm-spark/bench/DEPLOYMENT-PROFILE.samples.jsonl`. It ends when the head has
+measured the last cell. If the controller is lost, the head goes on measuring and so does the sampler; it ends by itself
+when the GPU has been idle for {idle_minutes:.0f} minutes, or after {factor} times the expected time and
+{more_hours:.0f} hours more.
+"""
+
+# Speeds for the times in the table: a 31B and a 26B-A4B in FP8 on one Spark (field report 003), in tok/s.
+DENSE, EXPERTS = (7.0, 1500.0), (39.0, 3000.0)
+
+
+def text() -> str:
+    """Return the page."""
+    all_ = [profiles.load(name) for name in profiles.names()]
+    parts = [
+        HEAD.rstrip(),
+        table(("metric", "unit", "definition", "source"), _metrics()),
+        PROMPTS.format(prefix=PREFIX_TOKENS).rstrip(),
+        table(("class", "texts", "words"), _corpora()),
+        "## Profiles",
+        "The times are the least ones, of a 31B with 7 tok/s and of a 26B-A4B with 39 tok/s, without restarts of the "
+        "server. Cells that need more than max-model-len or max-num-seqs are left out and named.",
+        table(("profile", "measures", "cells", "runs", "spread", "minutes 31B", "26B-A4B", "source"), map(_row, all_)),
+        LEADING.rstrip(),
+        table(("cell", "leading figures"), _leading()),
+        WORTHLESS.rstrip(),
+        table(("id", "fault", "source"), _faults(worthless=True)),
+        table(("id", "warning", "source"), _faults(worthless=False)),
+        TELEMETRY.format(
+            host_faults=", ".join(f"`{kind.id}`" for kind in faults.KINDS.values() if kind.of_host),
+            idle_minutes=deployment_run.IDLE_S / 60,
+            factor=deployment_run.LIMIT_FACTOR,
+            more_hours=deployment_run.LIMIT_MORE_S / 3600,
+        ).rstrip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metrics() -> Iterator[tuple[str, ...]]:
+    for name, unit in UNITS.items():
+        definition = DEFINITIONS[name]
+        yield f"`{name}`", "share" if unit == "1" else unit, definition.text, definition.source
+
+
+def _corpora() -> Iterator[tuple[str, ...]]:
+    for name in corpora.CLASSES:
+        lines = corpora.lines(name)
+        yield f"`{name}`", f"{len(lines)}", f"{sum(len(line.split()) for line in lines):,}"
+
+
+def _row(profile: Profile) -> tuple[str, ...]:
+    rules = profile.rules
+    runs = f"{rules.least_runs}" if rules.least_runs == rules.most_runs else f"{rules.least_runs} to {rules.most_runs}"
+    minutes = (profile_fit.seconds(profile, profile.cells, *speeds) / 60 for speeds in (DENSE, EXPERTS))
+    times = (f"{max(1, round(minute))}" for minute in minutes)
+    cells, spread = f"{len(profile.cells)}", f"{rules.spread:.0%}"
+    return (f"`{profile.name}`", profile.summary, cells, runs, spread, *times, profile.source)
+
+
+def _leading() -> Iterator[tuple[str, ...]]:
+    for load, fields in LOADS:
+        [cell] = profiles.cells_of({"corpus": "chat", "prompt": 512, "output": 128, **fields})
+        yield load, ", ".join(f"`{metric}`" for metric in leading_metrics(cell))
+
+
+def _faults(*, worthless: bool) -> Iterator[tuple[str, ...]]:
+    for kind in faults.KINDS.values():
+        if kind.worthless == worthless:
+            yield f"`{kind.id}`", kind.text, kind.source

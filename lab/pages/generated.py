@@ -1,0 +1,62 @@
+"""Generated files: pages of docs/reference, lab and roles, the playbooks of the root, the gates of recipes/schema.json,
+a table of README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lab.pages import (
+    bench,
+    checklist,
+    compatibility,
+    field_reports,
+    findings,
+    measured_rows,
+    prediction,
+    recipe_schema,
+    recipes,
+    role_readmes,
+    variables,
+    verbs,
+    where_to_begin,
+)
+from vllm_spark.core import paths
+
+ROOT = paths.ROOT
+
+# File in the repository -> the function that returns its text.
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/bench.md": bench.text,
+    "docs/reference/checklist.md": checklist.text,
+    "docs/reference/compatibility.md": compatibility.text,
+    "docs/reference/findings.md": findings.text,
+    "docs/reference/prediction.md": prediction.text,
+    "docs/reference/recipes.md": recipes.text,
+    "docs/reference/variables.md": variables.text,
+    "lab/bench/field-reports.md": field_reports.text,
+    "lab/forecast/measured-rows.md": measured_rows.text,
+    **role_readmes.pages(),
+    **verbs.pages(),
+}
+
+
+def outdated() -> dict[str, str]:
+    """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
+    texts = {name: page() for name, page in PAGES.items()}
+    texts["recipes/schema.json"] = recipe_schema.text()
+    if readme := read("README.md"):
+        texts["README.md"] = where_to_begin.readme(readme)
+    return {name: text for name, text in texts.items() if read(name) != text}
+
+
+def read(name: str) -> str | None:
+    """Return a generated file as the checkout has it, or None if it is missing."""
+    file = ROOT / name
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def write(name: str, text: str) -> None:
+    """Write a generated file."""
+    file = ROOT / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")

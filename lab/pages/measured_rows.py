@@ -1,0 +1,233 @@
+"""lab/forecast/measured-rows.md: every measured row beside its prediction. Its errors by family are on the page
+of the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab.forecast import evidence_rows, measured_rows, reported_speeds
+from lab.forecast.measured_rows import Errors
+from lab.pages import causes, markdown
+from vllm_spark.sizing import acceptance, constants
+from vllm_spark.sizing.constants import HeldOut
+
+HEAD = """\
+# Measured rows and their prediction
+
+`make docs` writes this page from the files beside it; do not edit it. The page of the
+[prediction](../../docs/reference/prediction.md) has the formula, the constants and the errors by family.
+"""
+
+CLAIM = """\
+`fitted` are the rows of lab/forecast/measured, to which the constants are fitted. `left out` are the same
+rows, each predicted by constants that were fitted without its configuration (a model with its layout); where a family
+has one configuration, by constants without the family. The printed interval holds 90 % of the rows that were left out,
+and is at least ±{least:.0%}, by which operators with the same configuration differ. It is ±{several:.0%} for two Sparks
+or with a drafter, unless the family has its own. A family without rows has ±{unknown:.0%} and the remark that no row
+was seen. [Each row](../../lab/forecast/measured-rows.md) stands beside its prediction, also those that were held back
+and those that came later.
+"""
+
+HELD_BACK = """\
+## Rows that were held back
+
+No constant was fitted to these rows and no interval computed from them. They are a third of the public configurations,
+chosen by the sha256 of their names before the fit, and were predicted once, when the fit had ended
+(lab/forecast/measured/held-back). The pairs of MiniMax, Nemotron and Qwen3.6 miss: the fit has one, no and
+two rows of them.
+"""
+
+CONFIGURATIONS = """\
+## Configurations of the fitted rows
+
+The rows of djangodevreng/dgx-spark-benchmarks are under CC BY 4.0; their columns were renamed and the rows grouped.
+"""
+
+LATER = """\
+## Rows that came later
+
+Nobody used these rows: they became known here when constants, intervals and the rows above were settled
+(lab/forecast/measured/later). They are those of edurdias/capyctl-recipes on vLLM 0.30.0, which has two recipes
+of this catalogue at the same commits.
+"""
+
+GOALS = """\
+## What misses, and why
+
+- Gemma 4 has a mean error of 5 %, and the goal is 4 %. jvr0x's rows of the 26B in BF16 contradict djangodevreng's:
+  12.2 tok/s of each of 16 streams against 10.5 of 10. E2B, whose matrices are small, is predicted 5 to 7 % too slow.
+- Nemotron 3 in FP8 and Ministral: with prompts of 1,024 to 4,096 tokens the first token takes up to three times as long
+  as predicted. Their first cell of each shape has it, so probably kernels are compiled or tuned while it runs.
+- Routing depends on the text. Long outputs (llama-benchy's test 03) repeat themselves and use fewer experts than short
+  answers to long prompts, by up to 20 % of the speed at 5 and 10 streams.
+- jvr0x's streams beyond 8 are up to 35 % faster than predicted: FP4 kernels of the image are faster with a prompt than
+  Marlin, and few rows say how much.
+- Qwen3.6-35B-A3B with its MTP head: public figures of one load differ by a factor of two (107 and 62 tok/s), so the
+  interval is wide.
+- NVFP4 of a dense Llama 70B is predicted 38 % too fast: one row, and no family.
+- Time to the first token of two Sparks: four rows, the short prompts are predicted 30 to 80 % too slow.
+- Acceptance by number of tokens is that of one drafter on code (field report 004), and is carried over to others.
+
+"""
+
+LEAST_SPREAD = 0.08
+FIRST_TOKEN_INSIDE = 0.25
+
+
+def by_family() -> Iterator[str]:
+    """Yield the section of the page of the prediction: the errors of the fitted rows and of those left out."""
+    yield "### Public rows\n"
+    yield _by_family()
+    held = constants.spark()["held_out"]
+    yield CLAIM.format(least=LEAST_SPREAD, several=held["several"], unknown=held["spread"])
+
+
+def text() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *_parts()])
+
+
+def _parts() -> Iterator[str]:
+    yield HELD_BACK
+    yield _table(measured_rows.HELD_BACK, "held back rows")
+    yield from causes.parts()
+    yield LATER
+    yield _table(measured_rows.LATER, "later rows")
+    yield CONFIGURATIONS
+    yield from _configurations()
+    yield from _dropped()
+    yield from _seeds()
+    yield GOALS
+    yield _acceptance()
+    yield _evidence()
+
+
+def _by_family() -> str:
+    found = measured_rows.errors(measured_rows.configurations())
+    families = constants.spark()["families"]
+    cells = []
+    for name, errors in sorted(found.items()):
+        left_out = _left_out(families[name]["held_out"]) if name in families else ["-"] * 6
+        cells.append([name, *_fitted(errors), *left_out])
+    columns = ("family", "fitted rows", "mean", "inside 15 %", "first token rows", "mean", "inside 25 %")
+    more = ("left out rows", "mean", "inside 15 %", "interval", "first token mean", "interval")
+    return markdown.table((*columns, *more), cells) + "\n"
+
+
+def _table(folder: Path, rows: str) -> str:
+    """Return the errors by family of the rows of a folder."""
+    found = measured_rows.errors(measured_rows.configurations(folder))
+    columns = ("family", rows, "mean", "inside 15 %", "first token rows", "mean", "inside 25 %")
+    return markdown.table(columns, [[name, *_fitted(errors)] for name, errors in sorted(found.items())]) + "\n"
+
+
+def _left_out(held: HeldOut) -> list[str]:
+    speed = [str(held["rows"]), f"{held['mean']:.1%}", f"{held['inside']:.0%}", f"±{held['spread']:.0%}"]
+    return [*speed, f"{held['first_token_mean']:.0%}", f"±{held['first_token_spread']:.0%}"]
+
+
+def _fitted(errors: Errors) -> list[str]:
+    speed, first = [abs(e) for e in errors.speed], [abs(e) for e in errors.first_token]
+    cells = [str(len(speed)), _mean(speed), _inside(speed, reported_speeds.INSIDE)]
+    return [*cells, str(len(first)), _mean(first), _inside(first, FIRST_TOKEN_INSIDE)]
+
+
+def _mean(errors: Sequence[float]) -> str:
+    return f"{sum(errors) / len(errors):.1%}" if errors else "-"
+
+
+def _inside(errors: Sequence[float], limit: float) -> str:
+    return f"{sum(error <= limit for error in errors) / len(errors):.0%}" if errors else "-"
+
+
+def _configurations() -> Iterator[str]:
+    """Yield a row for each configuration and protocol. The rows themselves are in the files."""
+    yield "| configuration | protocol | rows | mean | largest | first token mean | source |"
+    yield "|---|---|---|---|---|---|---|"
+    for entry in measured_rows.configurations():
+        errors = Errors()
+        for row in entry.rows:
+            errors.add(row, entry.served(row))
+        speed, first = [abs(e) for e in errors.speed], [abs(e) for e in errors.first_token]
+        largest = f"{max(speed):.0%}" if speed else "-"
+        cells = (entry.id, entry.protocol, str(len(entry.rows)), _mean(speed), largest, _mean(first), entry.source)
+        yield markdown.row(cells)
+    yield "\nProtocols:\n"
+    yield "".join(f"- {key}: {text}\n" for key, text in measured_rows.protocols().items())
+
+
+def _dropped() -> Iterator[str]:
+    yield "Rows that are not predicted; lab/forecast/measured/dropped.yaml has their names:\n"
+    yield "".join(f"- {len(entry['ids'])} rows: {entry['reason']}.\n" for entry in measured_rows.dropped())
+
+
+def _seeds() -> Iterator[str]:
+    """Yield the rows of the field reports, and those of other reports that joined them."""
+    yield "## Rows of the field reports\n"
+    groups = (("seeds", "Field reports:"), ("held_back", "Other reports, which are in the fit of Gemma 4 as well:"))
+    for group, title in groups:
+        rows = reported_speeds.rows(group)  # type: ignore[arg-type]
+        cells = [
+            (
+                row.id,
+                f"{row.step().tokens_per_s:.2f}",
+                f"{row.measured:.2f}",
+                f"{row.error():+.1%}",
+                f"{row.naive_error():+.0%}",
+                row.source,
+            )
+            for row in rows
+        ]
+        columns = ("row", "predicted tok/s", "measured tok/s", "error", "naive error", "source")
+        yield f"{title}\n"
+        yield markdown.table(columns, cells) + "\n"
+        summary = reported_speeds.summary([row.error() for row in rows])
+        yield (
+            f"{summary.rows} rows: mean absolute error {summary.mean:.1%}, largest {summary.largest:.1%}, "
+            f"{summary.inside} of {summary.rows} inside 15 %.\n"
+        )
+    yield (
+        "The naive prediction divides 273 GB/s by the bytes of the active weights at the width in the checkpoint's "
+        "name.\n"
+    )
+    yield "Reported speeds that are above what 100 % acceptance gives:\n"
+    disputed = [
+        (row.id, f"{row.measured:.1f}", f"{row.step().tokens_per_s:.1f}", row.source)
+        for row in reported_speeds.rows("disputed")
+    ]
+    yield markdown.table(("row", "reported tok/s", "at 100 % acceptance", "source"), disputed) + "\n"
+    yield "".join(f"- {e['what']}: {e['why']}.\n" for e in reported_speeds.document()["not_predicted"])
+
+
+def _acceptance() -> str:
+    """Return the table of acceptance by number of drafted tokens."""
+    prose = acceptance.power_of(acceptance.PROSE_TOKENS, acceptance.PROSE)
+    counts = [1, *acceptance.CODE, 8]
+    cells = [
+        ("code", *(f"{acceptance.expected(count, [acceptance.Share('code', 4, 0.76)])[0]:.0%}" for count in counts)),
+        ("prose", *(f"{acceptance.share(count, prose):.0%}" for count in counts)),
+    ]
+    return (
+        "## Acceptance\n\nThe share of the drafted tokens that is accepted falls with their number. Field report 004 "
+        "measured 2 to 6 on code, and 4 on\nprose; a share of another number of tokens, text or drafter is carried "
+        "over along this curve.\n\n" + markdown.table(("drafted tokens", *map(str, counts)), cells) + "\n"
+    )
+
+
+def _evidence() -> str:
+    """Return the errors on a second hardware, by server and profile."""
+    groups: dict[tuple[str, str], list[evidence_rows.EvidenceRow]] = {}
+    for row in evidence_rows.rows():
+        groups.setdefault((row.server, row.profile), []).append(row)
+    cells = []
+    for (server, profile), rows in groups.items():
+        summary = reported_speeds.summary([row.error for row in rows])
+        use = "fitted" if rows[0].fitted else "left out"
+        figures = (f"{summary.mean:.1%}", f"{summary.largest:.0%}", f"{summary.inside} of {summary.rows}")
+        cells.append((server, profile, use, *figures))
+    columns = ("server", "profile", "", "mean", "largest", "inside 15 %")
+    return (
+        "## A second hardware\n\nThe cells of recipes/evidence/h200-bench with the constants of h200, which one "
+        "calibration on the profiles standard,\ncompiled and drafter gave.\n\n" + markdown.table(columns, cells) + "\n"
+    )

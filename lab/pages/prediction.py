@@ -1,0 +1,278 @@
+"""docs/reference/prediction.md: the prediction of memory and speed, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from lab.forecast import evidence_rows, measured_memory, reported_speeds
+from lab.pages import markdown, measured_rows
+from vllm_spark.core import units
+from vllm_spark.core.units import GB, GIB
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import constants, kv_cache, layout, memory, reference_spark, roofline
+from vllm_spark.sizing.layout import Width, widths
+from vllm_spark.sizing.load import Load
+
+HEAD = """\
+# Prediction of memory and speed
+
+`vllm-spark plan RECIPE` and `ansible-playbook plan.yml` predict before a download whether a recipe fits and how fast it
+decodes. `make docs` writes this page from `src/vllm_spark/sizing/hardware.yml`, `recipes/architectures` and the
+measurements in `lab/forecast`; do not edit it.
+
+## Speed
+
+    step     = sum over parts of hypot(bytes / (TP x bandwidth x efficiency), 2 x weights x tokens / (TP x compute))
+               + cache / (TP x bandwidth) + layers x layer_s + step_s + tokens x sequence_s
+               + full layers x heads x context x attention_token_s                  once, however many streams
+               + reductions x (all_reduce_s + tokens x hidden x 2 B / link)         with two Sparks
+               + N x (drafter / (TP x bandwidth) + draft_s) + streams x layers x verify_s   with a drafter of N tokens
+               + attention of the prompt, FLOP / (TP x compute_attention)           while a prompt is computed
+    tok/s    = (1 + N x acceptance) / step                  of each sequence
+    experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
+    requests = (1 + (streams - 1) x apart_sequences) x (1 + N x apart_drafts)
+    cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state twice
+    eager    = the larger of step + layers x eager_layer_s and layers x eager_launch_s
+
+k of E experts serve a token; an expert is read once per step. A state is read and written. `efficiency` is
+`efficiency_8` or `efficiency_4` for narrow weights, `efficiency_experts` for the grouped product of several tokens, and
+`narrow_bf16` for one token through BF16 matrices of a model of width 2048, rising to 1 at 5120. A drafter without its
+own head reads the model's for each token; DFlash drafts all tokens in one pass.
+
+The bytes depend on the layout of the tensors, not on the name of a repository. nvidia's NVFP4 checkpoint of the 31B
+keeps its attention in BF16 and reads as many bytes as full FP8.
+
+### Time to the first token
+
+Requests that arrive together wait for each other. Each step takes a token of every sequence that decodes, and as many
+tokens of the waiting prompts, in their order, as `max-num-batched-tokens` leaves. The prediction walks through these
+steps. It gives the mean time to the first token, and the decode of each stream while prompts of others are computed.
+
+### Constants
+
+A constant belongs to a hardware, and a family of models may have its own value, because its kernels differ. `rows` are
+the measured rows behind a value; 0 is a value that was set by hand.
+
+"""
+
+SITE = """\
+A site can set constants that it has measured in `vllm_roofline` (inventories/sample); they count before those of a
+family. `vllm-spark plan --site FILE` reads the same variables. The most useful one is all_reduce_s: reports have 10 to
+117 us. Measure it with all_reduce_perf of nccl-tests at 10 KB.
+"""
+
+MEMORY = """\
+## Memory
+
+The engine reserves `gpu-memory-utilization` x the total memory, which is 121.7 GiB on a Spark. It refuses to start if
+less is available on the host. The reservation contains the weights and a workspace; the rest is the cache. The engine
+may need more while it loads and profiles: with `--quantization fp8` the BF16 files are in memory first (field report
+003: 59 GB), and `vllm#46307` reports a profiling run far above the reservation.
+
+The size of the weights follows from the architecture and the layout. It includes the head, the rotary tables (0.4 GB
+for Gemma 4, on every rank), the vision tower unless `language-model-only` is set, and the drafter. V of the full layers
+is stored as K in the files, and is a second copy in memory. Experts in MXFP4 are filled up for Marlin, which takes 9 %
+more for gpt-oss.
+"""
+
+CACHE = """\
+### Meaning of a number of tokens
+
+Gemma 4 has full layers, which keep every token, and sliding layers, which keep a window. vLLM takes blocks for both
+from one pool. Layers form groups of equal size. A block holds 16 tokens of a group of sliding layers, or as many tokens
+of a group of full layers as its bytes allow. For one token of the 31B with an FP8 cache:
+
+- {full:,} B are kept by its 10 full layers; the cache grows by this per token of context;
+- {all_layers:,} B are kept by all 60 layers while the window is not full;
+- {logged:,} B is the divisor of `GPU KV cache size` in vLLM 0.19: 6 groups of 10 layers, each padded to the bytes of a
+  sliding group. For this reason 66.95 GiB were "146,240 tokens" in field report 001.
+
+From 0.20.2 on that line is `Maximum concurrency` x max-model-len. Neither value is the number of tokens that fit. The
+toolkit prints the number of requests of the longest context, and the bytes of one request in blocks: every full group
+for the whole context, and every sliding group for its window and one batch (`max-num-batched-tokens`). This number is
+vLLM's own `Maximum concurrency`.
+
+Layers with a state (gated delta, Mamba-2) take blocks of the same pool. A page then holds at least one state, so a
+block has 1,568 to 8,320 tokens. Each sequence keeps one state in every group of such layers, one more with prefix
+caching, and one more for each drafted token, which also makes each state longer. For Qwen3.6 35B-A3B with three drafted
+tokens, a request of 32,768 tokens takes 16 blocks for its tokens and 15 for its states:
+"""
+
+
+MEANINGS = {
+    "bandwidth": "of the memory, as the products with large matrices read it",
+    "narrow_bf16": "share of it for one token through BF16 matrices of width 2048",
+    "efficiency_8": "share of it for 8-bit weights",
+    "efficiency_4": "share of it for 4-bit weights",
+    "efficiency_experts": "share of it for the grouped product of several tokens",
+    "layer_dense_s": "launches, norms, rotary embedding of one layer",
+    "layer_experts_s": "the same with routing and sorting, of a model with experts",
+    "eager_layer_s": "more for each layer without CUDA graphs",
+    "eager_launch_s": "the CPU's time for a layer without CUDA graphs",
+    "step_s": "scheduler, HTTP",
+    "sequence_s": "sampling of one token",
+    "all_reduce_s": "one all-reduce of few bytes",
+    "link": "of an all-reduce of many bytes",
+    "draft_s": "launches of one pass of the drafter",
+    "verify_s": "attention to the drafted tokens of one sequence, in one layer",
+    "apart_sequences": "how often other sequences use other experts; 1 is independent",
+    "apart_drafts": "the same for the drafted tokens of one sequence, and for the tokens of a prompt",
+    "experts_used": "share of the experts among which routing is even",
+    "attention_token_s": "time beyond the bytes for a token of context and a head of a full layer (Triton)",
+    "compute_16": "products in BF16",
+    "compute_8": "products in FP8",
+    "compute_8_marlin": "products of 8-bit weights in 16 bits",
+    "compute_4": "products in FP4",
+    "compute_4_marlin": "products of 4-bit weights in 16 bits",
+    "experts_16": "share of it that experts in BF16 reach",
+    "experts_8": "the same in FP8",
+    "experts_4": "the same in 4 bits",
+    "compute_attention": "attention of a prompt",
+    "first_token_s": "tokenizer, HTTP and start of a request",
+}
+
+
+def text() -> str:
+    """Return the page."""
+    return "\n".join(
+        [
+            HEAD,
+            *_constants(),
+            *_families(),
+            *measured_rows.by_family(),
+            *_layouts(),
+            MEMORY,
+            *_loaded(),
+            *_reserved(),
+            *_cache(),
+        ]
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return markdown.table(columns, rows) + "\n"
+
+
+def _constants() -> Iterator[str]:
+    entries = {"gb10": constants.spark(), "h200": evidence_rows.hardware()}
+    names = list(entries["gb10"]["constants"])
+    columns = ("constant", *(f"{name}, rows" for name in entries), "meaning")
+    cells = [
+        (
+            f"`{name}`",
+            *(_constant(entry, name) for entry in entries.values()),
+            MEANINGS[name],
+        )
+        for name in names
+    ]
+    yield _table(columns, cells)
+    yield "".join(f"- {name}: {entry['summary']}.\n" for name, entry in entries.items())
+    yield SITE
+
+
+def _constant(entry: constants.HardwareEntry, name: str) -> str:
+    return f"{quantity(name, entry['constants'][name])}, {entry['rows'].get(name, 0)}"
+
+
+def _families() -> Iterator[str]:
+    yield "A family has these values instead:\n"
+    cells = []
+    for name, entry in constants.spark()["families"].items():
+        values = ", ".join(f"{key} {quantity(key, value)}" for key, value in entry["constants"].items())
+        cells.append((name, str(entry["rows"]), str(entry["configurations"]), values))
+    yield _table(("family", "rows", "configurations", "values"), cells)
+
+
+def quantity(name: str, value: float) -> str:
+    """Return a value with its unit, which follows from the name."""
+    if name == "attention_token_s":
+        return f"{value * 1e9:.1f} ns"
+    if name.endswith("_s"):
+        return f"{value * 1e3:.3f} ms"
+    if name in ("bandwidth", "link"):
+        return f"{value / GB:.1f} GB/s"
+    if name.startswith("compute"):
+        return f"{value / 1e12:.0f} TFLOP/s"
+    return f"{value:.2f}"
+
+
+def _layouts() -> Iterator[str]:
+    yield (
+        "### Bytes read for one token\n\nGB of weights, for one stream and without a cache. Bytes per weight: "
+        + ", ".join(f"{name} {width}" for name, width in layout.WIDTHS.items())
+        + ".\n"
+    )
+    cells = []
+    for name, named in reported_speeds.document()["layouts"].items():
+        for model in ("gemma-4-31b", "gemma-4-26b-a4b"):
+            has_experts = bool(architecture.load(model).experts)
+            if has_experts == ("experts" in named) or name in {"bf16", "fp8", "nvfp4"}:
+                cells.append(_layout_row(name, model, named))
+    yield _table(("layout", "model", "attention", "MLP", "experts", "head", "total", "limit tok/s at 273 GB/s"), cells)
+
+
+def _layout_row(name: str, model: str, names: Mapping[str, Width]) -> tuple[str, ...]:
+    read = roofline.weight_bytes(architecture.load(model), widths(names), Load(), constants.constants_of({}))
+    parts = [f"{read[part] / GB:.2f}" if part in read else "-" for part in ("attention", "mlp", "experts", "head")]
+    total = sum(read.values())
+    return (name, model, *parts, f"{total / GB:.2f}", f"{273e9 / total:.1f}")
+
+
+def _loaded() -> Iterator[str]:
+    cells = []
+    for entry in measured_memory.measurements()["loaded"]:
+        predicted = sum(measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1)).values()) / GIB
+        error = f"{predicted / entry['measured'] - 1:+.1%}"
+        cells.append((entry["id"], f"{predicted:.2f}", f"{entry['measured']:.2f}", error, entry["source"]))
+    yield _table(("weights of one rank", "predicted GiB", "measured GiB", "error", "source"), cells)
+    unknown = [f"- {entry['recipe']}: {entry['why']}.\n" for entry in measured_memory.measurements()["unknown"]]
+    yield "Recipes without a public log of their weights or their cache:\n\n" + "".join(unknown)
+
+
+def _reserved() -> Iterator[str]:
+    total = reference_spark.MEMORY["total"] / GIB
+    cells = []
+    for entry in measured_memory.measurements()["reserved"]:
+        reserved = entry["utilization"] * total
+        rest = f"{reserved - entry['weights'] - entry['cache']:.2f}" if "cache" in entry else "-"
+        used = f"{entry['measured']:.2f}" if "measured" in entry else "-"
+        cells.append((entry["id"], f"{entry['utilization']:.2f}", f"{reserved:.2f}", used, rest, entry["source"]))
+    columns = ("engine", "utilization", "reserved GiB", "GiB in use", "neither weights nor cache", "source")
+    yield _table(columns, cells)
+    yield (
+        "The allowance for the workspace (activations, CUDA graphs and CUDA itself) is "
+        f"{units.gib(memory.WORKSPACE_BYTES)}. CUDA graphs are 0.05 to 0.62 GiB of it in\ntests/data/engine-logs. "
+        "From 0.20 on the engine reserves an estimate of them, so the same utilization leaves less cache.\n"
+    )
+
+
+def _cache() -> Iterator[str]:
+    model = architecture.load("gemma-4-31b")
+    cache = kv_cache.of(model, 1.0)
+    groups = sum(group.count for group in cache.groups)
+    yield CACHE.format(
+        full=int(roofline.cache_bytes(model, 10001, 1.0) - roofline.cache_bytes(model, 10000, 1.0)),
+        all_layers=int(roofline.cache_bytes(model, 1, 1.0)),
+        logged=groups * cache.block_bytes // kv_cache.BLOCK_TOKENS,
+    )
+    cells = []
+    for entry in measured_memory.measurements()["cache"]:
+        cache = measured_memory.cache_of(entry)
+        room, load = entry["room"] * GIB, (entry["context"], entry["batched"])
+        tokens = measured_memory.logged_tokens(cache, room, *load, entry.get("before_0_20", False))
+        logged = f"{entry['requests']:.2f}" if "requests" in entry else "-"
+        requests = f"{measured_memory.requests(cache, room, *load):.2f}"
+        cells.append(
+            (
+                entry["id"],
+                f"{entry['room']}",
+                f"{load[0]}",
+                requests,
+                logged,
+                f"{tokens:,}",
+                f"{entry['tokens']:,}",
+                entry["source"],
+            )
+        )
+    columns = ("cache", "GiB", "context", "requests", "logged requests", "predicted tokens", "logged tokens", "source")
+    yield _table(columns, cells)

@@ -1,0 +1,60 @@
+"""Choose the launch that the verb rollback restores, and decide after the gates are judged whether a launch stays.
+
+vllm_spark.lifecycle.rollback_target and rollback decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_spark.lifecycle import rollback, rollback_target
+from vllm_spark.verify import startup
+from vllm_spark_ansible import results
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """plugins/modules/vllm_rollback.py has the arguments and the result."""
+
+    quiet = True
+
+    def act(self) -> dict[str, Any]:
+        phases = {"choose": self._choose, "decide": self._decide, "end": self._end}
+        return phases[self.args["phase"]]()
+
+    def _choose(self) -> dict[str, Any]:
+        states = self.results(results.ROLLBACK_HOLDINGS, self.play_hosts)
+        targets = rollback_target.targets(states, self.args["deployment"])
+        target = targets.get(self.host)
+        if target:
+            self.say(target.line())
+        return {"target": target.to_json() if target else {}, "hosts": list(targets)}
+
+    def _decide(self) -> dict[str, Any]:
+        """Decide after a deploy. A step before the gates that failed on some host of the deployment counts as one."""
+        hosts = self.args["hosts"]
+        replaced = self.results(results.REPLACEMENT, hosts, default={})
+        judged = self.results(results.JUDGED, hosts, default={})
+        ended = {
+            host: judged[host] if one.get("ok", True) else {"holds": False, "missed": one["missed"]}
+            for host, one in replaced.items()
+        }
+        decision = rollback.decide(
+            self.args["plan"],
+            ended[self.host],
+            self.results(results.PLAN, hosts).values(),
+            ended.values(),
+            enabled=self.args["enabled"],
+            replacement=self.result(results.REPLACEMENT),
+        )
+        return self._decided(decision, ended)
+
+    def _end(self) -> dict[str, Any]:
+        """Decide at the end of a manual rollback."""
+        ended = self.results(results.ROLLBACK_AGAIN, self.args["hosts"])
+        return self._decided(rollback.decide_by_hand(ended.values()), ended)
+
+    def _decided(self, decision: rollback.RollbackDecision, ended: dict[str, results.Json]) -> dict[str, Any]:
+        causes = startup.first_causes(ended)
+        judged = {host: {**one, "missed": causes[host]} if causes[host] else one for host, one in ended.items()}
+        return {**decision.to_json(), "judged": judged[self.host], "results": list(judged.values())}

@@ -1,0 +1,1 @@
+../../src/vllm_spark/node/host_layout.py

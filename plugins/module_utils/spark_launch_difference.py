@@ -1,0 +1,1 @@
+../../src/vllm_spark/node/launch_difference.py

@@ -1,0 +1,48 @@
+"""The page of the action plugin vllm_forecast: its arguments, which SparkAction checks, and its result."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_forecast
+short_description: Report what a deploy would do on all hosts of the run, with forecasts
+description:
+  - One task reports all hosts. Reads the specs and the facts that the role has registered on each. Fails if a
+    deploy would refuse.
+author: vllm-spark
+options:
+  context:
+    description: The tokens of a context. 0 is that of the recipe.
+    type: int
+    required: true
+  streams:
+    description: The number of requests at a time. 0 is one.
+    type: int
+    required: true
+  min_speed:
+    description: The least tokens per second of one request.
+    type: float
+    required: true
+  roofline:
+    description: The constants of the site.
+    type: raw
+    required: true
+  recipe_folders:
+    description: Folders that contain recipes.
+    type: list
+    elements: str
+    required: true
+extends_documentation_fragment: vllm_spark.toolkit.decides
+"""
+
+EXAMPLES = r"""
+- name: Report the plans
+  vllm_spark.toolkit.vllm_forecast:
+    context: 0
+    streams: 0
+    min_speed: 0
+    roofline: {}
+    recipe_folders: [recipes]
+"""
+
+RETURN = r"""
+"""

@@ -1,0 +1,87 @@
+"""Faults of an inventory that Ansible cannot read: a path of nothing, and files that are not YAML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from vllm_spark.core import near_names, paths, text
+from vllm_spark.core.refusal import Fix, Refusal, register
+
+NO_INVENTORY = register("no-inventory", runbook="inventory-refused")
+INVENTORY_FILE_UNREADABLE = register("inventory-file-unreadable", runbook="inventory-refused")
+
+FOLDER = paths.ROOT / "inventories"
+MINIMAL, SITE = FOLDER / "minimal", FOLDER / "site"
+YAML_NAMES = (".yml", ".yaml", ".json")
+# Folders beside an inventory whose files Ansible reads with it.
+VARIABLES = ("group_vars", "host_vars")
+ENCRYPTED = "$ANSIBLE_VAULT"
+
+
+def missing(path: Path) -> Refusal:
+    """Return the refusal of an inventory that does not exist, with the nearest one that does."""
+    beside = {_shown(file.parent): file.parent.name for file in sorted(path.parent.glob("*/hosts.yml"))}
+    beside |= {_shown(file.parent): file.parent.name for file in sorted(FOLDER.glob("*/hosts.yml"))}
+    close = near_names.close_names(path.name, beside.values())
+    near = [shown for shown, name in beside.items() if name in close]
+    named = f"one of {', '.join(beside)}" if beside else "a folder with hosts.yml"
+    fix: str | Fix
+    if near:
+        fix = f"use `-i {near[0]}`."
+    elif SITE.exists():
+        fix = f"use `-i {_shown(SITE)}`."
+    else:
+        remark = f"Then change address and user in {_shown(SITE)}/hosts.yml."
+        fix = Fix(f"cp -r {_shown(MINIMAL)} {_shown(SITE)}", remark)
+    return NO_INVENTORY(what=f"there is no inventory at {path}", expected=named, fix=fix)
+
+
+def unreadable(path: Path) -> Refusal | None:
+    """Return the refusal of the first file of an inventory that is not YAML, or None: of its hosts, or of the variables
+    beside it."""
+    if path.suffix not in YAML_NAMES:
+        return None
+    files = [path, *_variable_files(path.parent)]
+    found = next(((file, fault) for file in files if (fault := _fault(file, is_hosts=file == path))), None)
+    if not found:
+        return None
+    file, (place, what) = found
+    return INVENTORY_FILE_UNREADABLE(
+        what=f"{_shown(file)}{place}: {what}",
+        expected=f"a YAML file as in {_shown(MINIMAL)}",
+        fix=f"correct {_shown(file)}{place}.",
+    )
+
+
+def _variable_files(folder: Path) -> Iterator[Path]:
+    for name in VARIABLES:
+        for file in sorted((folder / name).rglob("*")):
+            if file.is_file() and file.suffix in (*YAML_NAMES, "") and not file.name.startswith("."):
+                yield file
+
+
+def _fault(file: Path, *, is_hosts: bool) -> tuple[str, str] | None:
+    """Return (:LINE:COLUMN, what is wrong) of a file, or None. The values are not constructed: Ansible's tags pass."""
+    try:
+        content = file.read_text(encoding="utf-8")
+        node = None if content.startswith(ENCRYPTED) else yaml.compose(content, yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        return "", f"cannot be read: {error}"
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        return f":{mark.line + 1}:{mark.column + 1}" if mark else "", f"not YAML, {error.problem or error.context}"
+    except yaml.YAMLError as error:
+        return "", f"not YAML: {text.one_line(str(error))}"
+    if is_hosts and not isinstance(node, yaml.MappingNode) and not content.startswith(ENCRYPTED):
+        return "", "it is empty" if node is None else "not a map of groups"
+    return None
+
+
+def _shown(path: Path) -> str:
+    """Return a path as short as it is from the working directory."""
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

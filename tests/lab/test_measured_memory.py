@@ -1,0 +1,73 @@
+"""Predicted memory against measured memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lab.forecast import measured_memory
+from lab.forecast.measured_memory import CacheRow, LoadedRow, ReservedRow
+from vllm_spark.core import paths
+from vllm_spark.core.units import GIB
+from vllm_spark.recipe import loader
+from vllm_spark.sizing import memory, reference_spark
+
+TOTAL = reference_spark.MEMORY["total"]
+
+MEASURED = measured_memory.measurements()
+
+
+def identity(entry: Mapping[str, Any]) -> str:
+    return str(entry["id"])
+
+
+@pytest.mark.parametrize("entry", MEASURED["loaded"], ids=identity)
+def test_predicted_weights_match_the_measured_ones(entry: LoadedRow) -> None:
+    sizes = measured_memory.model(entry).loaded_bytes(entry.get("tensor_parallel", 1))
+    assert sum(sizes.values()) / GIB == pytest.approx(entry["measured"], rel=0.01)
+
+
+@pytest.mark.parametrize("entry", MEASURED["cache"], ids=identity)
+def test_predicted_cache_matches_the_engine_log(entry: CacheRow) -> None:
+    cache = measured_memory.cache_of(entry)
+    context, batched = entry["context"], entry["batched"]
+    # The engine logs the room with two digits after the point.
+    least, room, most = ((entry["room"] + rounding) * GIB for rounding in (-0.005, 0, 0.005))
+    old = entry.get("before_0_20", False)
+    logged = [measured_memory.logged_tokens(cache, size, context, batched, old) for size in (least, most)]
+    assert logged[0] <= entry["tokens"] <= logged[1]
+    assert measured_memory.logged_tokens(cache, room, context, batched, old) == pytest.approx(entry["tokens"], rel=3e-4)
+    if "requests" in entry:
+        assert measured_memory.requests(cache, room, context, batched) == pytest.approx(entry["requests"], abs=0.01)
+
+
+def test_each_recipe_of_today_has_a_log_or_says_that_none_is_public() -> None:
+    logged = {entry["recipe"] for entry in MEASURED["loaded"] if "recipe" in entry}
+    unknown = {entry["recipe"] for entry in MEASURED["unknown"]}
+    today = {name for name in loader.names([paths.RECIPES]) if not name.startswith("gemma-4-") or "-awq-mtp" in name}
+    assert logged.isdisjoint(unknown)
+    assert today - {"qwen3.6-35b-a3b-fp8"} <= logged | unknown
+
+
+@pytest.mark.parametrize("entry", [*MEASURED["loaded"], *MEASURED["cache"]], ids=identity)
+def test_a_measurement_is_in_its_log(entry: Mapping[str, Any]) -> None:
+    file = paths.ROOT / entry["source"]
+    if not file.is_file():
+        assert not entry["source"].startswith("tests/"), "a source that is a file must exist"
+        return
+    pattern = r"Model loading took ([\d.]+) GiB" if "measured" in entry else r"Available KV cache memory: ([\d.]+) GiB"
+    assert float(entry.get("measured", entry.get("room"))) in {float(n) for n in re.findall(pattern, file.read_text())}
+
+
+@pytest.mark.parametrize("entry", MEASURED["reserved"], ids=identity)
+def test_the_engine_takes_its_share_of_the_total(entry: ReservedRow) -> None:
+    reserved = entry["utilization"] * TOTAL / GIB
+    if "cache" in entry:
+        rest = reserved - entry["weights"] - entry["cache"]
+        assert rest == pytest.approx(memory.WORKSPACE_BYTES / GIB, abs=0.25)
+    else:
+        # A worker has no API server; a desktop adds to it if the report counts the whole host.
+        assert -3 <= entry["measured"] - reserved <= 8

@@ -1,0 +1,49 @@
+"""The prediction against public rows, and against those of a second hardware."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.forecast import evidence_rows, measured_rows, reported_speeds
+
+
+def test_the_rows_of_a_second_hardware_are_inside_15_percent_after_one_calibration() -> None:
+    """Streams and depth were not in the calibration. All tokens of a model without weights choose the same experts."""
+    rows = list(evidence_rows.rows())
+    assert len(rows) >= 60
+    tested = reported_speeds.summary([row.error for row in rows if not row.fitted])
+    assert tested.rows >= 25
+    assert tested.share_inside >= 0.95
+    everything = reported_speeds.summary([row.error for row in rows])
+    assert set(evidence_rows.hardware()["rows"]) <= set(evidence_rows.hardware()["constants"])
+    assert everything.mean <= 0.05
+    assert everything.share_inside >= 0.95
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[str, measured_rows.Errors]:
+    return measured_rows.errors(measured_rows.configurations())
+
+
+def test_public_rows_are_near_their_prediction(errors: dict[str, measured_rows.Errors]) -> None:
+    counted = {name: found for name, found in errors.items() if len(found.speed) >= 10}
+    assert len(counted) >= 9
+    assert sum(len(found.speed) for found in errors.values()) >= 700
+    for name, found in counted.items():
+        summary = reported_speeds.summary(found.speed)
+        assert summary.mean <= 0.08, name
+        assert summary.share_inside >= 0.85, name
+
+
+def test_the_first_token_of_public_rows_is_near_its_prediction(errors: dict[str, measured_rows.Errors]) -> None:
+    together = [error for found in errors.values() for error in found.first_token]
+    assert len(together) >= 500
+    assert sum(abs(error) <= 0.25 for error in together) / len(together) >= 0.8
+
+
+def test_every_public_row_has_a_source_and_a_protocol() -> None:
+    for entry in measured_rows.configurations():
+        assert entry.source
+        assert measured_rows.protocols()[entry.protocol]
+        assert entry.rows
+    assert all(group["reason"] and group["ids"] for group in measured_rows.dropped())

@@ -1,0 +1,136 @@
+"""The measured rate of the fabric: which ends are measured, TCP over the loopback device, and the judgement."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleActionFail
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_link_rate
+
+from fakes.fake_ansible import FakeRun
+from fakes.recorded_hosts import HOSTS, record, recorded
+from loopback import held_port
+from vllm_spark.network import link_rate
+from vllm_spark.sizing import reference_spark
+from vllm_spark.transfer import jobs
+
+ENDS = link_rate.RailEnds(netdev="enp1s0f1np1", subnet="192.168.177.0/24", own="192.168.177.11", peer="192.168.177.12")
+
+
+def received(gbps: float, **more: Any) -> link_rate.Received:
+    return link_rate.Received(netdev=ENDS["netdev"], received_bytes=int(gbps * 2e9 / 8), seconds=2.0, **more)
+
+
+def test_a_limited_nic_is_named_and_a_sound_one_is_shown() -> None:
+    # 12.86 and 92.57 Gb/s: NVIDIA/dgx-spark-playbooks#108
+    [slow], refusals = link_rate.judge("spark1", [ENDS], [received(12.86)], 40.0)
+    assert "fabric-slow: spark1: 192.168.177.0/24 enp1s0f1np1 ← 192.168.177.12 received 12.9 Gb/s" in slow
+    assert "expected: 40 Gb/s or more" in slow
+    assert "reboot both Sparks with the cable in" in slow
+    assert slow.endswith("docs/runbooks/fabric-slow.md")
+    assert refusals == []
+    assert link_rate.judge("spark1", [ENDS], [received(92.57)], 40.0) == (
+        ["✓ 192.168.177.0/24 enp1s0f1np1 ← 192.168.177.12: 92.6 Gb/s"],
+        [],
+    )
+
+
+def test_a_subnet_without_tcp_is_refused_with_the_rule_of_the_firewall() -> None:
+    failed = received(0, error="no connection came to 192.168.177.11 port 5201")
+    lines, [refusal] = link_rate.judge("spark1", [ENDS], [failed], 40.0)
+    assert lines == []
+    assert "no TCP over this subnet (no connection came to 192.168.177.11 port 5201)" in str(refusal)
+    assert "ssh -t spark1 sudo ufw allow in on enp1s0f1np1" in refusal.fix
+
+
+def test_both_ends_of_recorded_hosts_name_each_other(tmp_path: Any) -> None:
+    facts: Any = {host: record(tmp_path / host, recorded("one-cable", host)) for host in HOSTS}
+    own, other = (link_rate.of_facts(host, facts) for host in HOSTS)
+    assert len(own) == 2
+    assert [(end["own"], end["peer"], end["subnet"]) for end in own] == [
+        (end["peer"], end["own"], end["subnet"]) for end in other
+    ]
+
+
+def test_two_hosts_measure_each_other() -> None:
+    port, results = held_port(), {}
+
+    def run(own: str, peer: str) -> None:
+        rails = [{"netdev": "lo", "own": own, "peer": peer}]
+        results[own] = spark_link_rate.measure(rails, first=own < peer, port=port, seconds=0.1, wait_s=60)
+
+    addresses = ("127.0.0.1", "127.0.0.2")
+    threads = [threading.Thread(target=run, args=pair) for pair in (addresses, addresses[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for [result] in results.values():
+        assert result["error"] == ""
+        assert result["received_bytes"] > 0
+        assert 0 < result["seconds"] < 60
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_peer_that_never_appears_is_reported(first: bool) -> None:
+    rails = [{"netdev": "lo", "own": "127.0.0.1", "peer": "127.0.0.2"}]
+    [result] = spark_link_rate.measure(rails, first=first, port=held_port(), seconds=0.1, wait_s=0.2)
+    assert result["received_bytes"] == 0
+    assert "no connection came to 127.0.0.1" in result["error"]
+
+
+def test_an_address_that_the_host_does_not_have_is_reported() -> None:
+    rails = [{"netdev": "lo", "own": "192.0.2.1", "peer": "127.0.0.2"}]
+    [result] = spark_link_rate.measure(rails, first=True, port=held_port(), seconds=0.1, wait_s=0.2)
+    assert "192.0.2.1 port" in result["error"]
+
+
+@pytest.mark.parametrize(("moved", "seconds", "warned"), [(16e9, 10.0, True), (16e9, 5.0, False), (1e9, 10.0, False)])
+def test_a_slow_copy_of_a_large_model_names_the_link(moved: float, seconds: float, warned: bool) -> None:
+    summary = jobs.JOBS["fetch-peer"].summary({"moved": int(moved), "seconds": seconds, "files": 3})
+    assert ("fabric-slow" in summary) is warned
+
+
+def fabric_plan() -> dict[str, Any]:
+    """Return the plan of fabric.yml on spark1, as far as a measurement reads it."""
+    ends = {"netdev": ENDS["netdev"], "subnet": ENDS["subnet"], "peer": ENDS["peer"]}
+    pings = [ends | {"size": size} for size in (8972, 56)]
+    return {
+        "host": "spark1",
+        "peer": "spark2",
+        "addresses": {ENDS["netdev"]: f"{ENDS['own']}/24"},
+        "pings": pings,
+    }
+
+
+def test_the_action_measures_the_link_of_fabric_yml() -> None:
+    run = FakeRun(modules={"spark_link_rate": {"received": [received(92.57)]}})
+    run.act("vllm_link_rate", plan=fabric_plan(), least_gbps="40")
+    assert run.calls == [("spark_link_rate", {"rails": [ENDS], "first": True})]
+    assert run.lines == ["spark1  ✓ 192.168.177.0/24 enp1s0f1np1 ← 192.168.177.12: 92.6 Gb/s"]
+
+
+def test_the_action_measures_the_fabric_of_a_pair_from_its_facts() -> None:
+    facts = {host: {"spark_precheck_box": {"facts": {"fabric": reference_spark.fabric(host)}}} for host in HOSTS}
+    slow = [{**received(13.2), "netdev": netdev} for netdev, *_ in reference_spark.LANES]
+    run = FakeRun(host="spark2", hostvars=facts, modules={"spark_link_rate": {"received": slow}})
+    run.act("vllm_link_rate", hosts=list(HOSTS), least_gbps=40)
+    [(_, args)] = run.calls
+    assert args["first"] is False
+    assert [rail["peer"] for rail in args["rails"]] == ["192.168.177.10", "192.168.178.10"]
+    assert len(run.lines) == 2
+    assert all(line.startswith("spark2  warning fabric-slow: spark2: ") for line in run.lines)
+
+
+def test_the_action_measures_nothing_for_one_host() -> None:
+    run = FakeRun()
+    run.act("vllm_link_rate", hosts=["spark1"], least_gbps=40)
+    assert run.calls == []
+
+
+def test_the_action_fails_where_no_tcp_arrives() -> None:
+    closed = {"received": [received(0, error="no connection came to 192.168.177.11 port 5201")]}
+    with pytest.raises(AnsibleActionFail, match="no TCP over this subnet"):
+        FakeRun(modules={"spark_link_rate": closed}).act("vllm_link_rate", plan=fabric_plan(), least_gbps=40)

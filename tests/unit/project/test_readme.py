@@ -1,0 +1,88 @@
+"""README's first screen: the owner's path, what it prints, and which command is a playbook."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from fakes.gate_requests import gate_request
+from vllm_spark.cli import main
+from vllm_spark.core import paths
+from vllm_spark.verify import registry, report, verification
+from vllm_spark.verify.startup_phases import Phase
+from vllm_spark.verify.verdict import Verdict
+
+TEXT = (paths.ROOT / "README.md").read_text()
+SCREEN = 40  # lines of a first screen of a forge
+PATH = "## From a factory Spark to an answer"
+
+
+def block(heading: str, language: str = "") -> list[str]:
+    """Return the lines of the first block with this language below a heading."""
+    below = TEXT[TEXT.index(f"{heading}\n") :]
+    found = re.search(rf"^```{language}\n(.*?)^```$", below, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1].splitlines()
+
+
+def plain(text: str) -> str:
+    """Return a text without backticks and line breaks."""
+    return " ".join(text.replace("`", "").split())
+
+
+def test_the_first_screen_leads_from_a_factory_spark_to_an_answer() -> None:
+    commands = block(PATH)
+    assert len(commands) == 6
+    assert [line.split()[1] for line in commands[-3:]] == ["plan.yml", "pull.yml", "deploy.yml"]
+    screen = TEXT.splitlines()[:SCREEN]
+    assert [line for line in [*commands, *block(PATH, "text")] if line not in screen] == []
+
+
+def test_the_owners_path_stands_before_the_catalogue_and_the_sandbox() -> None:
+    places = [TEXT.index(text) for text in (PATH, "## Look first", "| you have |", "\nmake deploy", "\nmake test")]
+    assert places == sorted(places)
+
+
+def test_what_the_path_prints_is_what_the_toolkit_prints() -> None:
+    answered = Verdict("answer", "0", True, "What is the capital of France? Answer with one word. Paris")
+    request = gate_request(served_name="tiny-gemma4", edge={"tls": "own-ca"}, socket="/s", bind="")
+    closing = report.closing(request, [answered], "10.231.0.11", "inventories/sandbox", ".sandbox/edge/ca.crt")
+    shown = block(PATH, "text")
+    summary = re.search(r"✓ (\d+) gates pass: (.*)", shown[-4])
+    assert summary is not None
+    gates = summary[2].split(", ")
+    passed = [Verdict(gate, "", True, "") for gate in [*gates, *gates[-1:] * (int(summary[1]) - len(gates))]]
+    assert shown[-4] == f"spark1  {verification.together(passed)}"
+    assert set(gates) <= {gate.name for gate in registry.GATES}
+    assert shown[-3:-1] == closing.splitlines()[:2]
+    assert closing.splitlines()[2].startswith(shown[-1].removesuffix(" …"))
+    phases = [found[1] for line in shown if (found := re.match(r"spark1  (\D+?)(?: \d+ %)?  \d\d:\d\d of ", line))]
+    assert phases == [phase.label for phase in (Phase.STARTING, Phase.LOADING_WEIGHTS, Phase.WARMING_UP)]
+
+
+def test_one_sentence_says_which_command_is_a_playbook(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.parse(["--help"])
+    assert main.RULE in capsys.readouterr().out
+    assert plain(main.RULE) in plain(TEXT)
+
+
+def test_the_sentence_names_the_commands_that_start_a_playbook() -> None:
+    starting = {
+        name
+        for name, command in main.COMMANDS.items()
+        if "playbook.command(" in (paths.ROOT / f"src/vllm_spark/{command.path.replace('.', '/')}.py").read_text()
+    }
+    assert starting
+    named = re.search(r"Two of these, (\w+) and (\w+), start", plain(main.RULE))
+    assert named is not None
+    assert set(named.groups()) == starting
+
+
+def test_the_scenario_types_blocks_that_are_there() -> None:
+    owner = yaml.safe_load((paths.ROOT / "molecule/factory/vars/owner.yml").read_text())
+    headings = re.findall(r"readme\.split\('(## [^']+)'\)", " ".join(str(value) for value in owner.values()))
+    assert len(headings) == 3
+    assert [heading for heading in headings if not all(line.split()[0] for line in block(heading))] == []

@@ -1,0 +1,147 @@
+"""The terms of the forecast that are no bytes: prompts, streams, drafts by their number, ranks, graphs, hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import (
+    acceptance,
+    burst,
+    constants,
+    layout,
+    prediction,
+    roofline,
+)
+from vllm_spark.sizing.acceptance import Share
+from vllm_spark.sizing.burst import Requests
+from vllm_spark.sizing.load import Drafter, Load
+
+GEMMA, DENSE = architecture.load("gemma-4-26b-a4b"), architecture.load("gemma-4-31b")
+FP8 = layout.widths({"attention": "fp8", "mlp": "fp8", "experts": "fp8", "head": "bf16"})
+BF16 = layout.widths({"attention": "bf16", "mlp": "bf16", "experts": "bf16", "head": "bf16"})
+SPARK = constants.constants_of({})
+
+
+@pytest.mark.parametrize(("tokens", "share"), acceptance.CODE.items())
+def test_the_measured_acceptance_of_each_number_is_kept(tokens: int, share: float) -> None:
+    assert acceptance.expected(tokens)[-1] == share
+
+
+def test_four_drafted_tokens_are_best_on_code_and_fewer_on_prose() -> None:
+    drafter = architecture.load("gemma-4-26b-a4b-assistant")
+    speeds: dict[str, dict[int, float]] = {"slow": {}, "fast": {}}
+    for tokens in range(2, 9):
+        speed = prediction.predict(GEMMA, FP8, Load(context=256, drafter=Drafter(drafter, tokens, 0.0)))
+        speeds["slow"][tokens], speeds["fast"][tokens] = speed.slow.tokens_per_s, speed.fast.tokens_per_s
+    assert max(speeds["fast"], key=lambda tokens: speeds["fast"][tokens]) == 4
+    assert max(speeds["slow"], key=lambda tokens: speeds["slow"][tokens]) <= 4
+    assert speeds["fast"][8] < speeds["fast"][6] < speeds["fast"][4]
+
+
+def test_acceptance_is_carried_over_to_another_number_of_tokens() -> None:
+    (fewer,) = acceptance.expected(2, [Share("code", 4, 0.5)])
+    (more,) = acceptance.expected(6, [Share("code", 4, 0.5)])
+    assert more < 0.5 < fewer
+    assert acceptance.expected(4, [Share("code", 4, 0.61), Share("code", 2, 0.9)]) == [0.61]
+
+
+def test_each_kind_of_text_has_the_share_of_its_nearest_number() -> None:
+    known = [Share("code", 2, 0.87), Share("code", 6, 0.56), Share("prose", 4, 0.5)]
+    assert acceptance.nearest(5, known) == [Share("code", 6, 0.56), Share("prose", 4, 0.5)]
+    code, prose = acceptance.expected(2, known)
+    assert code == 0.87
+    assert [prose] == acceptance.expected(2, known[2:])
+
+
+def test_context_takes_time_beyond_its_bytes_where_triton_reads_it() -> None:
+    """The 26B at 131,072 tokens: 26.9 tok/s from the bytes alone, about 20 with the time of Triton's attention."""
+    nvfp4 = layout.widths({"attention": "bf16", "mlp": "bf16", "experts": "nvfp4", "head": "bf16"})
+    deep = roofline.step(GEMMA, nvfp4, Load(context=131072, kv_width=1.0)).tokens_per_s
+    assert deep == pytest.approx(21.5, rel=0.08)
+    without = constants.constants_of({"attention_token_s": 0.0})
+    assert roofline.step(GEMMA, nvfp4, Load(context=131072, kv_width=1.0), without).tokens_per_s > 1.15 * deep
+
+
+def test_many_tokens_are_bound_by_computing() -> None:
+    few, many = (roofline.step(DENSE, FP8, Load(context=64, streams=n)).seconds[roofline.WEIGHTS] for n in (1, 512))
+    assert many > 2 * few
+    flop = 2 * sum(DENSE.read_weights().values()) * 512
+    assert many > flop / (2 * SPARK.compute_8)
+
+
+def test_an_all_reduce_grows_with_the_tokens_of_a_step() -> None:
+    one, many = (
+        roofline.step(DENSE, FP8, Load(streams=n, tensor_parallel=2)).seconds[roofline.ALL_REDUCE] / DENSE.reductions
+        for n in (1, 16)
+    )
+    assert 10e-6 < one < 120e-6
+    assert many - one == pytest.approx(15 * DENSE.hidden * 2 / SPARK.link)
+
+
+def test_an_eager_start_costs_launches() -> None:
+    """Field report 003: 10 % of the 31B; a public report of gpt-oss-120b: 59 tok/s become 26."""
+    dense = [roofline.step(DENSE, FP8, Load(context=256, eager=eager)).tokens_per_s for eager in (False, True)]
+    assert dense[1] / dense[0] == pytest.approx(0.9, abs=0.03)
+    oss = architecture.load("gpt-oss-120b")
+    widths = layout.widths({"attention": "bf16", "experts": "mxfp4", "head": "bf16"})
+    assert roofline.step(oss, widths, Load(eager=True)).tokens_per_s == pytest.approx(26, rel=0.15)
+
+
+def test_a_state_is_read_and_written() -> None:
+    model = architecture.load("qwen3.6-35b-a3b")
+    states = sum(group.layers * group.state() for group in model.attention)
+    longer = roofline.cache_bytes(model, 1, 2.0)
+    assert longer == pytest.approx(2 * states + 20480)
+
+
+# prompts at once -> mean of their times to the first token, in times of one prompt alone, if they wait in a queue
+QUEUES = {1: 1.0, 5: 3.0, 10: 5.5}
+
+
+@pytest.mark.parametrize(("streams", "waits"), QUEUES.items())
+def test_prompts_that_arrive_together_wait_for_each_other(streams: int, waits: float) -> None:
+    alone = burst.serve(DENSE, BF16, Load(), Requests(1, 8192, 2), SPARK).first_token_s
+    together = burst.serve(DENSE, BF16, Load(), Requests(streams, 8192, 2), SPARK).first_token_s
+    assert together / alone == pytest.approx(waits, rel=0.06)
+
+
+def test_a_stream_decodes_slower_while_other_prompts_are_computed() -> None:
+    short = burst.serve(DENSE, BF16, Load(), Requests(10, 256, 256), SPARK)
+    long = burst.serve(DENSE, BF16, Load(), Requests(10, 16384, 256), SPARK)
+    assert long.decode < 0.5 * short.decode
+    alone = roofline.step(DENSE, BF16, Load(context=384)).tokens_per_s
+    assert burst.serve(DENSE, BF16, Load(), Requests(1, 256, 256), SPARK).decode == pytest.approx(alone, rel=0.02)
+
+
+def test_more_streams_than_sequences_wait() -> None:
+    served = burst.serve(DENSE, BF16, Load(), Requests(8, 256, 64, sequences=2), SPARK)
+    free = burst.serve(DENSE, BF16, Load(), Requests(8, 256, 64), SPARK)
+    assert served.first_token_s > 3 * free.first_token_s
+    assert served.total < free.total
+
+
+def test_a_family_has_its_own_constants_unless_the_site_measured_them() -> None:
+    own = SPARK.for_family("gemma-4")
+    assert own.layer_experts_s != SPARK.layer_experts_s
+    site = constants.constants_of({"layer_experts_s": 1e-3}).for_family("gemma-4")
+    assert site.layer_experts_s == 1e-3
+    assert site.layer_dense_s == own.layer_dense_s
+    assert SPARK.for_family("unseen") == SPARK
+
+
+def test_a_family_without_rows_has_a_wide_interval_and_says_so() -> None:
+    model = replace(GEMMA, family="unseen")
+    unseen, seen = (prediction.predict(entry, FP8, Load()) for entry in (model, GEMMA))
+    assert unseen.spread > seen.spread
+    assert (unseen.known, seen.known) == (False, True)
+
+
+def test_a_family_has_constants_of_the_spark_and_an_interval_that_holds_two_operators() -> None:
+    spark = constants.spark()
+    assert set(spark["rows"]) <= set(spark["constants"])
+    for family in spark["families"].values():
+        assert set(family["constants"]) <= set(spark["constants"])
+        assert family["held_out"]["spread"] >= 0.08
