@@ -9,6 +9,7 @@ PYTHON := python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
 SANDBOX := -i inventories/sandbox
 FACTORY := -i inventories/factory
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -42,16 +43,23 @@ $(READY): requirements.lock pyproject.toml
 	touch $@
 
 .PHONY: setup
-setup: $(READY) ## Create .venv from requirements.lock
+setup: $(READY) ## Create .venv from requirements.lock, for use
+
+$(READY_DEV): requirements-dev.lock $(READY)
+	$(BIN)/pip install --quiet --require-hashes --requirement requirements-dev.lock
+	touch $@
+
+.PHONY: setup-dev
+setup-dev: $(READY_DEV) ## Add what the sandbox and the tests need, from requirements-dev.lock
 
 .PHONY: sandbox-up
-sandbox-up: setup ## Start two stand-ins for Sparks with the real engine on a CPU
+sandbox-up: setup-dev ## Start two stand-ins for Sparks with the real engine on a CPU
 	rm -f .sandbox/serves
 	# The sandbox has no lines of its own, so its tasks show the progress.
 	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
 
 .PHONY: sandbox-down
-sandbox-down: setup ## Remove the sandbox; images and caches are kept
+sandbox-down: setup-dev ## Remove the sandbox; images and caches are kept
 	ansible-playbook $(SANDBOX) sandbox/down.yml
 
 .PHONY: deploy
@@ -62,14 +70,14 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair
 	@echo "      (in this shell first: source .venv/bin/activate)"
 
 .PHONY: test
-test: setup ## Run everything that CI runs
+test: setup-dev ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
 	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit slow integration engine router browser edge look-alike
 	$(MAKE) containers
 	$(MAKE) molecule
 
 .PHONY: lint
-lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck and the build of the collection
+lint: setup-dev ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck and the build of the collection
 	ruff check .
 	ruff format --check .
 	mypy
@@ -80,29 +88,29 @@ lint: setup ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck
 	ANSIBLE_INVENTORY=inventories/sandbox ansible-lint --offline
 
 .PHONY: unit
-unit: setup ## Run the tests of pure logic, and those of the laboratory; one minute
+unit: setup-dev ## Run the tests of pure logic, and those of the laboratory; one minute
 	pytest --numprocesses auto -m 'not slow' tests/unit tests/lab
 
 .PHONY: quick types touched
-quick: setup ## Run ruff, mypy and the unit tests of the packages that the change touches; seconds
+quick: setup-dev ## Run ruff, mypy and the unit tests of the packages that the change touches; seconds
 	ruff check .
 	ruff format --check .
 	$(MAKE) --jobs=2 --output-sync=target types touched
-types: setup
+types: setup-dev
 	mypy
-touched: setup
+touched: setup-dev
 	tests=$$(python tests/touched.py) && { test -z "$$tests" || pytest --quiet -m 'not slow' $$tests; }
 
 .PHONY: slow
-slow: setup ## Run the tests that `unit` leaves out: soaks, memory, hundreds of inputs; half a minute
+slow: setup-dev ## Run the tests that `unit` leaves out: soaks, memory, hundreds of inputs; half a minute
 	pytest --numprocesses auto -m slow tests/unit tests/lab
 
 .PHONY: fuzz
-fuzz: setup ## Read 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; 40 minutes
+fuzz: setup-dev ## Read 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; 40 minutes
 	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
 
 .PHONY: integration
-integration: setup ## Run the tests with sockets, processes and playbooks; two minutes
+integration: setup-dev ## Run the tests with sockets, processes and playbooks; two minutes
 	pytest --numprocesses auto tests/integration
 
 # A shell without bytecode, such as CI's, would compile every module in every process.
@@ -119,24 +127,24 @@ look-alike: sandbox-up ## Run the unit and integration tests in a Spark's image,
 	python tests/look_alike.py --numprocesses auto tests/unit tests/integration
 
 .PHONY: engine
-engine: setup ## Check every recipe with the parser of its vLLM version; first minutes, then seconds
+engine: setup-dev ## Check every recipe with the parser of its vLLM version; first minutes, then seconds
 	pytest tests/engine
 
 .PHONY: engine-flags
-engine-flags: setup ## Write recipes/engines from the parsers of the vLLM versions in tests/engine/engines.yml
+engine-flags: setup-dev ## Write recipes/engines from the parsers of the vLLM versions in tests/engine/engines.yml
 	python tests/engine/engine_data.py
 
 .PHONY: router
-router: setup ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute
+router: setup-dev ## Test the failover gate with LiteLLM and nginx; first minutes, then one minute
 	pytest tests/router
 
 .PHONY: browser
-browser: setup ## Look at a bench's report in headless Chromium, at three widths and on paper; half a minute
+browser: setup-dev ## Look at a bench's report in headless Chromium, at three widths and on paper; half a minute
 	tests/browser/install
 	pytest tests/browser
 
 .PHONY: edge
-edge: setup ## Test the edge by a real HAProxy, scripted engines and the clients of owners; three minutes
+edge: setup-dev ## Test the edge by a real HAProxy, scripted engines and the clients of owners; three minutes
 	tests/edge/install
 	pytest tests/edge
 
@@ -154,15 +162,15 @@ SAID := .cache/molecule.log
 LONG := bench bundle day edge fabric factory faults images offline operators pairs recipe recovery refusals remove rollback
 
 .PHONY: molecule
-molecule: setup ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
+molecule: setup-dev ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
 	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
 
 .PHONY: molecule-long
-molecule-long: setup ## Run the long scenarios; two hours
+molecule-long: setup-dev ## Run the long scenarios; two hours
 	$(call scenarios,$(addprefix --scenario-name=,$(LONG)))
 
 .PHONY: molecule-%
-molecule-%: setup
+molecule-%: setup-dev
 	$(call scenarios,--scenario-name $*)
 
 # They measure the engine itself.
@@ -174,7 +182,7 @@ bench-converge: sandbox-up ## Measure a deploy that changes nothing, compared wi
 	python tests/bench/converge.py
 
 .PHONY: bench-plan
-bench-plan: setup ## Measure plan.yml for 1, 16 and 64 hosts: CPU time and lines
+bench-plan: setup-dev ## Measure plan.yml for 1, 16 and 64 hosts: CPU time and lines
 	python tests/bench/plan.py
 
 .PHONY: bench-switch
@@ -187,7 +195,7 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with rs
 	python tests/bench/copying.py
 
 .PHONY: bench-client
-bench-client: setup ## Measure the error of the bench client against scripted streams, and its CPU time
+bench-client: setup-dev ## Measure the error of the bench client against scripted streams, and its CPU time
 	python tests/bench/client.py
 
 .PHONY: bench-others
@@ -195,30 +203,33 @@ bench-others: sandbox-up ## Measure the decode of a real engine by the bench and
 	python tests/bench/others.py
 
 .PHONY: bench-edge
-bench-edge: setup ## Measure what the edge adds to a stream: time to the first event, events per second
+bench-edge: setup-dev ## Measure what the edge adds to a stream: time to the first event, events per second
 	tests/edge/install
 	python tests/bench/edge.py
 
 .PHONY: bench-doctor
-bench-doctor: setup ## Judge the doctor by real logs, and measure its speed and memory use
+bench-doctor: setup-dev ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py
 	python tests/bench/doctor.py
 
 .PHONY: release
-release: setup ## Move changelogs/fragments into CHANGELOG.md under VERSION, and set it; make release VERSION=1.2.3
+release: setup-dev ## Move changelogs/fragments into CHANGELOG.md under VERSION, and set it; make release VERSION=1.2.3
 	python -m lab.pages.changelog '$(VERSION)'
 
 .PHONY: docs
-docs: setup ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
+docs: setup-dev ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
 	python -m lab
 
+# The first lock has a wheel of every package for every platform of pyproject.toml. The second one has its versions.
+COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --universal --group build pyproject.toml
+
 .PHONY: lock
-lock: setup ## Update requirements.lock from pyproject.toml
-	$(BIN)/pip install --quiet uv==0.13.9
-	uv pip compile --quiet --generate-hashes --python-version 3.11 --universal --extra dev pyproject.toml --output-file requirements.lock
+lock: setup-dev ## Update requirements.lock and requirements-dev.lock from pyproject.toml
+	$(COMPILE) --only-binary :all: --output-file requirements.lock
+	$(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
 
 .PHONY: clean
 clean: ## Remove the sandbox, the virtual environment and every cache
-	if [ -e $(READY) ]; then \
+	if [ -e $(READY_DEV) ]; then \
 	  for flavour in "$(FACTORY)" "$(SANDBOX)"; do ansible-playbook $$flavour sandbox/down.yml -e sandbox_purge=true; done; fi
 	rm -rf $(VENV) .sandbox .sandbox-factory .cache reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,7 +1,8 @@
 """Run pytest in the image of the sandbox's Sparks, by their Python: `python tests/look_alike.py [ARGUMENT]...`.
 
 The container has the clone read-only, the loopback device alone, and no git. Its packages are those that
-requirements.lock has for its Python. This machine's pip puts them under .cache, because it knows the way to its index.
+requirements-dev.lock has for its Python. This machine's pip puts them under .cache, because it knows the way to its
+index.
 LOOK_ALIKE=IMAGE runs another image, which needs /usr/bin/python3, openssl and OpenSSH.
 """
 
@@ -23,7 +24,7 @@ from vllm_spark.core import paths
 
 DEFAULTS = paths.ROOT / "sandbox" / "roles" / "sandbox_spark" / "defaults" / "main.yml"
 IMAGE = os.environ.get("LOOK_ALIKE") or yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))["sandbox_spark_image"]
-LOCK = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8")
+LOCK = (paths.ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
 PYTHON = "/usr/bin/python3"
 # A requirement with its marker, and its hashes on the lines after it.
 REQUIREMENT = re.compile(r"(?m)^(?P<pin>\S+==\S+)(?: ; (?P<marker>.+?))? \\\n(?P<hashes>(?: +--hash=\S+(?: \\)?\n)+)")
@@ -34,13 +35,13 @@ def container(*words: str, program: str, options: tuple[str, ...] = ()) -> list[
     return ["docker", "run", "--rm", "--init", "--network=none", *options, f"--entrypoint={program}", IMAGE, *words]
 
 
-def requirements(python: str) -> str:
-    """Return the requirements that the lock file has for a Python, without their markers. pip itself reads a marker for
+def requirements(python: str, lock: str = LOCK) -> str:
+    """Return the requirements that a lock file has for a Python, without their markers. pip itself reads a marker for
     the Python that runs it, also with --python-version."""
     target = {"python_version": python.rpartition(".")[0], "python_full_version": python}
     return "".join(
         f"{found['pin']} \\\n{found['hashes']}"
-        for found in REQUIREMENT.finditer(LOCK)
+        for found in REQUIREMENT.finditer(lock)
         if not found["marker"] or Marker(found["marker"]).evaluate(target)
     )
 

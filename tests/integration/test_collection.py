@@ -72,7 +72,7 @@ def environment(tmp_path: Path) -> Environment:
     status, output = made.ansible("galaxy", "collection", "build", "--output-path", str(tmp_path), str(paths.ROOT))
     assert status == 0, output
     (built,) = tmp_path.glob("*.tar.gz")
-    words = ("install", "--offline", "--no-deps", "-p", str(made.collections), str(built))
+    words = ("install", "--offline", "-p", str(made.collections), str(built))
     status, output = made.ansible("galaxy", "collection", *words)
     assert status == 0, output
     return made
