@@ -17,6 +17,7 @@ from pathlib import Path
 from vllm_spark.bench import profiles
 from vllm_spark.cli.main import main
 from vllm_spark.core import paths
+from vllm_spark.core.version import version
 from vllm_spark.inventory import spec
 from vllm_spark.node.bench import corpora
 from vllm_spark.recipe import lockfile
@@ -37,7 +38,7 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def verbs(folder: Path) -> None:
-    """Do what reads data: commands, the spec of a host, a lock file, the profiles and prompts of the bench."""
+    """Do what reads data: commands, the version, the spec of a host, a lock file, profiles and prompts of the bench."""
     report, lock = folder / "report.html", folder / "lock.yml"
     lock.write_text(lockfile.text(lockfile.Lock()), encoding="utf-8")
     for words in (
@@ -49,6 +50,7 @@ def verbs(folder: Path) -> None:
         ["bench", "report", str(EVIDENCE), "-o", str(report)],
     ):
         main(words)
+    version()
     inventory = spec.Inventory(
         deployments=[{"name": "demo", "recipe": RECIPE, "hosts": ["spark1"]}],
         sparks=("spark1",),

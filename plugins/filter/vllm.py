@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vllm_spark.bench import variants
+from vllm_spark.core import paths
 from vllm_spark.deploy import decision, images, launch
 from vllm_spark.lifecycle import replacement, rollback, switch_report
 from vllm_spark.transfer import messages, weights
@@ -27,6 +28,7 @@ class FilterModule:
             "vllm_changes_server": replacement.changes_server,
             "vllm_env": launch.env_file,
             "vllm_has_image_step": images.any_step,
+            "vllm_in_site": paths.in_site,
             "vllm_is_occupied": decision.is_occupied,
             "vllm_needs_check": weights.needs_check,
             "vllm_download_failure": messages.download_failure,

@@ -40,5 +40,8 @@ def command(name: str, args: argparse.Namespace, more: Sequence[str]) -> list[st
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the playbook, with the clone's ansible.cfg unless another one is named."""
-    return {"ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), **os.environ}
+    """Return the environment of the playbook, with the toolkit's ansible.cfg and the site's inventory unless another
+    configuration is named."""
+    config = str(paths.ROOT / "ansible.cfg")
+    own = {"ANSIBLE_CONFIG": config, "ANSIBLE_INVENTORY": str(paths.INVENTORY)}
+    return {**(own if os.environ.get("ANSIBLE_CONFIG", config) == config else {}), **os.environ}

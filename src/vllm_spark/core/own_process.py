@@ -27,7 +27,7 @@ Log = Callable[[str], None]
 def run(module: str, request: Mapping[str, Any], log: Log) -> Any:
     """Return the result of a module's `serve`. Raises RefusedError with its refusals, and OSError if it ends without a
     result."""
-    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(paths.SOURCE)}
     with subprocess.Popen(  # noqa: S603  a constant command
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,

@@ -15,7 +15,7 @@ NO_INVENTORY = register("no-inventory", runbook="inventory-refused")
 INVENTORY_FILE_UNREADABLE = register("inventory-file-unreadable", runbook="inventory-refused")
 
 FOLDER = paths.ROOT / "inventories"
-MINIMAL, SITE = FOLDER / "minimal", FOLDER / "site"
+MINIMAL, SITE = FOLDER / "minimal", paths.INVENTORY
 YAML_NAMES = (".yml", ".yaml", ".json")
 # Folders beside an inventory whose files Ansible reads with it.
 VARIABLES = ("group_vars", "host_vars")
@@ -36,7 +36,8 @@ def missing(path: Path) -> Refusal:
         fix = f"use `-i {_shown(SITE)}`."
     else:
         remark = f"Then change address and user in {_shown(SITE)}/hosts.yml."
-        fix = Fix(f"cp -r {_shown(MINIMAL)} {_shown(SITE)}", remark)
+        parent = "" if SITE.parent.is_dir() else f"mkdir -p {_shown(SITE.parent)} && "
+        fix = Fix(f"{parent}cp -r {_shown(MINIMAL)} {_shown(SITE)}", remark)
     return NO_INVENTORY(what=f"there is no inventory at {path}", expected=named, fix=fix)
 
 

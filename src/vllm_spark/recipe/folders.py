@@ -7,13 +7,10 @@ from pathlib import Path
 
 from vllm_spark.core import paths
 
-# What Ansible takes from ansible.cfg without ANSIBLE_INVENTORY.
-DEFAULT_INVENTORY = paths.ROOT / "inventories" / "site"
-
 
 def of_site() -> Path:
     """Return the folder of the site's own recipes: `recipes` beside the inventory. It may not exist."""
-    inventory = Path(os.environ.get("ANSIBLE_INVENTORY", "").partition(",")[0] or DEFAULT_INVENTORY)
+    inventory = Path(os.environ.get("ANSIBLE_INVENTORY", "").partition(",")[0] or paths.INVENTORY)
     return (inventory.parent if inventory.is_file() else inventory) / "recipes"
 
 

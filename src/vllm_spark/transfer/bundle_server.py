@@ -48,7 +48,7 @@ def bundled_models(folder: Path) -> dict[str, tuple[Source, Manifest]]:
 
 def start(folder: Path, token: str) -> tuple[int, Opened]:
     """Start the server. Return its process id and what it serves. Raises OSError if it does not start."""
-    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(paths.SOURCE)}
     running = subprocess.Popen(  # noqa: S603  a constant command
         [sys.executable, "-m", "vllm_spark.transfer.bundle_server", str(folder)],
         stdin=subprocess.PIPE,

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     here = Path.cwd()
     os.chdir(paths.ROOT)
     try:
-        distribution = Distribution({"script_name": "setup.py"})
+        command = runpy.run_path("setup.py")["BuildWithCollection"]
+        distribution = Distribution({"script_name": "setup.py", "cmdclass": {"build_py": command}})
         distribution.parse_config_files(["pyproject.toml"])
         # The clone may be read-only. The list of the files of an earlier build would also be read from there.
         distribution.get_command_obj("egg_info").egg_base = str(tmp_path_factory.mktemp("egg"))
@@ -113,11 +115,12 @@ def test_the_wheel_has_no_file_that_no_verb_reads(
 ) -> None:
     program = [sys.executable, str(paths.ROOT / "tests" / "files_of_verbs.py"), str(tmp_path)]
     opened = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
-    data = {file for file in opened if not file.endswith((".py", ".pyc"))}
+    data = {file for file in opened if not file.endswith(".py") and "__pycache__" not in file}
     assert len(wheel) > 300
     assert "src/vllm_spark/sizing/hardware.yml" in wheel & data
     read = {file_of(module) for module in reached(graph, roots)} | data
-    assert sorted(file for file in wheel - read if not file.endswith(MARKER)) == []
+    package = {file for file in wheel if file.startswith("src/") and not file.endswith(MARKER)}
+    assert sorted(package - read) == []
     # What a verb reads is in the wheel.
     assert sorted(data - wheel) == []
 
@@ -126,6 +129,37 @@ def test_a_file_that_nobody_reads_is_named(graph: grimp.ImportGraph, roots: set[
     """Without the command that imports it, a module would be one."""
     assert "vllm_spark.sizing.catalogue" in reached(graph, roots)
     assert "vllm_spark.sizing.catalogue" not in reached(graph, roots - {"vllm_spark.cli.recipes"})
+
+
+# The toolkit and Ansible read each file of these folders, and Ansible these files.
+READ_WHOLE = re.compile(
+    r"recipes/([^/]+|(architectures|engines|families)/.+)|ansible\.cfg|galaxy\.yml|meta/runtime\.yml"
+)
+
+
+def by_name(file: str) -> str:
+    """Return how another file names one of the collection. A role and an inventory have the name of their folder."""
+    parts = Path(file).parts
+    return parts[1] if parts[0] in {"roles", "inventories"} else Path(file).stem.rstrip("@")
+
+
+def test_each_file_of_the_collection_in_the_wheel_is_named_by_another(wheel: set[str]) -> None:
+    collection = {file for file in wheel if not file.startswith("src/")}
+    assert len(collection) > 500
+    texts = {file: (paths.ROOT / file).read_text(encoding="utf-8") for file in wheel}
+    for file in sorted(file for file in collection if not READ_WHOLE.fullmatch(file)):
+        name = by_name(file)
+        others = (text for other, text in texts.items() if other != file and not other.startswith(f"roles/{name}/"))
+        assert any(re.search(rf"\b{re.escape(name)}\b", text) for text in others), file
+
+
+def test_the_collection_in_the_wheel_is_whole(wheel: set[str]) -> None:
+    # A verb of the root imports the playbook of its name.
+    assert {file.name for file in (paths.ROOT / "playbooks").glob("*.yml")} <= wheel
+    for pattern in ("roles/*/*/**/*.yml", "plugins/**/*.py", "templates/*", "docs/runbooks/*"):
+        files = {str(file.relative_to(paths.ROOT)) for file in paths.ROOT.glob(pattern) if file.is_file()}
+        assert len(files) > 10
+        assert files <= wheel
 
 
 # What is copied -> the modules that are started on the host.
