@@ -11,14 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
+
 from vllm_spark.core import version
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import preview, preview_table
+from vllm_spark.deploy import consent, preview, preview_table
 from vllm_spark.deploy.preview import Preview
 from vllm_spark.sizing import constants, forecast
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark_ansible import resolved, results
-from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.action import SparkAction, display
 
 
 class ActionModule(SparkAction):
@@ -36,7 +38,25 @@ class ActionModule(SparkAction):
             self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
         if refused := preview_table.refusals(previews):
             self.fail_run(refused)
+        if download := consent.download(previews):
+            self._ask(download)
         return {}
+
+    def _ask(self, download: str) -> None:
+        """Let a person agree to a download if the task asks. The run of a script, without a terminal, goes on."""
+        if not self.args["ask"]:
+            return
+        self.show(download)
+        if self.check_mode:
+            return
+        try:
+            answer = display.prompt_until(consent.QUESTION)
+        except AnsiblePromptNoninteractive:
+            return
+        except AnsiblePromptInterrupt:
+            answer = b""
+        if not consent.agrees(answer.decode(errors="replace")):
+            self.fail_run([consent.DECLINED])
 
     def _previews(self) -> dict[str, Preview]:
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""

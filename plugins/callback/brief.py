@@ -58,6 +58,8 @@ class CallbackModule(Default):
         # Hosts on which a task of the whole run has failed. Its lines name the hosts that they concern.
         self._whole_run: set[str] = set()
         self._verb = self._task = ""
+        self._parts: list[str] = []  # of a verb that consists of others
+        self._part = 0
         self._began = time.monotonic()
         self._changes: dict[str, int] = {}
         self._puts_back = False
@@ -72,6 +74,8 @@ class CallbackModule(Default):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         super().v2_playbook_on_start(playbook)
         self._verb = Path(playbook._file_name).stem
+        if len(plays := playbook.get_plays()) > 1:
+            self._parts = [play.get_name() for play in plays]
         before = signal.getsignal(signal.SIGINT)
 
         def interrupted(number: int, frame: FrameType | None) -> NoReturn:
@@ -86,10 +90,13 @@ class CallbackModule(Default):
         signal.signal(signal.SIGINT, interrupted)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        if self.brief:
-            self._play = play
-        else:
+        self._part += 1
+        if not self.brief:
             super().v2_playbook_on_play_start(play)
+            return
+        self._play = play
+        if self._parts:
+            self._display.display(interruption.part(self._parts, self._part))
 
     def _task_start(self, task: Any, prefix: str | None = None) -> None:
         self._task = task.get_name().strip().rpartition(" : ")[2]
@@ -193,13 +200,16 @@ class CallbackModule(Default):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         for host in tuple(self._rescued):
             self._print_rescued(host)
+        failed = {*stats.failures, *stats.dark}
+        shown = failed - self._whole_run
         if self.brief:
-            failed = {*stats.failures, *stats.dark} - self._whole_run
-            if not failed:
-                return
             stats = copy.copy(stats)
-            stats.processed = {host: number for host, number in stats.processed.items() if host in failed}
-        super().v2_playbook_on_stats(stats)
+            stats.processed = {host: number for host, number in stats.processed.items() if host in shown}
+        if shown or not self.brief:
+            super().v2_playbook_on_stats(stats)
+        if failed and self._parts:
+            line = interruption.after_a_part(self._parts, self._part)
+            self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
 
     def _print_interruption(self, now: float) -> None:
         check = bool(context.CLIARGS["check"])

@@ -31,6 +31,12 @@ options:
     type: list
     elements: str
     required: true
+  ask:
+    description:
+      - Whether a person must agree before the run goes on to a download. Nobody is asked in check mode, without a
+        download, and without a terminal.
+    type: bool
+    required: true
 extends_documentation_fragment: vllm_spark.toolkit.decides
 """
 
@@ -42,6 +48,7 @@ EXAMPLES = r"""
     min_speed: 0
     roofline: {}
     recipe_folders: [recipes]
+    ask: false
 """
 
 RETURN = r"""

@@ -41,6 +41,10 @@ options:
     description: Whether to check the digests that the recipes pin themselves.
     type: bool
     required: true
+  open_only:
+    description: Whether to leave out recipes whose pins are all known.
+    type: bool
+    required: true
   registries:
     description: A registry to the URL that is asked in its place.
     type: dict
@@ -68,6 +72,7 @@ EXAMPLES = r"""
     lock_file: inventories/site/lock.yml
     accepted: []
     verify: false
+    open_only: false
     registries: {}
     token: ""
 """

@@ -21,6 +21,7 @@ from typing import Any
 
 import loopback
 
+VERSION = {"Version": "28.3.3", "Os": "linux", "Arch": "arm64"}
 CONTAINERD = [["driver-type", "io.containerd.snapshotter.v1"]]
 ACCEPT = {"Accept": "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"}
 
@@ -186,8 +187,9 @@ def running(engine: Engine, socket: Path) -> Iterator[Engine]:
         def do_GET(self) -> None:
             path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
             name = path.removeprefix("/images/").removesuffix("/json")
-            found = engine.info() if path == "/info" else engine.inspect(name)
-            self._reply(200 if found else 404, found or {"message": f"No such image: {name}"})
+            answers = {"/info": engine.info(), "/version": VERSION, "/containers/json": []}
+            found = answers[path] if path in answers else engine.inspect(name)
+            self._reply(404 if found is None else 200, {"message": f"No such: {name}"} if found is None else found)
 
         def do_POST(self) -> None:
             split = urllib.parse.urlsplit(self.path)
@@ -200,7 +202,7 @@ def running(engine: Engine, socket: Path) -> Iterator[Engine]:
             name = urllib.parse.unquote(split.path).removeprefix("/images/").removesuffix("/push")
             return self._stream(engine.push(name, query["tag"]))
 
-        def _reply(self, status: int, document: Mapping[str, Any]) -> None:
+        def _reply(self, status: int, document: Any) -> None:
             content = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

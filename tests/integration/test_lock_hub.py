@@ -230,10 +230,22 @@ def test_lock_asks_no_registry_for_an_inactive_deployment(folder: Path) -> None:
         assert "inactive" not in " ".join(run(folder, images, models, deployments=PLACED).lines)
 
 
+def test_lock_asks_nothing_where_nothing_is_open(folder: Path) -> None:
+    with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
+        first = run(folder, images, models, open_only=True)
+        assert first.after == run(folder, images, models).after != ""
+        (folder / "lock.yml").write_text(first.after)
+    with loopback.refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        for limit in ("spark1", "spark2", "spark3"):
+            done = run(folder, url, url, limit=(limit,), open_only=True)
+            assert (done.before, done.lines) == (done.after, ()), limit
+
+
 def test_lock_runs_in_a_process_of_its_own(folder: Path) -> None:
     args = {
         **{"deployments": PLACED, "limit": ["spark1"], "recipes": ["open"], "recipe_folders": [str(folder)]},
-        **{"accepted": [], "verify": False, "token": "", "lock_file": str(folder / "lock.yml")},
+        **{"accepted": [], "verify": False, "open_only": False, "token": "", "lock_file": str(folder / "lock.yml")},
     }
     lines: list[str] = []
     module = "vllm_spark.pinning.lock_verb"

@@ -1,4 +1,6 @@
-"""The line that ends a run after Ctrl-C: the state of the hosts, what continues there, and the next command. Pure."""
+"""The line that ends a run after Ctrl-C: the state of the hosts, what continues there, and the next command. Pure.
+
+A verb that consists of others names its parts, and that one in which it has failed."""
 
 from __future__ import annotations
 
@@ -43,6 +45,7 @@ VERBS: Mapping[str, AfterCtrlC] = {
     "deploy": AfterCtrlC("no server was started or stopped"),
     "switch": AfterCtrlC("no server was started or stopped"),
     "rollback": AfterCtrlC("a server that was restarted goes on loading", f"{SAME} in the same direction"),
+    "up": AfterCtrlC("what has arrived is kept, and no server was started or stopped"),
     "pull": AfterCtrlC("what has arrived is kept; a transfer that has begun ends by itself or with the next pull"),
     "fabric": AfterCtrlC(
         "settings that were not confirmed are taken back by the Spark's own timer", f"{SAME} or reports what is set"
@@ -82,3 +85,13 @@ def _together(told: Sequence[Mapping[str, str]]) -> AfterCtrlC | None:
         return None
     continues, undo = (dict.fromkeys(each[key] for each in told if each[key]) for key in ("continues", "undo"))
     return AfterCtrlC("; ".join(continues), undo=", ".join(undo))
+
+
+def part(names: Sequence[str], number: int) -> str:
+    """Return the heading of a part of a verb that consists of others. `number` begins at 1."""
+    return f"[{number}/{len(names)}] {names[number - 1]}"
+
+
+def after_a_part(names: Sequence[str], number: int) -> str:
+    """Return the line that ends such a verb after a failure in this part."""
+    return f"It ended in {part(names, number)}; {SAME}."

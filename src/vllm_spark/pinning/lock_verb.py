@@ -56,6 +56,7 @@ class LockRequest:
     - `recipes`: names of recipes; if empty, those of every active deployment within the limit
     - `accepted`: keys of the lock file whose entries may move, or `all`
     - `verify`: True to check digests that the recipes pin themselves
+    - `open_only`: True to ask nothing for a recipe whose pins are all known
     """
 
     deployments: object
@@ -64,6 +65,7 @@ class LockRequest:
     recipe_folders: tuple[Path, ...] = (paths.RECIPES,)
     accepted: tuple[str, ...] = ()
     verify: bool = False
+    open_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,10 @@ def run(
 
     `check` checks the digest that a recipe pins itself. Raises RefusedError with every fault.
     """
-    documents = _documents(request)
     old = lockfile.read(file)
+    documents = _documents(request)
+    if request.open_only:
+        documents = [document for document in documents if lockfile.missing_pins(document, old)]
     refusals: list[Refusal] = []
     for document in documents if request.verify else ():
         try:
@@ -119,7 +123,7 @@ def _documents(request: LockRequest) -> list[Document]:
     deployment there is active, those of the inactive ones."""
     placed = _placed(request)
     names = request.recipes or sorted({one.recipe for one in [one for one in placed if one.active] or placed})
-    if not names:
+    if not names and not request.open_only:
         raise RefusedError([_nothing_to_lock(request.limit)])
     refusals: list[Refusal] = []
     documents: list[Document] = []
@@ -182,6 +186,7 @@ def work(args: Mapping[str, Any], _log: own_process.Log) -> dict[str, Any]:
         recipe_folders=tuple(Path(folder) for folder in args["recipe_folders"]),
         accepted=tuple(args["accepted"]),
         verify=args["verify"],
+        open_only=args["open_only"],
     )
     sources = RemoteSources(registry, Hub(token=args["token"]))
     return asdict(run(request, Path(args["lock_file"]), sources, digest_check(registry), time.strftime("%Y-%m-%d")))

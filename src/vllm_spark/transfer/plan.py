@@ -53,6 +53,7 @@ def steps(site: PullSite, host: str) -> PullSteps:
     ]
     if refusals:
         raise RefusedError(refusals)
+    all_steps[host].whole = not any(own.lines for own in all_steps.values())
     return all_steps[host]
 
 

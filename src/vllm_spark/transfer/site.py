@@ -87,7 +87,7 @@ class CopyRound(TypedDict):
 class PullSteps:
     """Steps of one Spark: requests to the jobs of transfer/jobs.py. A step that is not needed is empty.
 
-    `lines` describe the steps to an operator.
+    `lines` describe the steps to an operator. `whole`: no Spark of the pull has a step.
     """
 
     images: ImageSteps = field(default_factory=ImageSteps)  # argument of roles/vllm_image
@@ -97,6 +97,7 @@ class PullSteps:
     bundle_fetch: PeerRequest = field(default_factory=PeerRequest)
     copy_rounds: list[CopyRound] = field(default_factory=list)  # as many on each Spark, and each at the same time
     lines: list[str] = field(default_factory=list)
+    whole: bool = True
 
     def pulled_images(self) -> set[str]:
         """Return the images that these steps pull."""

@@ -122,6 +122,12 @@ def test_what_the_hosts_tell_comes_in_place_of_what_the_verb_leaves_in_general()
     assert "rollback" not in line
 
 
+def test_the_parts_of_a_verb_that_consists_of_others() -> None:
+    names = ["Lock", "Pull"]
+    assert interruption.part(names, 1) == "[1/2] Lock"
+    assert interruption.after_a_part(names, 2) == "It ended in [2/2] Pull; the same command again continues."
+
+
 def test_another_playbook() -> None:
-    line = interruption.line("up", "Start it", 1, {"spark1": 1}, check=False)
+    line = interruption.line("mine", "Start it", 1, {"spark1": 1}, check=False)
     assert "spark1 by 1 task; a task that has begun on a host may still end there" in line

@@ -200,7 +200,7 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
 
 def forecast_args(**more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    return {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": folders, **more}
+    return {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": folders, "ask": False, **more}
 
 
 def many(planned: Vars, number: int) -> tuple[list[str], Vars]:
@@ -420,7 +420,7 @@ def test_a_rollback_target_is_printed_where_there_is_one(monkeypatch: pytest.Mon
 
 LOCK_VERB = {
     "deployments": [], "limit": HOSTS, "recipes": [], "recipe_folders": [], "accepted": [], "verify": False,
-    "registries": {}, "token": "",
+    "open_only": False, "registries": {}, "token": "",
 }  # fmt: skip
 
 
