@@ -216,6 +216,10 @@ bench-doctor: setup-dev ## Judge the doctor by real logs, and measure its speed 
 release: setup-dev ## Move changelogs/fragments into CHANGELOG.md under VERSION, and set it; make release VERSION=1.2.3
 	python -m lab.pages.changelog '$(VERSION)'
 
+.PHONY: dist
+dist: setup-dev ## Build wheel, sdist and collection of a commit twice, with checksums; make dist KEY=FILE signs, REF=TAG
+	python -m lab.dist $(if $(REF),--ref '$(REF)') $(if $(KEY),--key '$(KEY)')
+
 .PHONY: docs
 docs: setup-dev ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
 	python -m lab
@@ -232,4 +236,4 @@ lock: setup-dev ## Update requirements.lock and requirements-dev.lock from pypro
 clean: ## Remove the sandbox, the virtual environment and every cache
 	if [ -e $(READY_DEV) ]; then \
 	  for flavour in "$(FACTORY)" "$(SANDBOX)"; do ansible-playbook $$flavour sandbox/down.yml -e sandbox_purge=true; done; fi
-	rm -rf $(VENV) .sandbox .sandbox-factory .cache reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .sandbox .sandbox-factory .cache dist reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

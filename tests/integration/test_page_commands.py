@@ -167,6 +167,7 @@ def clone(desk: Desk) -> Path:
     files = {
         "DIR/bundle.json": "", "DIR/files.sha256": listed, "DIR/hub/x": "", "DIR/images/x": "", "DIR/wheels/x": "",
         "FILE": "", "FOLDER/y": "", "KEY.pub": "", "PATH": "", "files.sha256": listed, "bundle.json": "",
+        "SHA256SUMS": listed, "SHA256SUMS.sig": "",
         ".venv/bin/activate": "", "inventories/site/lock.yml": "", "lock.yml": "OWNER/NAME:\n",
         "recipes/NAME.yml": "image: {}\n", "reports/bench/x": "", "FINDINGS.txt": "",
     }  # fmt: skip
