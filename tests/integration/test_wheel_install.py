@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -120,3 +121,33 @@ def test_a_verb_reads_and_writes_the_folder_of_the_site_alone(installed: Environ
     assert {file for file in packages.rglob("*") if COMPILED not in file.parts} == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "inventories", "sbom.json"]
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.online
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_uv_installs_it_for_each_python_of_this_machine(version: str, wheel: Path, tmp_path: Path) -> None:
+    python = shutil.which(f"python{version}")
+    # A shim of pyenv may name a Python that is not chosen here.
+    if not python or subprocess.run((python, "-c", ""), capture_output=True, check=False).returncode:
+        pytest.skip(f"no Python {version}")
+    settings = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    subprocess.run(
+        (sys.executable, "-m", "uv", "tool", "install", "--quiet", "--python", python, str(wheel)),
+        env={**os.environ, **settings, "UV_PYTHON_DOWNLOADS": "never"},
+        check=True,
+    )
+    desk = tmp_path / "desk"
+    desk.mkdir()
+    said = {}
+    for words in (("recipes",), ("key", "list")):
+        done = subprocess.run(
+            (str(tmp_path / "bin" / "vllm-spark"), *words),
+            cwd=desk,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said[words] = done.stdout + done.stderr
+    assert RECIPE in said["recipes",]
+    assert f"there is no inventory at {desk}/inventories/site" in said["key", "list"]
