@@ -1,8 +1,9 @@
 """Generated files: pages of docs/reference, lab and roles, the playbooks of the root, the gates of recipes/schema.json,
-a table of README.md."""
+the packages of an execution environment, a table of README.md."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 
 from lab.pages import (
@@ -25,6 +26,13 @@ from vllm_spark.core import paths
 
 ROOT = paths.ROOT
 
+
+def _requirements() -> str:
+    """Return the packages of the project, which an execution environment with the collection needs."""
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return "".join(f"{one}\n" for one in project["dependencies"])
+
+
 # File in the repository -> the function that returns its text.
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/bench.md": bench.text,
@@ -37,6 +45,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/variables.md": variables.text,
     "lab/bench/field-reports.md": field_reports.text,
     "lab/forecast/measured-rows.md": measured_rows.text,
+    "meta/ee-requirements.txt": _requirements,
     **role_readmes.pages(),
     **verbs.pages(),
 }
