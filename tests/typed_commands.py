@@ -125,10 +125,13 @@ def _vllm_spark(words: Sequence[str]) -> None:
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):
-            main.parse(list(words[1:]))
+            args = main.parse(list(words[1:]))
     except SystemExit as error:
         if error.code:
             raise WrongError(output.getvalue().strip().splitlines()[-1]) from None
+        return
+    if "rest" in args:
+        _playbook(["ansible-playbook", *args.options, *args.rest, f"{args.command}.yml"])
 
 
 def remote(words: Sequence[str]) -> list[str]:

@@ -69,6 +69,22 @@ def test_an_inventory_that_does_not_exist_has_a_message_of_its_own(tmp_path: Pat
     assert f"Fix: cp -r {clone}/minimal {clone}/site" in output
 
 
+def test_a_verb_as_a_command_is_the_playbook(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = paths.ROOT / "ansible.cfg"
+    words = ("-i", str(site), "--check", "-f", "3")
+    expected = run(site.parent, *words, str(paths.ROOT / "lock.yml"), config=clone)
+    nowhere = ("-i", str(site / "nowhere"))
+    missing = run(site.parent, *nowhere, str(paths.ROOT / "plan.yml"), config=clone)
+    monkeypatch.setitem(globals(), "PLAYBOOK", PLAYBOOK.with_name("vllm-spark"))
+    assert run(site.parent, "lock", *words) == expected
+    assert expected[0] == 0
+    assert run(site.parent, "plan", *nowhere) == missing
+    assert missing[1].count("Fix: ") == 1
+    status, output = run(site.parent, "plan", "-i", str(site), "--no-such-option")
+    assert status == 2
+    assert "unrecognized arguments: --no-such-option" in output
+
+
 def test_a_spark_that_cannot_be_reached_is_explained(site: Path) -> None:
     hosts = site / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("192.0.2.1", "127.0.0.1\n      ansible_port: 1"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 from collections.abc import Sequence
 
 from vllm_spark.cli import playbook
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of add: a request of this key may start a model, if vllm_edge.switch_by_request is true",
     )
     playbook.add_arguments(parser)
-    parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,16 +41,15 @@ def run(args: argparse.Namespace) -> int:
             fix=Fix("vllm-spark key add NAME --may-switch", "It replaces the person's earlier key."),
         )
     key = persons.new_key() if args.action == "add" else ""
-    status = subprocess.run(command(args, key), env=playbook.environment(), check=False).returncode  # noqa: S603  no shell
-    if key and status == 0:
+    status = playbook.run(command(args, key))
+    if key and status == 0 and not {*playbook.CHECK} & {*args.options}:
         print(f"The key of {args.name}, shown only now: {key}")
     return status
 
 
 def command(args: argparse.Namespace, key: str) -> list[str]:
     """Return the argv of the playbook. It has the hash of the key, never the key."""
-    ask = ["-K"] if args.ask_become_pass else []
-    return playbook.command("key.yml", args, [*ask, *_variables(args, key)])
+    return playbook.command("key", [*args.options, *_variables(args, key)])
 
 
 def _variables(args: argparse.Namespace, key: str) -> Sequence[str]:

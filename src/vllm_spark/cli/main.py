@@ -1,4 +1,4 @@
-"""The command line of the toolkit: the commands that are no playbook."""
+"""The command line of the toolkit: the verbs, and the commands that are no playbook."""
 
 from __future__ import annotations
 
@@ -6,35 +6,49 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NoReturn
 
-from vllm_spark.cli import commands
+from vllm_spark.cli import commands, verbs
 from vllm_spark.cli.commands import Command, CommandParser
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 
 BENCH = "bench"
 # README has the same rule.
 RULE = """\
-What asks or changes the Sparks of an inventory is a playbook, such as
-ansible-playbook deploy.yml -K; everything else is a command of vllm-spark, such as
-vllm-spark recipes. Two of these, key and sbom, start their playbook for you."""
-# In the order of --help.
+Every verb is a playbook and a command, and both are the same: vllm-spark deploy -K
+is ansible-playbook deploy.yml -K, from any folder."""
+# Group of --help -> its title, in the order of --help.
+GROUPS = {
+    "begin": "begin",
+    "look": "look, and change nothing",
+    "change": "change what the Sparks serve",
+    "clients": "let clients in",
+    "measure": "measure",
+    "repair": "repair",
+    "recipes": "recipes, without any Spark",
+}
+# The commands that are no playbook, and those that do more than start one.
 COMMANDS = {
-    "render": Command("cli.render", "print the launch script of a recipe, without any host"),
-    "recipes": Command("cli.recipes", "list the recipes: size, memory, speed, engine, pinned or not"),
-    "recipe": Command("cli.recipe.command", "write a recipe of any model, import one, share one as one file"),
-    "report": Command("cli.report", "print a report of a verification"),
-    "check": Command("cli.check", "check recipe files, every fault at once"),
-    "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof"),
-    "plan": Command("cli.plan", "memory, download and speed of a recipe: go or no-go, without any host"),
-    BENCH: Command("cli.bench.command", "measure a server; show, compare and judge the evidence"),
-    "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart"),
-    "trust": Command("cli.trust", "write the certificate that clients of the edge trust"),
-    "sbom": Command("cli.sbom", "write what a site runs: packages, images and models (CycloneDX 1.6)"),
-    "doctor": Command("doctor.command", "name the root cause in logs of the engine, Ray, NCCL, the kernel, Docker"),
+    "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
+    "sbom": Command("cli.sbom", "write packages, images and models of a site (CycloneDX 1.6)", "look"),
+    "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart", "clients"),
+    "trust": Command("cli.trust", "write the certificate that clients of the edge trust", "clients"),
+    BENCH: Command("cli.bench.command", "measure any server; report, compare and judge runs", "measure", "URL"),
+    "report": Command("cli.report", "print a report of a verification", "look"),
+    "doctor": Command("doctor.command", "name the root cause in logs of engine, Ray, NCCL, kernel, Docker", "repair"),
+    "recipes": Command("cli.recipes", "list the recipes: size, memory, speed, engine, pinned or not", "recipes"),
+    "plan": Command("cli.plan", "memory, download and speed of a recipe: go or no-go", "recipes", "RECIPE"),
+    "render": Command("cli.render", "print the launch script of a recipe", "recipes"),
+    "recipe": Command("cli.recipe.command", "write a recipe of any model, import or export one", "recipes"),
+    "check": Command("cli.check", "check recipe files, every fault at once", "recipes"),
 }
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
+UNKNOWN_COMMAND = register("unknown-command", runbook="wrong-command")
+STRAY_WORD = register("stray-word", runbook="wrong-command")
+USAGE = 2  # exit status for wrong arguments, as argparse has it
 
 
 class ShowVersion(argparse.Action):
@@ -49,11 +63,79 @@ class ShowVersion(argparse.Action):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command. Raises SystemExit(2) for wrong ones."""
-    raw = argparse.RawDescriptionHelpFormatter  # the usual one breaks the name vllm-spark in two
-    parser = CommandParser(prog="vllm-spark", description=RULE, formatter_class=raw)
-    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the toolkit and its commit")
-    commands.add(parser, COMMANDS, dest="command", required=True)
-    return parser.parse_args(COMMANDS[BENCH].module().with_url(argv) if argv[:1] == [BENCH] else argv)
+    known = {**verbs.found(), **COMMANDS}
+    if argv and not argv[0].startswith("-") and argv[0] not in known:
+        _refuse(_unknown(argv, known))
+    if not argv:
+        parser().print_help(sys.stderr)
+        raise SystemExit(USAGE)
+    # A parser for each command would take a quarter of --help.
+    of_command = parser({name: known[name] for name in argv[:1] if name in known})
+    args = of_command.parse_args(COMMANDS[BENCH].module().with_url(argv) if argv[0] == BENCH else argv)
+    if getattr(args, "rest", None) and not args.rest[0].startswith("-"):
+        _refuse(_stray(args))
+    return args
+
+
+def parser(typed: Mapping[str, Command] = MappingProxyType({})) -> CommandParser:
+    """Return the parser, with its sub-commands."""
+    of_folder = verbs.found()
+    made = CommandParser(
+        prog="vllm-spark",
+        usage="vllm-spark [--version] COMMAND [OPTIONS]",
+        description=RULE,
+        epilog=overview(of_folder),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    made.add_argument("-h", "--help", action="help", help="show this; vllm-spark COMMAND --help: its options")
+    made.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the toolkit and its commit")
+    commands.add(made, typed, of_folder, dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    return made
+
+
+def overview(of_folder: Mapping[str, Command]) -> str:
+    """Return a line for each verb and command, by group."""
+    rows = [(name, command) for name, command in of_folder.items() if name not in COMMANDS or COMMANDS[name].words]
+    rows += [(f"{name} {command.words}".strip(), command) for name, command in COMMANDS.items()]
+    width = max(len(name) for name, _ in rows)
+    lines = []
+    for group, title in GROUPS.items():
+        lines += [f"\n{title}:", *(f"  {name:{width}}  {each.help}" for name, each in rows if each.group == group)]
+    return "\n".join(lines)
+
+
+def _refuse(refusal: Refusal) -> NoReturn:
+    print(refusal, file=sys.stderr)
+    raise SystemExit(USAGE)
+
+
+def _stray(args: argparse.Namespace) -> Refusal:
+    """Return the refusal of a word that is no option of a verb: to ansible-playbook it is a second playbook."""
+    import shlex  # noqa: PLC0415  as in _unknown
+
+    return STRAY_WORD(
+        what=f"{args.command} has the word {args.rest[0]!r}",
+        expected="options alone",
+        fix=Fix(
+            shlex.join(["vllm-spark", args.command, *args.options, *args.rest[1:]]),
+            "-l HOSTS selects Sparks, and -e NAME=VALUE sets a variable.",
+        ),
+    )
+
+
+def _unknown(argv: Sequence[str], known: Iterable[str]) -> Refusal:
+    import shlex  # noqa: PLC0415  both take a tenth of --help
+
+    from vllm_spark.core import near_names  # noqa: PLC0415
+
+    close = near_names.close_names(argv[0], known)
+    other = f"Others begin alike: {', '.join(close[1:])}." if close[1:] else ""
+    return UNKNOWN_COMMAND(
+        what=f"there is no command {argv[0]!r}",
+        expected="one of vllm-spark --help",
+        fix=Fix(shlex.join(["vllm-spark", *([close[0], *argv[1:]] if close else ["--help"])]), other),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

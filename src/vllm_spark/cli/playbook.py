@@ -1,23 +1,47 @@
-"""Sub-commands that run a playbook of the clone, because only Ansible reads an inventory."""
+"""Sub-commands that start a playbook of the toolkit, because only Ansible reads an inventory."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Fix, register
 
-NO_ANSIBLE = register("key-no-ansible", runbook="edge-key")
+NO_ANSIBLE = register("no-ansible", runbook="wrong-command")
+
+CHECK = ("-C", "--check")
+# Options of ansible-playbook: names, the word for a value, what they do.
+OPTIONS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
+    (("-i", "--inventory"), "INVENTORY", "default: inventories/site"),
+    (("-l", "--limit"), "HOSTS", "Sparks; default: all of the inventory"),
+    (("-K", "--ask-become-pass"), None, "ask for the password of sudo"),
+    (CHECK, None, "say what would change, and change nothing"),
+    (("-D", "--diff"), None, "show the lines that change"),
+    (("-e", "--extra-vars"), "NAME=VALUE", "set a variable"),
+    (("-v", "--verbose"), None, "print more; -vvv prints most"),
+)
+
+
+class Kept(argparse.Action):
+    """Keep an option and its value as typed, for ansible-playbook."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        typed = [option, value] if self.metavar else [option]
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *typed])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select Sparks."""
-    parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
-    parser.add_argument("-l", "--limit", default="", metavar="HOSTS", help="Sparks; default: all of the inventory")
+    """Add the options of a playbook, which `options` will have."""
+    for names, word, text in OPTIONS:
+        nargs = None if word else 0
+        parser.add_argument(*names, action=Kept, nargs=nargs, metavar=word, dest="options", default=[], help=text)
 
 
 def program(name: str, verb: str) -> str:
@@ -32,11 +56,22 @@ def program(name: str, verb: str) -> str:
     return str(path)
 
 
-def command(name: str, args: argparse.Namespace, more: Sequence[str]) -> list[str]:
-    """Return the argv of a playbook. Raises RefusedError without Ansible."""
-    executable = program("ansible-playbook", Path(name).stem)
-    options = [*(["-i", args.inventory] if args.inventory else []), *(["-l", args.limit] if args.limit else [])]
-    return [executable, *options, *more, str(paths.ROOT / name)]
+def command(verb: str, options: Sequence[str]) -> list[str]:
+    """Return the argv of the playbook of a verb. Raises RefusedError without Ansible."""
+    return [program("ansible-playbook", verb), *options, str(paths.ROOT / f"{verb}.yml")]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a playbook that a command waits for. Returns its exit status, as a shell has it.
+
+    Ctrl-C reaches both. The playbook ends in order after it, so this process waits.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        status = subprocess.run(argv, env=environment(), check=False).returncode  # noqa: S603  no shell
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return status if status >= 0 else 128 - status
 
 
 def environment() -> dict[str, str]:

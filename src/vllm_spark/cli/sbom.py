@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 from pathlib import Path
 
 from vllm_spark.cli import playbook
@@ -24,9 +23,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the playbook, which reads the inventory. Returns its status. Raises RefusedError if it wrote nothing."""
     file = args.file.absolute()
     before = _written(file)
-    argv = playbook.command("sbom.yml", args, ["-e", f"sbom_file={file}"])
-    status = subprocess.run(argv, env=playbook.environment(), check=False).returncode  # noqa: S603  no shell
-    if status == 0 and _written(file) == before:
+    status = playbook.run(playbook.command("sbom", [*args.options, "-e", f"sbom_file={file}"]))
+    if status == 0 and not {*playbook.CHECK} & {*args.options} and _written(file) == before:
         raise NOT_WRITTEN.error(
             what=f"{file} was not written: the inventory has no host of the group sparks within the limit",
             expected="an inventory with the site's Sparks",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import subprocess
 from types import SimpleNamespace
@@ -11,8 +10,7 @@ import pytest
 
 from fakes.fake_ansible import FakeRun
 from project_files import load_module
-from vllm_spark.cli import key, main, playbook
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.cli import main, playbook
 from vllm_spark.edge import config, persons
 
 
@@ -75,6 +73,8 @@ def test_revoke_and_list_print_no_key(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main.main(["key", "list"]) == 0
     assert ran.argv[1:-1] == ["--check"]
     assert main.main(["key", "revoke", "a b"]) == 1
+    assert main.main(["key", "add", "ada", "-KC"]) == 0
+    assert ran.argv[1:3] == ["-K", "-C"]
     assert capsys.readouterr().out == ""
 
 
@@ -151,10 +151,3 @@ def test_a_key_that_replaces_another_one_says_what_ends_and_what_stays() -> None
     assert alone.lines == [
         "spark2: not in this run, so an earlier key stays valid there. vllm-spark key list shows it."
     ]
-
-
-def test_the_playbook_needs_the_virtual_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    args = argparse.Namespace(action="list", name="", inventory="", limit="", ask_become_pass=False, may_switch=False)
-    with pytest.raises(RefusedError, match="make setup"):
-        key.command(args, "")

@@ -1,4 +1,4 @@
-"""README's first screen: the owner's path, what it prints, and which command is a playbook."""
+"""README's first screen: the owner's path, what it prints, and that a verb is a playbook and a command."""
 
 from __future__ import annotations
 
@@ -62,23 +62,11 @@ def test_what_the_path_prints_is_what_the_toolkit_prints() -> None:
     assert phases == [phase.label for phase in (Phase.STARTING, Phase.LOADING_WEIGHTS, Phase.WARMING_UP)]
 
 
-def test_one_sentence_says_which_command_is_a_playbook(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_sentence_says_that_a_verb_is_a_playbook_and_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.parse(["--help"])
     assert main.RULE in capsys.readouterr().out
     assert plain(main.RULE) in plain(TEXT)
-
-
-def test_the_sentence_names_the_commands_that_start_a_playbook() -> None:
-    starting = {
-        name
-        for name, command in main.COMMANDS.items()
-        if "playbook.command(" in (paths.ROOT / f"src/vllm_spark/{command.path.replace('.', '/')}.py").read_text()
-    }
-    assert starting
-    named = re.search(r"Two of these, (\w+) and (\w+), start", plain(main.RULE))
-    assert named is not None
-    assert set(named.groups()) == starting
 
 
 def test_the_scenario_types_blocks_that_are_there() -> None:

@@ -19,6 +19,7 @@ import yaml
 from setuptools import Distribution
 
 from vllm_spark.bench import deployment_run
+from vllm_spark.cli import verbs
 from vllm_spark.cli.bench.command import COMMANDS as OF_BENCH
 from vllm_spark.cli.main import COMMANDS
 from vllm_spark.cli.recipe.command import COMMANDS as OF_RECIPE
@@ -104,7 +105,7 @@ def roots(graph: grimp.ImportGraph) -> set[str]:
     }
     registered = {child for package in REGISTRIES for child in graph.find_children(package)}
     plugins = {name for file in (paths.ROOT / "plugins").rglob("*.py") for name in imported(file)}
-    typed = [*COMMANDS.values(), *OF_BENCH.values(), *OF_RECIPE.values()]
+    typed = [*COMMANDS.values(), *verbs.found().values(), *OF_BENCH.values(), *OF_RECIPE.values()]
     commands = {f"vllm_spark.{command.path}" for command in typed}
     transfers = {f"vllm_spark.node.pull.{job.module}" for job in jobs.JOBS.values()}
     return (programs | registered | plugins | commands | transfers) & graph.modules

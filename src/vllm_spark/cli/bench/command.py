@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from vllm_spark.cli import commands
-from vllm_spark.cli.bench.status import REFUSED
 from vllm_spark.cli.commands import Command
 
 NAME = "bench"
@@ -24,14 +22,7 @@ COMMANDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands of the group."""
-    parser.set_defaults(bench_parser=parser)
-    commands.add(parser, COMMANDS, dest="bench_command")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the usage of the group without a sub-command. Returns 2."""
-    args.bench_parser.print_usage(sys.stderr)
-    return REFUSED
+    commands.add(parser, COMMANDS, dest="bench_command", required=True)
 
 
 def with_url(argv: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from vllm_spark.cli import commands
 from vllm_spark.cli.commands import Command
@@ -17,11 +16,4 @@ COMMANDS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the sub-commands of the group."""
-    parser.set_defaults(recipe_parser=parser)
-    commands.add(parser, COMMANDS, dest="recipe_command")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print the usage of the group without a sub-command. Returns 2."""
-    args.recipe_parser.print_usage(sys.stderr)
-    return 2
+    commands.add(parser, COMMANDS, dest="recipe_command", required=True)

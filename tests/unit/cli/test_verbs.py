@@ -1,0 +1,139 @@
+"""Each playbook as a command: which are there, what reaches ansible-playbook, and what is refused before it starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vllm_spark.cli import main, playbook, verbs
+from vllm_spark.core import paths
+
+FOLDER = paths.ROOT / "playbooks"
+WIDTH = 80
+
+
+class StartedError(Exception):
+    """Stands in for the program that os.execve becomes."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The argv that the command becomes, without ansible-playbook itself."""
+    argv: list[str] = []
+
+    def become(program: str, words: list[str], environment: dict[str, str]) -> None:
+        assert Path(program) == Path(sys.executable).with_name("ansible-playbook")
+        assert environment["ANSIBLE_CONFIG"]
+        argv[:] = words[1:]
+        raise StartedError
+
+    monkeypatch.setattr(os, "execve", become)
+    return argv
+
+
+def test_each_playbook_is_a_verb_with_the_name_of_its_play() -> None:
+    found = verbs.found()
+    assert sorted(found) == sorted(file.stem for file in FOLDER.glob("*.yml"))
+    for name, command in found.items():
+        play = yaml.safe_load((FOLDER / f"{name}.yml").read_text())[0]
+        assert command.help.lower() == play["name"].lower()
+    assert {command.group for command in (*found.values(), *main.COMMANDS.values())} == set(main.GROUPS)
+
+
+def test_the_help_has_a_line_for_each_that_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.parse(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    both = [name for name in main.COMMANDS if name in verbs.found() and main.COMMANDS[name].words]
+    assert both == ["bench", "plan"]
+    rows = [line for line in lines if line.startswith("  ") and not line.startswith("  -")]
+    assert len(rows) == len({*main.COMMANDS, *verbs.found()}) + len(both)
+    assert [line for line in rows if len(line) > WIDTH] == []
+
+
+# Typed -> passed, the options that the command knows first.
+PASSED = {
+    "-l spark1 --check --diff -K": "-l spark1 --check --diff -K",
+    '-e to=second -e {"a":"b"} -i one -i two,': '-e to=second -e {"a":"b"} -i one -i two,',
+    "-f 10 -l spark1 --vault-password-file FILE": "-l spark1 -f 10 --vault-password-file FILE",
+    "-Kvv --limit=spark1": "-K -v -v --limit spark1",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("typed", PASSED)
+@pytest.mark.parametrize("verb", ["switch", "plan", "bench"])
+def test_every_option_reaches_the_playbook(verb: str, typed: str, started: list[str]) -> None:
+    with pytest.raises(StartedError):
+        main.main([verb, *typed.split()])
+    assert started == [*PASSED[typed].split(), str(paths.ROOT / f"{verb}.yml")]
+
+
+def test_a_word_or_an_option_of_the_command_is_not_the_verb(started: list[str]) -> None:
+    recipe = "gemma-4-26b-a4b-nvfp4"
+    assert main.parse(["plan", recipe]).recipe == recipe
+    assert main.parse(["plan", "--streams", "4", recipe]).streams == 4
+    assert main.parse(["plan", "--site=FILE", recipe]).recipe == recipe
+    assert main.parse(["bench", "http://spark1:8000"]).bench_command == "url"
+    assert main.parse(["bench", "report", "FILE"]).bench_command == "report"
+    assert main.parse(["sbom"]).file == Path("sbom.cdx.json")
+    assert started == []
+
+
+def test_the_help_of_a_name_that_is_both_explains_both(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.parse(["plan", "--help"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "--min-speed" in printed
+    assert "--ask-become-pass" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["depoy", "-K"], "Fix: vllm-spark deploy -K."),
+        (["st"], "Fix: vllm-spark status. Others begin alike: stop."),
+        (["recipies"], "Fix: vllm-spark recipes."),
+        (["xyzzy", "-K"], "Fix: vllm-spark --help."),
+        (["deploy", "spark1"], "Fix: vllm-spark deploy. -l HOSTS selects Sparks"),
+        (["deploy", "-K", "rollback.yml", "-e", "a=b c"], "Fix: vllm-spark deploy -K -e 'a=b c'."),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_word_is_refused_with_the_command_that_was_meant(
+    words: list[str], fix: str, started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    assert ended.value.code == main.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert fix in printed.err
+    assert "See docs/runbooks/wrong-command.md" in printed.err
+    assert started == []
+
+
+def test_without_ansible_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert main.main(["deploy"]) == 1
+    assert "Fix: make setup. Then `.venv/bin/vllm-spark deploy`." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 4", 4), ("kill -TERM $$", 143)])
+def test_a_playbook_that_is_waited_for_has_the_status_of_a_shell(script: str, status: int) -> None:
+    assert playbook.run(["sh", "-c", script]) == status
+
+
+def test_ctrl_c_leaves_a_playbook_the_time_to_end(tmp_path: Path) -> None:
+    """subprocess.run would kill it a quarter of a second after Ctrl-C."""
+    done = tmp_path / "done"
+    script = f"trap 'sleep 0.6; touch {done}; exit 130' INT; kill -INT {os.getpid()} $$; sleep 5"
+    assert playbook.run(["sh", "-c", script]) == 130
+    assert done.exists()
