@@ -90,7 +90,8 @@ def parser(typed: Mapping[str, Command] = MappingProxyType({})) -> CommandParser
     )
     made.add_argument("-h", "--help", action="help", help="show this; vllm-spark COMMAND --help: its options")
     made.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the toolkit and its commit")
-    commands.add(made, typed, of_folder, dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    how = {"dest": "command", "metavar": "COMMAND", "required": True, "help": argparse.SUPPRESS, "prog": made.prog}
+    commands.add(made, typed, of_folder, **how)
     return made
 
 

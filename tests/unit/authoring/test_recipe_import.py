@@ -152,5 +152,6 @@ def test_no_recipe_of_the_catalogue_misses_a_file() -> None:
 
 
 def test_the_group_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["recipe"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["recipe"])
     assert "usage: vllm-spark recipe" in capsys.readouterr().err
