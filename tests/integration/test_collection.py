@@ -46,6 +46,12 @@ def test_a_verb_names_the_missing_package_and_runs_after_the_fix(environment: En
     status, output = environment.ansible("playbook", *verb)
     assert status == 0, output
     assert "recipe gemma-4-26b-a4b-nvfp4-mtp pins image" in output
+    # Other verbs go on to the first question to the Spark.
+    for words in (("vllm_spark.toolkit.plan",), ("vllm_spark.toolkit.deploy", "--check")):
+        nowhere = (*verb[:2], *words, "-e", "ansible_host=127.0.0.1", "-e", "ansible_port=1")
+        status, output = environment.ansible("playbook", *nowhere)
+        assert status == 4, output
+        assert "no SSH connection to 127.0.0.1 port 1" in " ".join(output.split())
 
 
 def test_ansible_doc_needs_no_package(environment: Environment) -> None:
