@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vllm_spark.bench import profiles
 from vllm_spark.cli.main import main
-from vllm_spark.core import paths
+from vllm_spark.core import json_output, paths
 from vllm_spark.core.version import version
 from vllm_spark.inventory import spec
 from vllm_spark.node.bench import corpora
@@ -50,6 +50,8 @@ def verbs(folder: Path) -> None:
         ["bench", "report", str(EVIDENCE), "-o", str(report)],
     ):
         main(words)
+    for verb in json_output.SCHEMAS:
+        json_output.schema(verb)
     version()
     inventory = spec.Inventory(
         deployments=[{"name": "demo", "recipe": RECIPE, "hosts": ["spark1"]}],

@@ -16,6 +16,7 @@ from ansible.cli import playbook
 
 from vllm_spark.cli import main
 from vllm_spark.core import paths
+from vllm_spark_ansible import json_mode
 
 # Programs whose name begins a command in a text. A text that has one of them with arguments outside of backticks mixes
 # words of a sentence with those of the command.
@@ -110,7 +111,7 @@ def _playbook(words: Sequence[str]) -> None:
 @cache
 def variables() -> frozenset[str]:
     """Return the variables that a role, a playbook or a scenario reads: names in Jinja, and defaults."""
-    names: set[str] = set()
+    names = {json_mode.VARIABLE}
     for folder in ("roles", "playbooks", "sandbox/roles", "inventories", "molecule"):
         for file in (paths.ROOT / folder).rglob("*.yml"):
             text = file.read_text()

@@ -12,6 +12,7 @@ from lab.pages import (
     compatibility,
     field_reports,
     findings,
+    json_documents,
     measured_rows,
     prediction,
     recipe_schema,
@@ -46,6 +47,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "lab/bench/field-reports.md": field_reports.text,
     "lab/forecast/measured-rows.md": measured_rows.text,
     "meta/ee-requirements.txt": _requirements,
+    **json_documents.pages(),
     **role_readmes.pages(),
     **verbs.pages(),
 }

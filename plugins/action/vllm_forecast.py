@@ -15,7 +15,7 @@ from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 
 from vllm_spark.core import version
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import consent, preview, preview_table
+from vllm_spark.deploy import consent, preview, preview_document, preview_table
 from vllm_spark.deploy.preview import Preview
 from vllm_spark.sizing import constants, forecast
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
@@ -29,7 +29,16 @@ class ActionModule(SparkAction):
     quiet = True
 
     def act(self) -> dict[str, Any]:
-        previews = self._previews()
+        load = ForecastRequest(
+            int(self.args["context"]) or None, int(self.args["streams"]) or 1, float(self.args["min_speed"])
+        )
+        previews = self._previews(load)
+        refusals = [
+            {"host": host, **refusal}
+            for host, foreseen in previews.items()
+            for refusal in self.refusals_to_json(foreseen.refusals)
+        ]
+        document = {**preview_document.body(previews, load), "refusals": refusals}
         few = len(previews) <= preview_table.DETAILED
         if few or self.verbose:
             for host, foreseen in previews.items():
@@ -37,10 +46,10 @@ class ActionModule(SparkAction):
         if not few:
             self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
         if refused := preview_table.refusals(previews):
-            self.fail_run(refused)
+            self.fail_run(refused, document=document)
         if download := consent.download(previews):
             self._ask(download)
-        return {}
+        return {"document": document}
 
     def _ask(self, download: str) -> None:
         """Let a person agree to a download if the task asks. The run of a script, without a terminal, goes on."""
@@ -58,11 +67,8 @@ class ActionModule(SparkAction):
         if not consent.agrees(answer.decode(errors="replace")):
             self.fail_run([consent.DECLINED])
 
-    def _previews(self) -> dict[str, Preview]:
+    def _previews(self, load: ForecastRequest) -> dict[str, Preview]:
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
-        load = ForecastRequest(
-            int(self.args["context"]) or None, int(self.args["streams"]) or 1, float(self.args["min_speed"])
-        )
         folders = [Path(folder) for folder in self.args["recipe_folders"]]
         context = ForecastContext(
             constants=constants.of_site(self.args["roofline"]), catalogue=forecast.catalogue(folders)

@@ -24,18 +24,17 @@ class ActionModule(SparkAction):
         args = dict(self.args)
         phase = args.pop("phase")
         if phase == "table":
-            return self._table(args["json_file"], int(args["last"]), as_json=args["json"])
+            return self._table(args["json_file"], int(args["last"]))
         if phase == "record":
             operator = f"{getpass.getuser()}@{socket.gethostname()}"
             args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"))
         return self.execute("vllm_history_file", args)
 
-    def _table(self, json_file: str, last: int, *, as_json: bool) -> dict[str, Any]:
+    def _table(self, json_file: str, last: int) -> dict[str, Any]:
         self.quiet = True
         rows = history.rows(self.results(results.HISTORY, self.play_hosts))[-last:]
-        text = json.dumps(rows, indent=2)
         if json_file:
-            Path(json_file).expanduser().write_text(f"{text}\n", encoding="utf-8")
+            Path(json_file).expanduser().write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
         benches = verdict.latest_lines(str(row.get("deployment")) for row in rows)
-        self.show(text if as_json else "\n".join([history.table(rows), *benches]))
-        return {"rows": rows}
+        self.show("\n".join([history.table(rows), *benches]))
+        return {"document": history.body(self.play_hosts, rows)}

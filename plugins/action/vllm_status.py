@@ -1,6 +1,6 @@
 """Print what runs on each host of the play, from what earlier tasks have registered.
 
-vllm_spark.lifecycle.status defines the document and the table.
+vllm_spark.lifecycle.status makes the document, vllm_spark.lifecycle.status_table the table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
 from vllm_spark.bench import verdict
-from vllm_spark.core import version
+from vllm_spark.core import json_output, version
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible import results
@@ -31,13 +31,14 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         hosts = {host: _result(host, self.hostvars[host]) for host in self.play_hosts_all}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        document = status.document(hosts, now, version.version())
+        body = status.document(hosts, now, version.version())
+        document = json_output.document("status", {**body, "time": now})
         if self.args["json_file"]:
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"
             Path(self.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
         names = (entry["name"] for host in document["hosts"] for entry in host["deployments"])
         self.show("\n".join([status_table.table(document), *verdict.latest_lines(names)]))
-        return {"hosts": document["hosts"]}
+        return {"document": document}
 
 
 def _result(host: str, variables: Mapping[str, Any]) -> HostResult:

@@ -15,7 +15,8 @@ from typing import Any, cast
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
 from vllm_spark.lifecycle import history
-from vllm_spark.verify import report, startup
+from vllm_spark.node.host_layout import deployment_of
+from vllm_spark.verify import report, startup, verify_document
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge, reach
@@ -47,6 +48,7 @@ class ActionModule(EdgeProbeAction):
         """Wait until the rank serves, then judge its gates and write the report."""
         request = GateRequest.from_json(self.args["gates"])
         watch = startup.StartupWatch(deadline_s=request.deadline_s)
+        verdicts: list[Verdict] = []
         try:
             how = {"brief": not self.verbose, "thorough": self.args.get("thorough", True)}
             run_of = Verification(request, self.host, self._probe, self.say, watch, **how)
@@ -55,7 +57,13 @@ class ActionModule(EdgeProbeAction):
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:
             missed, written = str(error), {"remoteness": error.remoteness}
-        return {"holds": not missed, "missed": missed, **written}
+        result = {"holds": not missed, "missed": missed, **written}
+        url = "" if request.rank else f"{request.client_url(self._address())}/v1"
+        deployment = deployment_of(request.unit), request.rank
+        return {**result, "document": verify_document.body(self.host, result, verdicts, url, deployment)}
+
+    def _address(self) -> str:
+        return str(self.task_vars.get("ansible_host", self.host))
 
     def _edge(self) -> dict[str, Any]:
         """Judge the edge of a Spark that is the head of no active deployment."""
@@ -64,11 +72,14 @@ class ActionModule(EdgeProbeAction):
             return {"holds": True}
         target = EdgeTarget.of_edge(intent.edge)
         verdicts = list(edge.verdicts(target, self.edge_responses(target)))
-        if missed := [str(verdict) for verdict in verdicts if verdict.ok is False]:
-            self.fail("\n".join(missed))
-        url = target.client_url(str(self.task_vars.get("ansible_host", self.host)))
+        url = target.client_url(self._address())
+        missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
+        result = {"holds": not missed, "missed": missed}
+        document = verify_document.body(self.host, result, verdicts, url)
+        if missed:
+            self.fail(missed, document=document)
         self.say(f"✓ the edge of {url} holds its gate: {', '.join(verdict.id for verdict in verdicts if verdict.ok)}")
-        return {"holds": True}
+        return {"holds": True, "document": document}
 
     def _end(self) -> dict[str, Any]:
         """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment."""
@@ -118,8 +129,7 @@ class ActionModule(EdgeProbeAction):
 
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
-        address = self.task_vars.get("ansible_host", self.host)
-        closing = report.closing(request, verdicts, address, self._inventory(), self.authority(request.target))
+        closing = report.closing(request, verdicts, self._address(), self._inventory(), self.authority(request.target))
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)

@@ -1,6 +1,7 @@
 """Print the toolkit's own lines and each failure once; with -v, everything that Ansible's default callback prints.
 
-vllm_spark.core.run_output writes the lines of a failure, vllm_spark.lifecycle.interruption the line after Ctrl-C.
+vllm_spark.core.run_output writes the lines of a failure, vllm_spark.lifecycle.interruption the line after Ctrl-C. With
+`-e json=true` stdout has the document of the verb alone, which vllm_spark.core.json_output makes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any, NoReturn
 from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
 
-from vllm_spark.core import host_access, run_output
+from vllm_spark.core import host_access, json_output, run_output
 from vllm_spark.core.run_output import Cause, FailedTask
 from vllm_spark.lifecycle import interruption
+from vllm_spark_ansible import json_mode
 
 DOCUMENTATION = r"""
 name: brief
@@ -32,6 +34,7 @@ description:
     failures.
   - Prints Ansible's plays, tasks and results only with C(-v). Prints the recap of the hosts that failed, or with C(-v)
     of all.
+  - With C(-e json=true), prints the document of a verb that has one for programs, and nothing else, on stdout.
   - After Ctrl-C, prints in one line the state of the hosts, and ends with the exit status 130.
 author: vllm-spark
 extends_documentation_fragment:
@@ -63,6 +66,7 @@ class CallbackModule(Default):
         self._began = time.monotonic()
         self._changes: dict[str, int] = {}
         self._puts_back = False
+        self._json: json_output.Run | None = None  # of a run that prints a document
         self._told: dict[str, dict[str, str]] = {}  # by host, what an interruption leaves there from now on
 
     @property
@@ -76,6 +80,9 @@ class CallbackModule(Default):
         self._verb = Path(playbook._file_name).stem
         if len(plays := playbook.get_plays()) > 1:
             self._parts = [play.get_name() for play in plays]
+        if json_mode.verb(playbook._file_name, playbook._loader):
+            self._json = json_output.Run(self._verb)
+            json_mode.keep_stdout(self._display)
         before = signal.getsignal(signal.SIGINT)
 
         def interrupted(number: int, frame: FrameType | None) -> NoReturn:
@@ -121,6 +128,8 @@ class CallbackModule(Default):
         self._puts_back |= bool(result.result.get("put_back_after_interruption"))
         if told := result.result.get("if_interrupted"):
             self._told[host] = told
+        if self._json:
+            self._json.add(result.result.get("document", {}))
         if not self.brief:
             super().v2_runner_on_ok(result)
             return
@@ -145,6 +154,8 @@ class CallbackModule(Default):
             super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        if self._json and not ignore_errors:
+            self._add_failure(self._json, result)
         if not self.brief:
             super().v2_runner_on_failed(result, ignore_errors=ignore_errors)
             return
@@ -161,6 +172,8 @@ class CallbackModule(Default):
             self._report(result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
+        if self._json and not result.task.ignore_unreachable:
+            self._add_failure(self._json, result)
         if not self.brief:
             super().v2_runner_on_unreachable(result)
         elif not result.task.ignore_unreachable:
@@ -200,6 +213,8 @@ class CallbackModule(Default):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         for host in tuple(self._rescued):
             self._print_rescued(host)
+        if self._json:
+            print(json_output.text(self._json.document()), flush=True)
         failed = {*stats.failures, *stats.dark}
         shown = failed - self._whole_run
         if self.brief:
@@ -210,6 +225,16 @@ class CallbackModule(Default):
         if failed and self._parts:
             line = interruption.after_a_part(self._parts, self._part)
             self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
+
+    def _add_failure(self, run: json_output.Run, result: Any) -> None:
+        """Add a failure to the document. A task of the whole run has written its refusals itself."""
+        failed = self._failed(result)
+        if part := failed.result.get("document"):
+            run.add(part)
+            return
+        message = run_output.message("\n".join(run_output.failure(failed)))
+        refusals = failed.result.get("refusals") or ()
+        run.fail(result.host.get_name(), message, refusals, unreachable=failed.result.get("unreachable", False))
 
     def _print_interruption(self, now: float) -> None:
         check = bool(context.CLIARGS["check"])
@@ -263,6 +288,8 @@ class CallbackModule(Default):
             variables = self._play.get_variable_manager().get_vars(play=self._play, host=result.host)
             explained = host_access.explain(text, host_access.Login.of(variables))
             shown["msg"] = str(explained) if explained else text
+            if explained:
+                shown["refusals"] = [explained.to_json()]
         causes, event = [], result.exception.event if result.exception else None
         while event:
             causes.append(Cause(event.msg, run_output.place(event.formatted_source_context)))

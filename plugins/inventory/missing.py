@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ansible import context
 from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible.utils.display import Display
 
+from vllm_spark.core import json_output
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.inventory import source
+from vllm_spark_ansible import json_mode
 
 DOCUMENTATION = r"""
 name: missing
@@ -39,5 +42,8 @@ class InventoryModule(BaseInventoryPlugin):
 
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> NoReturn:
         """Print the refusal and end the program. Ansible would go on with its other plugins after any error."""
+        assert self._refusal  # noqa: S101  for the type checker: verify_file has returned True
         Display().display(str(self._refusal), color="red", stderr=True)
+        if verb := json_mode.verb((context.CLIARGS.get("args") or [""])[0], loader):
+            print(json_output.text(json_output.refused(verb, [self._refusal])), flush=True)
         raise SystemExit(EXIT_STATUS)

@@ -52,4 +52,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+document:
+  description: The document for programs, which docs/reference/json.md explains. A failure has it too.
+  returned: always
+  type: dict
 """

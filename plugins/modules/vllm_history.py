@@ -29,9 +29,6 @@ options:
   judged:
     description: The result of vllm_verify. C(record) needs it.
     type: dict
-  json:
-    description: Whether C(table) prints JSON.
-    type: bool
   json_file:
     description: The file for the JSON of C(table). Empty for none.
     type: str
@@ -51,9 +48,8 @@ entries:
   returned: success
   type: list
   elements: raw
-rows:
-  description: The rows of the table. Of C(table).
+document:
+  description: The document for programs, which docs/reference/json.md explains. Of C(table).
   returned: success
-  type: list
-  elements: raw
+  type: dict
 """

@@ -23,9 +23,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-hosts:
-  description: An entry of the document for each host.
+document:
+  description: The document for programs, which docs/reference/json.md explains.
   returned: success
-  type: list
+  type: dict
   elements: raw
 """

@@ -81,4 +81,10 @@ remoteness:
   description: How near the cause of a rank that does not serve is, for the choice of the first cause.
   returned: success
   type: raw
+document:
+  description: >-
+    The part of the document for programs, which docs/reference/json.md explains. Of C(gates) and C(edge); a failure
+    has it too.
+  returned: always
+  type: dict
 """

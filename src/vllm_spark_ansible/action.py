@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
@@ -25,6 +26,18 @@ FAILED_BEFORE = register("failed-before", runbook="inventory-refused")
 T = TypeVar("T")
 
 COLLECTION = "vllm_spark.toolkit"
+
+
+class UnreachableError(AnsibleConnectionFailure):
+    """A host that Ansible cannot reach, with its refusals in the result of the task."""
+
+    def __init__(self, text: str, refusals: Iterable[Refusal]) -> None:
+        super().__init__(text)
+        self.refusals = [refusal.to_json() for refusal in refusals]
+
+    @property
+    def result_contribution(self) -> Mapping[str, object]:
+        return {"unreachable": True, "refusals": self.refusals}
 
 
 class SparkAction(ActionBase):
@@ -58,15 +71,15 @@ class SparkAction(ActionBase):
             self._fail_arguments(str(error))
         except RefusedError as error:
             # Ansible would print a chained cause a second time.
-            self.fail(str(error))
+            self.fail(str(error), error.refusals)
         except AnsibleActionFail:
             raise
         except AnsibleError as error:
-            explained = self.explained(str(error))
+            refusal = self.explain(str(error))
             if isinstance(error, AnsibleConnectionFailure):
                 # Ansible treats a host that it cannot reach in another way than a task that failed.
-                raise AnsibleConnectionFailure(explained) from None
-            self.fail(explained)
+                raise UnreachableError(str(refusal or error), [refusal] if refusal else ()) from None
+            self.fail(str(refusal or error), [refusal] if refusal else ())
         return {"changed": False, **result, **({"_ansible_verbose_override": True} if self.quiet else {})}
 
     @abstractmethod
@@ -171,8 +184,10 @@ class SparkAction(ActionBase):
             task_vars=self.task_vars,
         )
         if text := _failure_text(result):
-            result["msg"] = self.explained(text)
-            if result["msg"] != text:
+            refusal = self.explain(text)
+            result["msg"] = str(refusal or text)
+            if refusal:
+                result["refusals"] = self.refusals_to_json([refusal])
                 # Ansible would print the module's own error as well.
                 result.pop("exception", None)
         if key and key not in result:
@@ -181,12 +196,11 @@ class SparkAction(ActionBase):
             raise AnsibleActionFail(message, result={**result, "failed": True, "msg": message})
         return result
 
-    def explained(self, text: str) -> str:
-        """Return an error of Ansible or of a module, in the toolkit's words if it concerns the access to the host."""
+    def explain(self, text: str) -> Refusal | None:
+        """Return an error of Ansible or of a module in the toolkit's words, if it concerns the access to the host."""
         from vllm_spark.core import host_access  # noqa: PLC0415  only a failure pays for this import
 
-        refusal = host_access.explain(text, host_access.Login.of(self.task_vars))
-        return str(refusal) if refusal else text
+        return host_access.explain(text, host_access.Login.of(self.task_vars))
 
     def shell(self, command: str) -> str:
         """Run a shell command on the host and return its stdout, or nothing if it fails."""
@@ -194,17 +208,25 @@ class SparkAction(ActionBase):
         done = run(command)
         return str(done["stdout"]) if done["rc"] == 0 else ""
 
-    def fail(self, text: str) -> NoReturn:
-        """Fail the task with a message."""
-        raise AnsibleActionFail(self.with_logins(text)) from None
+    def fail(self, text: str, refusals: Iterable[Refusal] = (), **fields: Any) -> NoReturn:
+        """Fail the task with a message. `refusals` are those that it has; `fields` are more fields of the result."""
+        text = self.with_logins(text)
+        # From ansible-core 2.21 on, the fields of the result replace those of the failure.
+        result = {"failed": True, "msg": text, "refusals": self.refusals_to_json(refusals), **fields}
+        raise AnsibleActionFail(text, result=result) from None
 
-    def fail_run(self, lines: Iterable[str]) -> NoReturn:
-        """Fail a task of the whole run with lines that name their hosts."""
+    def fail_run(self, lines: Iterable[str], **fields: Any) -> NoReturn:
+        """Fail a task of the whole run with lines that name their hosts. `fields` are more fields of the result."""
         from vllm_spark.core import run_output  # noqa: PLC0415  only a failure pays for this import
 
-        text = self.with_logins("\n".join(lines))
-        # From ansible-core 2.21 on, the fields of the result replace those of the failure.
-        raise AnsibleActionFail(text, result={"failed": True, "msg": text, run_output.WHOLE_RUN: True}) from None
+        self.fail("\n".join(lines), (), **fields, **{run_output.WHOLE_RUN: True})
+
+    def refusals_to_json(self, refusals: Iterable[Refusal]) -> list[dict[str, Any]]:
+        """Return refusals for a document, with the logins of their commands."""
+        return [
+            replace(refusal, fix=self.with_logins(refusal.fix), command=self.with_logins(refusal.command)).to_json()
+            for refusal in refusals
+        ]
 
     def with_logins(self, text: str) -> str:
         """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run."""

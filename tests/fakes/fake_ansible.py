@@ -9,6 +9,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from ansible.errors import AnsibleActionFail
+
+import verb_documents
 from vllm_spark.core import paths
 from vllm_spark_ansible import action
 from vllm_spark_ansible.action import SparkAction
@@ -72,7 +75,13 @@ class FakeRun:
         }
         display = SimpleNamespace(display=self.lines.append, verbosity=self.verbosity)
         with mock.patch.object(action, "display", display):
-            return instance.run(None, task_vars)
+            try:
+                result = instance.run(None, task_vars)
+            except AnsibleActionFail as failed:
+                verb_documents.judge_part(plugin, failed._result)
+                raise
+        verb_documents.judge_part(plugin, result)
+        return result
 
     def _execute_module(self, module_name: str, module_args: dict[str, Any], task_vars: Any) -> dict[str, Any]:
         assert task_vars["inventory_hostname"] == self.host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import verb_documents
 from vllm_spark.core import paths
 from waiting import until
 
@@ -196,11 +198,65 @@ def test_a_plan_of_many_hosts_tells_each_refusal_once(site: Site) -> None:
     assert "PLAY RECAP" not in out
 
 
-def test_history_as_json_is_json(site: Site) -> None:
+@pytest.mark.parametrize("words", [(), ("-v",)])
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    # Exit status 4: a Spark could not be reached. status has a row for it and changes nothing, so it ends with 0.
+    [("status", 0), ("plan", 4), ("history", 4), ("verify", 4)],
+)
+def test_a_document_is_all_of_stdout(site: Site, verb: str, status: int, words: tuple[str, ...]) -> None:
+    deployments = [
+        {"name": "here", "recipe": "gemma-4-26b-a4b-fp8-mtp", "hosts": ["spark1"]},
+        {"name": "refused", "recipe": "nosuch", "hosts": ["spark2"]},
+        {"name": "away", "recipe": "gemma-4-26b-a4b-fp8-mtp", "hosts": ["spark3"]},
+    ]
+    site.hosts = ["spark1", "spark2", "spark3"]
+    site.write(TASKS, vllm_deployments=deployments)
+    hosts = yaml.safe_load((site.folder / "hosts.yml").read_text())
+    hosts["sparks"]["hosts"]["spark3"] = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_become": False}
+    (site.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    ended, out, _ = site.run_file(paths.ROOT / f"{verb}.yml", "-e", "json=true", *words)
+    document = verb_documents.judged(json.loads(out))
+    assert (ended, document["schema"]) == (status, f"vllm-spark/{verb}/1")
+    rows = {row["host"]: row for row in document["hosts"]}
+    assert rows.keys() == set(site.hosts)
+    assert rows["spark3"]["answers"] is False
+    assert "no SSH connection to 127.0.0.1 port 1" in rows["spark3"]["problem"]
+    found = {(refusal["host"], refusal["id"]) for refusal in document["refusals"]}
+    expected = {
+        *([("spark2", "unknown-recipe")] if verb != "history" else []),
+        *([("spark3", "host-unreachable")] if verb != "status" else []),
+        *([("spark1", "wrong-architecture")] if verb in ("plan", "verify") and platform.machine() != "aarch64" else []),
+    }
+    assert expected <= found
+    assert document["failures"] == []
+
+
+def test_the_fix_of_a_refusal_is_a_command(site: Site) -> None:
+    status, out, err = site.run_file(
+        paths.ROOT / "plan.yml", "-i", str(site.folder / "absent"), "-e", '{"json": true}', inventory=False
+    )
+    (refusal,) = verb_documents.judged(json.loads(out))["refusals"]
+    assert (status, refusal["id"], refusal["runbook"]) == (1, "no-inventory", "inventory-refused")
+    assert f"Fix: {refusal['fix']['command']}. {refusal['fix']['remark']} See" in err
+
+
+def test_a_failure_that_is_no_refusal_is_in_the_document(site: Site) -> None:
+    site.write(FAILS, name="history")
+    status, out, err = site.run("-e", "json=true", "-l", "spark1", name="history")
+    document = verb_documents.judged(json.loads(out))
+    assert (status, document["refusals"], document["entries"]) == (2, [], [])
+    (failure,) = document["failures"]
+    assert failure["host"] == "spark1"
+    assert "the cause" in failure["message"]
+    assert "the cause" in err
+    assert document["hosts"][0]["answers"] is None
+
+
+def test_a_verb_without_a_document_prints_its_lines(site: Site) -> None:
     site.write(TASKS)
-    status, out, _ = site.run_file(paths.ROOT / "history.yml", "-e", "json=true")
-    assert status == 0
-    assert isinstance(json.loads(out), list)
+    _, out, _ = site.run("-e", "json=true", "-l", "spark1")
+    assert out.splitlines() == ["spark1  one", "spark1  two"]
 
 
 @pytest.mark.parametrize(

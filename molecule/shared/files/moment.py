@@ -141,8 +141,8 @@ def history(event: Event) -> str:
     """Return the verb and the result of the last launch of the deployment on its head."""
     done = verb(event, "history", "-l", event["hosts"][0], "-e", "json=true")
     try:
-        rows = [row for row in json.loads(done.stdout) if row.get("deployment") == event["deployment"]]
-    except ValueError:
+        rows = [row for row in json.loads(done.stdout)["entries"] if row.get("deployment") == event["deployment"]]
+    except (ValueError, KeyError):
         return f"unreadable: {done.stdout[:200]}"
     return f"{rows[-1].get('verb')} {'held' if rows[-1].get('holds') else 'missed'}" if rows else "nothing"
 

@@ -70,8 +70,11 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def _begins_verb(self, args: Sequence[str]) -> bool:
-        """Return True unless the first argument is a word or an option of the command: a verb has only options."""
-        first = args[0].partition("=")[0] if args else ""
+        """Return True unless the first argument is a word or an option of the command: a verb has only options.
+
+        Both have --json.
+        """
+        first = next((word.partition("=")[0] for word in args if word != "--json"), "")
         return not first or (first.startswith("-") and first not in self._option_string_actions)
 
 

@@ -147,14 +147,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except RefusedError as error:
-        print(error, file=sys.stderr)
+        refusals = error.refusals
     except BrokenPipeError:
         # `| head` has read enough. The rest of the buffer would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, json.JSONDecodeError) as error:
-        print(RECIPE_REFUSED(what=str(error), expected="a readable file", fix="name another file."), file=sys.stderr)
+        refusals = (RECIPE_REFUSED(what=str(error), expected="a readable file", fix="name another file."),)
+    print("\n".join(map(str, refusals)), file=sys.stderr)
+    if getattr(args, "json", False):
+        _print_refused(args.command, refusals)
     return 1
+
+
+def _print_refused(command: str, refusals: Sequence[Refusal]) -> None:
+    """Print the document of a command that was refused, if it has one."""
+    from vllm_spark.core import json_output  # noqa: PLC0415  importlib.metadata takes a fifth of --help
+
+    if command in json_output.SCHEMAS:
+        print(json_output.text(json_output.refused(command, refusals)))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from vllm_spark.cli import arguments, site_file
 from vllm_spark.cli.site_file import Site
-from vllm_spark.core import paths
+from vllm_spark.core import json_output, paths
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
 from vllm_spark.recipe import known_issues
 from vllm_spark.recipe.loader import Recipe
-from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
+from vllm_spark.sizing import forecast, forecast_document, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 
@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
 
+    parser.add_argument("--json", action="store_true", help="for programs: docs/reference/json.md")
+
 
 def run(args: argparse.Namespace) -> int:
     """Print the forecast. Returns 1 for a no-go, and for a forecast that does not know memory or speed."""
@@ -50,8 +52,13 @@ def run(args: argparse.Namespace) -> int:
     context = ForecastContext(constants=site.constants, catalogue=catalogue, reference=not facts)
     nodes, size_gb = recipe.document["topology"]["nodes"], args.memory or max(reference_spark.SIZES_GB)
     result = _forecast(args, site, recipe, facts or reference_spark.facts(nodes, size_gb), context)
-    print("\n".join(forecast_text.lines(result, recipe.document, _request(args, site))))
-    if not facts and not args.memory:
+    if args.json:
+        entry = forecast_document.of_forecast(result, recipe.document, _request(args, site), None)
+        document = {**json_output.refused("plan", result.refusals), "deployments": [entry]}
+        print(json_output.text(document))
+    else:
+        print("\n".join(forecast_text.lines(result, recipe.document, _request(args, site))))
+    if not (facts or args.memory or args.json):
         for other_gb in reference_spark.SIZES_GB[:-1]:
             other = _forecast(args, site, recipe, reference_spark.facts(nodes, other_gb), context)
             verdict = _verdict(other, result.refusals)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +33,35 @@ def message(what: str, expected: str, fix: str | Fix, *, runbook: str) -> str:
     return f"{what} — expected: {expected}. Fix: {fix} See docs/runbooks/{runbook}.md"
 
 
+def command_of(fix: str | Fix) -> str:
+    """Return the command that a fix begins with, empty for a sentence."""
+    return fix.command if isinstance(fix, Fix) else ""
+
+
+def fix_to_json(fix: str, command: str) -> dict[str, str | None]:
+    """Return the text of a fix as its two fields. `command` is what `command_of` returned."""
+    remark = fix.removeprefix(f"{command}.").strip() if command else fix
+    return {"command": command or None, "remark": remark or None}
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason that stops a verb. `what` carries the values seen."""
+    """One reason that stops a verb. `what` carries the values seen. `command` is the one that `fix` begins with."""
 
     id: str
     what: str
     expected: str
     fix: str
     runbook: str
+    command: str = ""
 
     def __str__(self) -> str:
         return message(self.what, self.expected, self.fix, runbook=self.runbook)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of a document for programs."""
+        fix = fix_to_json(self.fix, self.command)
+        return {"id": self.id, "what": self.what, "expected": self.expected, "fix": fix, "runbook": self.runbook}
 
 
 class RefusedError(Exception):
@@ -62,7 +80,7 @@ class RefusalKind:
     runbook: str
 
     def __call__(self, *, what: str, expected: str, fix: str | Fix) -> Refusal:
-        return Refusal(self.id, what, expected, str(fix), self.runbook)
+        return Refusal(self.id, what, expected, str(fix), self.runbook, command_of(fix))
 
     def error(self, *, what: str, expected: str, fix: str | Fix) -> RefusedError:
         """Return the exception with one refusal of this kind."""

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from vllm_spark.core.refusal import Fix, register
+from vllm_spark.core import json_output
+from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, last_words, reading
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[STANDARD_INPUT],
         help="files, or bundles of collect; - is standard input, the default",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="for programs: docs/reference/json.md")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,18 +72,24 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
         fix = Fix("sudo cat FILE | vllm-spark doctor -", "Or name another file.")
-        print(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), file=sys.stderr)
-        return UNREADABLE
+        return _refuse(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), as_json=args.json)
     except reading.NotTextError as error:
-        print(LOG_UNREADABLE(what=error.what, expected="the text of a log", fix=error.fix), file=sys.stderr)
-        return UNREADABLE
+        refusal = LOG_UNREADABLE(what=error.what, expected="the text of a log", fix=error.fix)
+        return _refuse(refusal, as_json=args.json)
     judgement = diagnosis.judge(logs)
     if args.json:
-        document = {"states": [word.to_json() for word in words], **to_json(judgement, logs)}
-        print(json.dumps(document, indent=2))
+        body = {"states": [word.to_json() for word in words], **to_json(judgement, logs)}
+        print(json_output.text(json_output.document("doctor", body)))
     else:
         print("\n".join([*(printable(word.line()) for word in words), *lines(judgement, logs)]))
     return UNKNOWN if unknown(judgement, logs) else status(judgement)
+
+
+def _refuse(refusal: Refusal, *, as_json: bool) -> int:
+    print(refusal, file=sys.stderr)
+    if as_json:
+        print(json_output.text(json_output.refused("doctor", [refusal])))
+    return UNREADABLE
 
 
 def status(judgement: Judgement) -> int:

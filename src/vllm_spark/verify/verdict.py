@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm_spark.core.refusal import Fix, message
+from vllm_spark.core.refusal import Fix, command_of, message
 
 MARKS = {True: "✓", False: "✗", None: "—"}
 
@@ -22,6 +22,7 @@ class Verdict:
     expected: str = ""
     fix: str = ""
     runbook: str = ""
+    command: str = ""  # the one that `fix` begins with
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Verdict:
@@ -30,9 +31,10 @@ class Verdict:
         return cls(observed=document["said"], **rest)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of a stored report. Its key for `observed` is `said`."""
+        """Return the entry of a stored report. Its key for `observed` is `said`, and its `fix` has the command."""
         document = asdict(self)
         document["said"] = document.pop("observed")
+        del document["command"]
         return document
 
     def headline(self) -> str:
@@ -51,7 +53,7 @@ class Verdict:
 
 def failure(gate: str, id_: str, observed: str, expected: str, fix: str | Fix, *, runbook: str) -> Verdict:  # noqa: PLR0913
     """Return the verdict of a condition that does not hold. `runbook` is the stem of a file in docs/runbooks."""
-    return Verdict(gate, id_, False, observed, expected, str(fix), runbook)
+    return Verdict(gate, id_, False, observed, expected, str(fix), runbook, command_of(fix))
 
 
 def any_failed(verdicts: Sequence[Verdict]) -> bool:

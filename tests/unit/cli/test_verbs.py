@@ -69,6 +69,13 @@ PASSED = {
 }
 
 
+@pytest.mark.parametrize("verb", ["status", "plan", "history", "verify"])
+def test_json_is_a_variable_of_the_verbs_that_have_a_document(verb: str, started: list[str]) -> None:
+    with pytest.raises(StartedError):
+        main.main([verb, "--json", "-l", "spark1"])
+    assert started == ["-ejson=true", "-l", "spark1", str(paths.ROOT / f"{verb}.yml")]
+
+
 @pytest.mark.parametrize("typed", PASSED)
 @pytest.mark.parametrize("verb", ["switch", "plan", "bench"])
 def test_every_option_reaches_the_playbook(verb: str, typed: str, started: list[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import verb_documents
 from vllm_spark.cli import main
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.doctor import command, diagnosis, support_bundle
@@ -89,7 +90,7 @@ def test_the_doctor_reads_the_bundle(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = written(tmp_path, collected())
     (tmp_path / "other.log").write_text("calm\n")
     assert main.main(["doctor", str(path), str(tmp_path / "other.log"), "--json"]) == 1
-    shown = json.loads(capsys.readouterr().out)
+    shown = verb_documents.judged(json.loads(capsys.readouterr().out))
     assert [(finding["signature"], finding["file"], finding["count"]) for finding in shown["findings"]] == [
         ("out-of-memory-killed", f"{path}/host/kernel.log", 2),
         ("port-in-use", f"{path}/deployments/gemma/journal-previous.log", 1),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import verb_documents
 from project_files import DATA
 from vllm_spark.cli import main
 from vllm_spark.doctor import command, support_bundle
@@ -150,7 +151,7 @@ def test_a_bundle_begins_with_the_state_that_the_spark_wrote(
     assert first == f"pair-ray on spark2: {word}"
     assert second.startswith("1. the pair gave up and stays down")
     assert main.main(["doctor", str(path), "--json"]) == 1
-    [said] = json.loads(capsys.readouterr().out)["states"]
+    [said] = verb_documents.judged(json.loads(capsys.readouterr().out))["states"]
     assert (said["host"], said["deployment"], said["state"]["state"]) == ("spark2", "pair-ray", "gave up")
     assert support_bundle.states(content) == {"pair-ray": "gave up"}
 

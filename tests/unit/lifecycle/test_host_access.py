@@ -94,7 +94,9 @@ class Example(SparkAction):
 def test_an_action_raises_the_explanation(error: AnsibleError, raised: type[AnsibleError]) -> None:
     with pytest.raises(AnsibleError) as failed:
         FakeRun().act(Example, error=error)
-    assert type(failed.value) is raised
+    assert isinstance(failed.value, raised)
+    (refusal,) = failed.value.result_contribution["refusals"]
+    assert str(refusal["fix"]["command"] or refusal["fix"]["remark"]) in str(failed.value)
     assert "See docs/runbooks/" in str(failed.value)
     assert failed.value.__suppress_context__
 

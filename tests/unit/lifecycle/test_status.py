@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_status
 
+import verb_documents
 from fakes import edge_cases
 from fakes.cases import merge, pair_of
 from fakes.deployed_spark import deployed_facts
 from fakes.recorded_hosts import HOSTS
-from vllm_spark.core import paths
+from vllm_spark.core import json_output
 from vllm_spark.deploy import ranks
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
@@ -37,8 +38,7 @@ def host_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
 
 def shown(**hosts: HostResult) -> dict[str, Any]:
     result = status.document(hosts, "2026-01-02T03:04:05Z", "test")
-    # Keys that a program reads.
-    return json.loads(json.dumps(result))
+    return verb_documents.judged(json_output.document("status", json.loads(json.dumps(result))))
 
 
 def one(spec: Spec | None, host_facts: dict[str, Any], refused: bool = False) -> dict[str, Any]:
@@ -78,17 +78,6 @@ def test_a_spark_that_serves_the_desired_state(spec: Spec, host_facts: dict[str,
     ]
 
 
-def keys(document: Any, path: str = "") -> set[str]:
-    if isinstance(document, Mapping):
-        inside = [keys(value, f"{path}.{key}" if path else key) for key, value in document.items()]
-        return {path, *set().union(*inside)} - {""}
-    return (
-        {path} | set().union(*[keys(value, f"{path}[]") for value in document[:1]])
-        if isinstance(document, list)
-        else {path}
-    )
-
-
 FULL = {
     "launch": "",
     "judged": {"time": "2026-01-01T10:20:30Z", "holds": True, "gates": {"held": ["ready"], "missed": []}},
@@ -98,18 +87,16 @@ FULL = {
 }
 
 
-def test_every_key_is_documented(spec: Spec, host_facts: dict[str, Any]) -> None:
-    """The page documents every key of a full document by its complete path."""
+def test_a_full_document_has_what_its_schema_has(spec: Spec, host_facts: dict[str, Any]) -> None:
     record = host_facts["records"]["demo"]
     failed = {"recipe": "r", "launch": "new", "previous": {"launch": record["launch"]}}
-    host_facts["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}}
+    launch = "docker run \\\n  --host 192.0.2.1 \\\n  --port 8000 \\\n"
+    host_facts["status"]["deployments"]["demo"] = {**FULL, "failed": failed, "derived": {}, "launch": launch}
     host_facts["status"]["lock"] = {"user": "u", "controller": "c", "verb": "deploy", "age_s": 3.0}
-    result = shown(spark1=HostResult(HostIntent.of_rank(spec), host_facts))
-    empty = {key for key in keys(result) if key.endswith("derived")}
-    page = (paths.ROOT / "docs" / "operations" / "status.md").read_text()
-    assert {
-        key for key in keys(result) - empty if f"`{key.replace('hosts[].deployments[]', '…')}`" not in page
-    } == set()
+    (host,) = shown(spark1=HostResult(HostIntent.of_rank(spec), host_facts))["hosts"]
+    (deployment,) = host["deployments"]
+    assert [key for key in ("lock", "memory") if host[key] is None] == []
+    assert [key for key in ("unit", "gates", "tokens", "liveness", "reach") if deployment[key] is None] == []
 
 
 def test_every_host_has_the_same_keys(spec: Spec, host_facts: dict[str, Any]) -> None:
@@ -311,7 +298,10 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
     waits = {"state": "wanted", "why": "it waits for spark1", "peer": "spark1", "last_end": "it hung: no token"}
     merge(hosts["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
     before = [{"time": 1.7e9 + at, "state": state, "why": ""} for at, state in enumerate(("serving", "failed"))]
-    hosts["spark2"]["status"]["deployments"]["pair"]["history"] = [*before, {"time": 1.8e9, "state": "wanted"}]
+    hosts["spark2"]["status"]["deployments"]["pair"]["history"] = [
+        *before,
+        {"time": 1.8e9, "state": "wanted", "why": ""},
+    ]
 
     def documented() -> dict[str, Any]:
         return shown(**{host: HostResult(HostIntent.of_rank(specs[host]), hosts[host]) for host in HOSTS})

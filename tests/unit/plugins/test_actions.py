@@ -357,20 +357,18 @@ def test_the_history_of_all_hosts_is_one_table() -> None:
     assert run.calls == [("vllm_history_file", {"deployment": "demo", "last": 5})]
     entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
     run.hostvars = {host: {"vllm_history_read": {"entries": entries}} for host in HOSTS}
-    rows = run.act("vllm_history", phase="table", json=True, json_file="", last=20)["rows"]
-    assert [row["host"] for row in rows] == HOSTS
-    assert json.loads(run.lines[-1]) == rows
-    run.act("vllm_history", phase="table", json=False, json_file="", last=20)
+    document = run.act("vllm_history", phase="table", json_file="", last=20)["document"]
+    assert [row["host"] for row in document["entries"]] == [row["host"] for row in document["hosts"]] == HOSTS
     assert "spark2" in run.lines[-1]
-    assert len(run.act("vllm_history", phase="table", json=True, json_file="", last=1)["rows"]) == 1
+    assert len(run.act("vllm_history", phase="table", json_file="", last=1)["document"]["entries"]) == 1
 
 
 def test_the_history_is_written_to_a_file(tmp_path: Path) -> None:
     entries = [{"time": "2026-01-01T00:00:00Z", "deployment": "demo"}]
     run = FakeRun(hostvars={host: {"vllm_history_read": {"entries": entries}} for host in HOSTS})
     file = tmp_path / "history.json"
-    rows = run.act("vllm_history", phase="table", json=False, json_file=str(file), last=20)["rows"]
-    assert json.loads(file.read_text()) == rows
+    document = run.act("vllm_history", phase="table", json_file=str(file), last=20)["document"]
+    assert json.loads(file.read_text()) == document["entries"]
     assert "spark2" in run.lines[-1]
 
 
@@ -605,8 +603,9 @@ def test_a_status_shows_hosts_that_did_not_answer(spec: Spec, tmp_path: Path) ->
     }
     run = FakeRun(hostvars=hostvars)
     file = tmp_path / "status.json"
-    hosts = run.act("vllm_status", json_file=str(file))["hosts"]
-    assert json.loads(file.read_text())["hosts"] == hosts
+    document = run.act("vllm_status", json_file=str(file))["document"]
+    assert json.loads(file.read_text()) == document
+    hosts = document["hosts"]
     assert "no route to host" in " ".join(run.lines[0].replace("│", " ").split())
     assert [host["problem"] for host in hosts] == ["no route to host", "it was not asked"]
 
@@ -679,6 +678,10 @@ def test_a_failed_gate_is_left_to_the_caller(spec: Spec, tmp_path: Path) -> None
     assert result["holds"] is False
     assert "other" in result["missed"]
     assert result["gates"]["missed"] == ["ready"]
+    (row,) = result["document"]["hosts"]
+    (gate,) = [gate for gate in row["gates"] if gate["ok"] is False]
+    assert (row["deployment"], row["rank"], gate["gate"], gate["runbook"]) == ("demo", 1, "ready", gate["runbook"])
+    assert str(gate["fix"]["command"] or gate["fix"]["remark"]) in row["missed"]
 
 
 def test_a_verification_fails_with_the_first_cause_of_the_deployment() -> None:
@@ -695,5 +698,6 @@ def test_a_start_that_fails_is_not_reported(spec: Spec, tmp_path: Path) -> None:
     args = verify_args(spec, tmp_path)
     probe = {**worker_probe(args["gates"], state="exited"), "unit": {"ActiveState": "failed"}}
     result = FakeRun(modules={"vllm_probe": {"probe": probe}}).act("vllm_verify", phase="gates", **args)
-    assert result.keys() == {"changed", "holds", "missed", "remoteness"}
+    assert result.keys() == {"changed", "holds", "missed", "remoteness", "document"}
+    assert result["document"]["hosts"][0]["gates"] == []
     assert "docs/runbooks/engine-failed-to-start.md" in result["missed"]

@@ -1,0 +1,57 @@
+"""A forecast as an entry of the document of `plan` for programs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_spark.core.types import Document
+from vllm_spark.sizing.forecast import Forecast, ForecastRequest
+from vllm_spark.sizing.memory import Fit
+from vllm_spark.sizing.prediction import Prediction
+
+
+def of_forecast(
+    forecast: Forecast, recipe: Document, request: ForecastRequest, deployment: str | None
+) -> dict[str, Any]:
+    """Return the entry. `deployment` is None for a recipe that no inventory places."""
+    return {
+        "deployment": deployment,
+        "recipe": recipe["name"],
+        "hosts": list(forecast.hosts),
+        "reference": forecast.reference,
+        "verdict": "no-go" if forecast.refusals else "go" if forecast.go else "unknown",
+        "streams": request.streams,
+        "min_speed_tok_per_s": request.min_speed or None,
+        "memory": [_memory(host, fit) for host, fit in forecast.fits.items()],
+        "speed": _speed(forecast.prediction) if forecast.prediction else None,
+        "download_bytes": forecast.download_bytes if forecast.download_known else None,
+        "notes": list(forecast.notes),
+        "faster": list(forecast.better),
+    }
+
+
+def _memory(host: str, fit: Fit) -> Mapping[str, Any]:
+    return {
+        "host": host,
+        "total_bytes": fit.total,
+        "available_bytes": fit.available,
+        "reserved_bytes": fit.reserved,
+        "weights_bytes": fit.weights,
+        "workspace_bytes": fit.workspace,
+        "cache_bytes": fit.room,
+        "request_bytes": fit.request,
+        "context_tokens": fit.context,
+        "requests": round(fit.requests, 2),
+    }
+
+
+def _speed(prediction: Prediction) -> Mapping[str, Any]:
+    return {
+        "low_tok_per_s": round(prediction.low, 2),
+        "slow_tok_per_s": round(prediction.slow.tokens_per_s, 2),
+        "fast_tok_per_s": round(prediction.fast.tokens_per_s, 2),
+        "high_tok_per_s": round(prediction.high, 2),
+        "first_token_s": round(prediction.first_token_s, 3),
+        "family_measured": prediction.known,
+    }
