@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fakes import local_spark
 from vllm_spark.core import paths
@@ -26,6 +27,12 @@ RECIPE = "gemma-4-26b-a4b-nvfp4-mtp"
 def inventory(tmp_path: Path) -> Iterator[Path]:
     with local_spark.running(tmp_path / "spark") as host:
         yield local_spark.write_inventory(tmp_path, host, RECIPE)
+
+
+def part(verb: str) -> str:
+    """Return the name of the play of a verb."""
+    name: str = yaml.safe_load((paths.ROOT / "playbooks" / f"{verb}.yml").read_text())[0]["name"]
+    return name
 
 
 def argv(inventory: Path, playbook: str, *words: str) -> list[str]:
@@ -71,10 +78,10 @@ def test_check_mode_shows_each_part_and_what_would_come(inventory: Path) -> None
     assert (status, err) == (0, "")
     headings = [line for line in out.splitlines() if line.startswith("[")]
     assert headings == [
-        "[1/4] Write the lock file",
-        "[2/4] Plan a deploy",
-        "[3/4] Pull images and weights",
-        "[4/4] Deploy",
+        f"[1/4] {part('lock')}",
+        f"[2/4] {part('plan')}",
+        f"[3/4] {part('pull')}",
+        f"[4/4] {part('deploy')}",
     ]
     assert "To download: 17.7 GB for the model of gemma-4-26b-a4b-nvfp4-mtp and the image vllm/vllm-openai." in out
     assert "spark1  image vllm/vllm-openai" in out.partition(headings[2])[2]
@@ -89,7 +96,7 @@ def test_an_answer_that_is_not_yes_ends_it_before_the_download(inventory: Path, 
     assert output.count(consent.QUESTION) == 1
     assert consent.DECLINED in output
     assert "[3/4]" not in output
-    assert "It ended in [2/4] Plan a deploy; the same command again continues." in output
+    assert f"It ended in [2/4] {part('plan')}; the same command again continues." in output
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -106,4 +113,4 @@ def test_without_a_question_it_goes_on_to_the_pull(inventory: Path, terminal: bo
     assert status == 2, output
     assert consent.QUESTION not in output
     assert output.index("To download") < output.index("[3/4] Pull") if not terminal else "[3/4] Pull" in output
-    assert "It ended in [3/4] Pull images and weights; the same command" in output
+    assert f"It ended in [3/4] {part('pull')}; the same command" in output
