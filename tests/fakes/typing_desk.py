@@ -28,7 +28,8 @@ NEED: Mapping[str, Sequence[str]] = {
         "findmnt", "free", "fwupdmgr", "loginctl", "modprobe", "swapoff", "swapon", "sysctl", "timedatectl",
         "update-grub", "vmstat",
     ),
-    "packages": ("apt-get",),
+    # test_wheel_install runs uv and pip.
+    "packages": ("apt-get", "pip", "uv"),
     "services": (
         "chown", "haproxy", "kill", "nft", "ollama", "ray", "systemctl", "usermod", "vllm-switch",
     ),

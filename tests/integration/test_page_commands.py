@@ -42,9 +42,6 @@ KNOWN = {
     "cd",
     "export",
     "source",
-    # test_wheel_install.py runs both.
-    "uv",
-    "pip",
 }
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"^ {4,}(\S.*)$", re.MULTILINE)
