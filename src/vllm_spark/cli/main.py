@@ -32,12 +32,14 @@ GROUPS = {
 # The commands that are no playbook, and those that do more than start one.
 COMMANDS = {
     "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
+    "completion": Command("cli.completion", "print the completion script of bash, zsh or fish", "begin"),
     "sbom": Command("cli.sbom", "write packages, images and models of a site (CycloneDX 1.6)", "look"),
     "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart", "clients"),
     "trust": Command("cli.trust", "write the certificate that clients of the edge trust", "clients"),
     BENCH: Command("cli.bench.command", "measure any server; report, compare and judge runs", "measure", "URL"),
     "report": Command("cli.report", "print a report of a verification", "look"),
     "doctor": Command("doctor.command", "name the root cause in logs of engine, Ray, NCCL, kernel, Docker", "repair"),
+    "runbook": Command("cli.runbook", "find and print the page of a message or a symptom", "repair"),
     "recipes": Command("cli.recipes", "list the recipes: size, memory, speed, engine, pinned or not", "recipes"),
     "plan": Command("cli.plan", "memory, download and speed of a recipe: go or no-go", "recipes", "RECIPE"),
     "render": Command("cli.render", "print the launch script of a recipe", "recipes"),
