@@ -37,7 +37,14 @@ class UnreachableError(AnsibleConnectionFailure):
 
     @property
     def result_contribution(self) -> Mapping[str, object]:
+        """Return what ansible-core 2.19 adds to the result of the task."""
         return {"unreachable": True, "refusals": self.refusals}
+
+    def as_task_result(self, result: Any) -> Any:
+        """Return the result of the task for ansible-core 2.21, which asks this in place of `result_contribution`."""
+        result.unreachable = True
+        result.result_data["refusals"] = self.refusals
+        return result
 
 
 class SparkAction(ActionBase):

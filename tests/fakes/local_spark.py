@@ -23,15 +23,15 @@ PATH={folder}/bin:$PATH PYTHONPATH={folder}/bin exec {python} "$@"
 """
 # Python imports it at its start.
 CUSTOM = """
-import builtins, io, platform, socket
-connect, opened = socket.socket.connect, builtins.open
-def to_fake(self, address):
-    return connect(self, "{folder}/docker.sock" if str(address).endswith("/docker.sock") else address)
+import builtins, io, os, platform, socket
+opened, path_opened = builtins.open, os.open
+def to_fake(path, *arguments, **options):
+    return path_opened("{folder}/docker.sock" if path == "/var/run/docker.sock" else path, *arguments, **options)
 def memory(file, *args, **options):
     if file == "/proc/meminfo":
         return io.StringIO("MemTotal: 127601276 kB\\nMemAvailable: 117440512 kB\\nSwapTotal: 0 kB\\nSwapFree: 0 kB\\n")
     return opened(file, *args, **options)
-socket.socket.connect, builtins.open = to_fake, memory
+os.open, builtins.open = to_fake, memory
 platform.machine = lambda: "aarch64"
 """
 

@@ -16,7 +16,7 @@ from vllm_spark.core import host_access, paths
 from vllm_spark.core.host_access import Login
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
-from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.action import SparkAction, UnreachableError
 
 LOGIN = Login.of({"inventory_hostname": "spark1", "ansible_host": "192.168.1.20", "ansible_user": "ada"})
 SSH = "Failed to connect to the host via ssh: "
@@ -95,7 +95,9 @@ def test_an_action_raises_the_explanation(error: AnsibleError, raised: type[Ansi
     with pytest.raises(AnsibleError) as failed:
         FakeRun().act(Example, error=error)
     assert isinstance(failed.value, raised)
-    (refusal,) = failed.value.result_contribution["refusals"]
+    (refusal,) = (
+        failed.value.refusals if isinstance(failed.value, UnreachableError) else failed.value.result["refusals"]
+    )
     assert str(refusal["fix"]["command"] or refusal["fix"]["remark"]) in str(failed.value)
     assert "See docs/runbooks/" in str(failed.value)
     assert failed.value.__suppress_context__
