@@ -26,7 +26,7 @@ CUSTOM = """
 import builtins, io, os, platform, socket
 opened, path_opened = builtins.open, os.open
 def to_fake(path, *arguments, **options):
-    return path_opened("{folder}/docker.sock" if path == "/var/run/docker.sock" else path, *arguments, **options)
+    return path_opened("{folder}/docker.sock" if str(path).endswith("run/docker.sock") else path, *arguments, **options)
 def memory(file, *args, **options):
     if file == "/proc/meminfo":
         return io.StringIO("MemTotal: 127601276 kB\\nMemAvailable: 117440512 kB\\nSwapTotal: 0 kB\\nSwapFree: 0 kB\\n")

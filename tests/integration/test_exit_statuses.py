@@ -25,7 +25,7 @@ ENDS = {
     "deploy -i absent": 1,
     "deploy --nosuch-option": 2,
     "precheck -i INVENTORY": 2,
-    "collect -i INVENTORY": 4,
+    "history -i INVENTORY": 4,
     "status -i INVENTORY": 0,
 }
 
