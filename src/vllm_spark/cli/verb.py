@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from vllm_spark.cli import playbook
+from vllm_spark.cli import playbook, verbs
+from vllm_spark.cli.verbs import Option
 from vllm_spark.core import json_output
+
+JSON = Option("--json", None, "json", "true", "print one JSON document (docs/reference/json.md)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments. What ansible-playbook knows beside them goes to it unread."""
     playbook.add_arguments(parser)
-    if parser.prog.rpartition(" ")[2] in json_output.SCHEMAS:
-        text = "print one JSON document (docs/reference/json.md)"
-        parser.add_argument("--json", dest="options", action="append_const", const="-ejson=true", help=text)
+    verb = parser.prog.rpartition(" ")[2]
+    for option in (*verbs.options(verb), *[JSON] * (verb in json_output.SCHEMAS)):
+        how: dict[str, Any] = {"action": "append_const", "const": _variable(option, option.value)}
+        if option.word:
+            how = {"action": "append", "type": lambda typed, of=option: _variable(of, typed), "metavar": option.word}
+        parser.add_argument(option.name, dest="options", help=option.help, **how)
     parser.set_defaults(rest=[])
     parser.epilog = "Any other option is one of ansible-playbook, such as -f 10 or --list-hosts."
+
+
+def _variable(option: Option, value: str) -> str:
+    """Return the argument of ansible-playbook, which splits the text of a variable as a shell does."""
+    return f"-e{option.variable}={shlex.quote(value)}"
 
 
 def run(args: argparse.Namespace) -> NoReturn:

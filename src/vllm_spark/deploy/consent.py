@@ -8,7 +8,7 @@ from vllm_spark.core.units import GB, clock
 from vllm_spark.deploy.preview import Preview
 
 QUESTION = "Download it and go on? (yes/no)"
-DECLINED = "The answer was not yes, so nothing was downloaded or changed. Fix: answer yes, or pass -e up_yes=true."
+DECLINED = "The answer was not yes, so nothing was downloaded or changed. Fix: answer yes, or `vllm-spark up --yes`."
 # Connections to the internet, in bytes per second.
 SPEEDS = {"1 Gbit/s": 125e6, "100 Mbit/s": 12.5e6}
 

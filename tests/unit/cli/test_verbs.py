@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import typed_commands
 from vllm_spark.cli import main, playbook, verbs
 from vllm_spark.core import paths
 
@@ -74,6 +75,29 @@ def test_json_is_a_variable_of_the_verbs_that_have_a_document(verb: str, started
     with pytest.raises(StartedError):
         main.main([verb, "--json", "-l", "spark1"])
     assert started == ["-ejson=true", "-l", "spark1", str(paths.ROOT / f"{verb}.yml")]
+
+
+# Typed -> the variable of the playbook.
+OWN_OPTIONS = {
+    "up --yes": "-eup_yes=true",
+    "switch --to second": "-eto=second",
+    "switch --to=a;b": "-eto='a;b'",
+}
+
+
+@pytest.mark.parametrize("typed", OWN_OPTIONS)
+def test_an_option_of_a_verb_is_a_variable(typed: str, started: list[str]) -> None:
+    with pytest.raises(StartedError):
+        main.main([*typed.split(), "-l", "spark1"])
+    assert started == [OWN_OPTIONS[typed], "-l", "spark1", str(paths.ROOT / f"{typed.split(maxsplit=1)[0]}.yml")]
+
+
+def test_each_option_of_a_verb_sets_a_variable_that_something_reads() -> None:
+    found = [(verb, option) for verb in verbs.found() for option in verbs.options(verb)]
+    assert {verb for verb, _ in found} == {"up", "switch"}
+    assert {option.variable for _, option in found} <= typed_commands.variables()
+    written = [line for file in FOLDER.glob("*.yml") for line in file.read_text().splitlines()]
+    assert len(found) == sum(": -e " in line for line in written)
 
 
 @pytest.mark.parametrize("typed", PASSED)
