@@ -41,12 +41,12 @@ class ActionModule(SparkAction):
             return {"steps": []}
         self.say(*steps.lines(planned, edge, acts=self.acts))
         texts = {"config": planned.config, "tokens": planned.tokens, "unit": planned.unit}
-        args: dict[str, Any] = {**texts, **planned.switch}
+        args: dict[str, Any] = {**texts, **planned.units, **planned.switch}
         if planned.renewal and signer:
             own = edge.settings.tls == OWN_CA
             pair = authority.new_certificate(signer, names, now, asks=edge.joins) if own else signer
             args |= {"certificate": pair.certificate, "private_key": pair.private_key}
-        if edge.joins and signer:
+        if edge.settings.tls == OWN_CA and signer:
             args["authority"] = signer.certificate
         lines = (
             self._first_keys(edge, persons.head_of(intent), args) if planned.first_key else self._different_keys(edge)

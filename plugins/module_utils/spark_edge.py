@@ -29,6 +29,8 @@ AUTHORITY, TOKENS = layout.EDGE_AUTHORITY, layout.EDGE_TOKENS
 # deployment -> state.
 STATES = PLACES.map
 UNIT, UNIT_FILE = layout.EDGE_UNIT, layout.EDGE_UNIT_FILE
+# The unit and the timer that warn before the certificate ends.
+END_FILES = (layout.EDGE_END_UNIT_FILE, layout.EDGE_END_TIMER_FILE)
 PROGRAM = "/usr/sbin/haproxy"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
@@ -48,19 +50,25 @@ class EdgeError(Exception):
 
 
 def facts() -> dict[str, Any]:
-    """Return what is here of an edge. Of the certificate's file only the public part."""
-    files, keys = (CONFIG, TOKENS, AUTHORITY, UNIT_FILE, *switch_files()), read_keys()
+    """Return what is here of an edge."""
+    files, keys = (CONFIG, TOKENS, AUTHORITY, UNIT_FILE, *END_FILES, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "account": has_account(),
         "files": {path: [sha256(path) or "", mode_of(path)] for path in files if os.path.isfile(path)},
-        "certificate": "".join(PUBLIC.findall(read_text(CERTIFICATE) or "")),
+        **certificates(),
         "keys": persons(keys),
         "key_hashes": keys,
         "may_switch": may_switch(keys),
         "unit": unit_state(),
         "switch": unit_state(SWITCH_UNIT),
     }
+
+
+def certificates() -> dict[str, str]:
+    """Return the edge's certificate with its chain and the authorities that it trusts, only the public part."""
+    files = {"certificate": CERTIFICATE, "authority": AUTHORITY}
+    return {name: "".join(PUBLIC.findall(read_text(path) or "")) for name, path in files.items()}
 
 
 def switch_files() -> tuple[str, ...]:

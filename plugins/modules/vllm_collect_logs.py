@@ -57,7 +57,8 @@ RUN_FILES = ("state.json", "liveness.json", "session.env")
 STATES_DIR = layout.STATES_DIR
 PROC = "/proc"
 # The folder of the edge below CONFIG_DIR, and its units.
-EDGE, EDGE_UNITS = os.path.basename(layout.EDGE_DIR), (layout.EDGE_UNIT, layout.EDGE_SWITCH_UNIT)
+EDGE = os.path.basename(layout.EDGE_DIR)
+EDGE_UNITS = (layout.EDGE_UNIT, layout.EDGE_END_UNIT, layout.EDGE_SWITCH_UNIT)
 
 RAY_FILE = (32 * KIB, 64 * KIB)
 MAX_RAY_FILES = 40

@@ -28,6 +28,14 @@ options:
     description: The content of the unit.
     type: str
     default: ""
+  end_unit:
+    description: The content of the unit that warns before the certificate ends.
+    type: str
+    default: ""
+  end_timer:
+    description: The content of the timer that starts O(end_unit).
+    type: str
+    default: ""
   certificate:
     description: A new certificate with its chain. Empty leaves the present one.
     type: str
@@ -37,7 +45,7 @@ options:
     type: str
     default: ""
   authority:
-    description: The certificate of the authority by which the edges of a site know each other. Empty leaves the file.
+    description: The certificate of the site's authority, by which its edges know each other. Empty leaves the file.
     type: str
     default: ""
   first_keys:
@@ -97,6 +105,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     write_file,
 )
 
+# The arguments with the contents of spark_edge.END_FILES.
+END = ("end_unit", "end_timer")
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
 
 
@@ -114,6 +124,7 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
         spark_edge.TOKENS: (params["tokens"], spark_edge.FILE_MODE),
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
+        **{path: (params[name], spark_edge.UNIT_MODE) for path, name in zip(spark_edge.END_FILES, END, strict=True)},
         spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
         spark_edge.SWITCH_LIST: (params["switch_list"], spark_edge.FILE_MODE),
         spark_edge.SWITCH_UNIT_FILE: (params["switch_unit"], spark_edge.UNIT_MODE),
@@ -129,12 +140,14 @@ def unwanted(params: dict[str, Any]) -> list[str]:
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
     """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
+    units = (spark_edge.UNIT_FILE, *spark_edge.END_FILES, spark_edge.SWITCH_UNIT_FILE)
+    same = (spark_edge.TOKENS, spark_edge.SWITCH, *units)
     for path, (content, _) in files.items():
         if path == spark_edge.CERTIFICATE:
             result.append({"prepared": f"{path} changes (its content is secret)\n"})
             continue
         before = read_text(path) or ""
-        if path in (spark_edge.TOKENS, spark_edge.UNIT_FILE, spark_edge.SWITCH, spark_edge.SWITCH_UNIT_FILE):
+        if path in same:
             result.append(same_everywhere(path, before, content))
         else:
             result.append(text_diff(path, before, content))
@@ -170,7 +183,7 @@ def unit_step(files: dict[str, tuple[str, str]], state: dict[str, str]) -> str:
         return "start"
     if spark_edge.UNIT_FILE in files:
         return "restart"
-    return "reload" if files.keys() - set(spark_edge.switch_files()) else ""
+    return "reload" if files.keys() - {*spark_edge.switch_files(), *spark_edge.END_FILES} else ""
 
 
 def switch_step(files: dict[str, tuple[str, str]], removes: list[str], params: dict[str, Any]) -> str:
@@ -196,7 +209,7 @@ def settle_switch(step: str, removes: list[str]) -> None:
 
 def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
     """Bring the unit to its state, and its map of keys to that of the file."""
-    if spark_edge.UNIT_FILE in files or state.get("NeedDaemonReload") == "yes":
+    if files.keys() & {spark_edge.UNIT_FILE, *spark_edge.END_FILES} or state.get("NeedDaemonReload") == "yes":
         must("systemctl", "daemon-reload")
     if state.get("UnitFileState") != "enabled":
         must("systemctl", "enable", spark_edge.UNIT)
@@ -226,6 +239,7 @@ def main() -> None:
             "config": text,
             "tokens": text,
             "unit": text,
+            **dict.fromkeys(END, text),
             "certificate": text,
             "authority": text,
             "private_key": {**text, "no_log": True},

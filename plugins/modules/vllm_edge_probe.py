@@ -78,9 +78,9 @@ def with_key(target: Target, limits: Limits, *, thorough: bool) -> dict[str, obj
         ask_admin(f"del map {spark_edge.KEYS} {key_hash}", SOCKET)
 
 
-def placed_certificate() -> str:
-    """Return the SHA-256 of the certificate in the edge's file."""
-    certificates = spark_edge.PUBLIC.findall(read_text(spark_edge.CERTIFICATE) or "")
+def placed_certificate(pem: str) -> str:
+    """Return the SHA-256 of the first certificate of a text."""
+    certificates = spark_edge.PUBLIC.findall(pem)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificates[0])).hexdigest() if certificates else ""
 
 
@@ -108,7 +108,8 @@ def main() -> None:
     if params["site_port"]:
         observed["site"] = spark_edge_probe.uninvited(target._replace(port=params["site_port"]))
     observed["tls"] = target.tls
-    observed["placed"] = placed_certificate()
+    observed["public"] = spark_edge.certificates()
+    observed["placed"] = placed_certificate(observed["public"]["certificate"])
     observed["holder"] = holders([target.port], {}).get(str(target.port)) or {}
     module.exit_json(changed=False, edge=observed)
 

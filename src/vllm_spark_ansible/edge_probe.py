@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ class EdgeProbeAction(SparkAction):
         asked = {"address": target.address, "port": target.port, "unlisted": [list(one) for one in edge.UNLISTED]}
         asked["thorough"] = self.args.get("thorough", True)
         asked |= {"site_port": target.site_port} if target.site_port else {}
-        inside = self.execute("vllm_edge_probe", asked, "edge")["edge"]
+        inside = {**self.execute("vllm_edge_probe", asked, "edge")["edge"], "at": time.time()}
         url = target.client_url(str(self.task_vars.get("ansible_host", self.host)))
         if why := reach.obstacle(*self.ssh()):
             return {"inside": inside, "outside": {"unasked": why, "url": url}}

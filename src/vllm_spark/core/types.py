@@ -304,14 +304,15 @@ class StatusFacts(TypedDict):
 
 class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
-    the chain. `keys`: the persons that have one; `key_hashes`: SHA-256 of a key -> its person, with the right to start
-    models; `may_switch`: the persons with that right. `unit`: properties of systemd; `switch`: those of the unit that
-    starts models."""
+    the chain; `authority`: that of the authorities that it trusts. `keys`: the persons that have one; `key_hashes`:
+    SHA-256 of a key -> its person, with the right to start models; `may_switch`: the persons with that right. `unit`:
+    properties of systemd; `switch`: those of the unit that starts models."""
 
     program: bool
     account: bool
     files: Mapping[str, list[str]]
     certificate: str
+    authority: str
     keys: list[str]
     key_hashes: Mapping[str, str]
     may_switch: list[str]

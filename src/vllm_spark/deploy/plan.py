@@ -16,7 +16,7 @@ from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.images import ImageSteps
-from vllm_spark.edge import ports
+from vllm_spark.edge import lifetime, ports
 from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
@@ -133,6 +133,7 @@ def of_host(
     plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
+    lines += _certificate(reported, purpose)
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
     return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
 
@@ -159,7 +160,13 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
     lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
-    return plan, lines
+    return plan, [*lines, *_certificate(facts, purpose)]
+
+
+def _certificate(facts: Facts, purpose: Purpose) -> list[str]:
+    """Return the warning about the end of a certificate. A deploy renews it instead."""
+    warning = "" if purpose.acts else lifetime.warning(facts)
+    return [warning] if warning else []
 
 
 def _edge(intent: HostIntent, facts: Facts) -> EdgePlan:

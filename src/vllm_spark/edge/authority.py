@@ -72,9 +72,7 @@ def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: 
         parsed = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
         return "the certificate cannot be read"
-    try:
-        parsed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
-    except (ValueError, TypeError, InvalidSignature):
+    if not has_signed(x509.load_pem_x509_certificate(authority.encode()), parsed):
         return "the certificate is not of this site's authority"
     if missing := [name for name in names if name not in subject_names(parsed)]:
         return f"the certificate lacks {', '.join(missing)}"
@@ -83,6 +81,23 @@ def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: 
     if now + timedelta(days=RENEWAL_DAYS) > parsed.not_valid_after_utc:
         return f"the certificate ends on {parsed.not_valid_after_utc:%Y-%m-%d}"
     return ""
+
+
+def has_signed(signer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Return True if an authority has signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def certificates(text: str) -> list[x509.Certificate]:
+    """Return the certificates of a PEM text, none if it has none that can be read."""
+    try:
+        return x509.load_pem_x509_certificates(text.encode())
+    except ValueError:
+        return []
 
 
 def pair_fault(pair: KeyPair, names: Iterable[str], now: datetime) -> str:

@@ -10,7 +10,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.host_file import File
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import authority, config, switch_request
-from vllm_spark.inventory.edge import FILES, OFF
+from vllm_spark.inventory.edge import FILES, OFF, OWN_CA
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import host_layout
 
@@ -22,17 +22,24 @@ SWITCH_ARGUMENTS = {
     host_layout.EDGE_SWITCH_LIST: "switch_list",
     host_layout.EDGE_SWITCH_UNIT_FILE: "switch_unit",
 }
+# The units that warn before the certificate ends -> their arguments of the module.
+END_ARGUMENTS = {
+    host_layout.EDGE_END_UNIT_FILE: "end_unit",
+    host_layout.EDGE_END_TIMER_FILE: "end_timer",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSteps:
-    """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `switch` has the module's
-    arguments about the program that starts models, none if requests may start nothing. `present`: the host has files of
-    an edge. `edited`: those of them that are not as planned."""
+    """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `units` has the module's
+    arguments about the units that warn before the certificate ends, `switch` those about the program that starts
+    models, none if requests may start nothing. `present`: the host has files of an edge. `edited`: those of them that
+    are not as planned."""
 
     config: str
     tokens: str
     unit: str
+    units: Mapping[str, str] = field(default_factory=dict)
     switch: Mapping[str, str] = field(default_factory=dict)
     renewal: str = ""
     first_key: bool = False
@@ -72,8 +79,8 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
     found = facts["edge"]
-    files = _files(edge, address)
-    if edge.joins and trusted:
+    files = files_of(edge, address)
+    if edge.settings.tls == OWN_CA and trusted:
         files.append(File(host_layout.EDGE_AUTHORITY, trusted, FILE_MODE))
     same = not _stale(files, facts)
     stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
@@ -84,6 +91,7 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
         config=content[host_layout.EDGE_CONFIG],
         tokens=content[host_layout.EDGE_TOKENS],
         unit=content[host_layout.EDGE_UNIT_FILE],
+        units={END_ARGUMENTS[path]: text for path, text in content.items() if path in END_ARGUMENTS},
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         present=bool(found["files"]),
         edited=edited(edge, facts, address),
@@ -99,15 +107,15 @@ def edited(edge: Edge, facts: Facts, address: str) -> list[str]:
     found = facts.get("edge")
     if not (found and found["files"]):
         return []
-    return [path.rpartition("/")[2] for path in _stale(_files(edge, address), facts)]
+    return [path.rpartition("/")[2] for path in _stale(files_of(edge, address), facts)]
 
 
-def _files(edge: Edge, address: str) -> list[File]:
+def files_of(edge: Edge, address: str) -> list[File]:
     """Return the files of an edge but its certificates."""
     return [
         File(host_layout.EDGE_CONFIG, config.config(edge, address), FILE_MODE),
         File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
-        File(host_layout.EDGE_UNIT_FILE, unit_file(), UNIT_MODE),
+        *(File(path, _text(path), UNIT_MODE) for path in (host_layout.EDGE_UNIT_FILE, *END_ARGUMENTS)),
         *switch_request.files(edge),
     ]
 
@@ -121,7 +129,12 @@ def _stale(files: Sequence[File], facts: Facts) -> list[str]:
 
 def unit_file() -> str:
     """Return the unit, the same text on every host."""
-    return (paths.TEMPLATES / host_layout.EDGE_UNIT).read_text(encoding="utf-8")
+    return _text(host_layout.EDGE_UNIT_FILE)
+
+
+def _text(path: str) -> str:
+    """Return a unit of the edge, the same text on every host."""
+    return (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")
 
 
 def tokens_file() -> str:

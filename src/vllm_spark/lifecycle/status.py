@@ -13,6 +13,7 @@ from typing import Any
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
+from vllm_spark.edge import lifetime
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
@@ -96,6 +97,7 @@ def _host_document(
         "memory": {key: facts["memory"][key] for key in ("total", "available")} if facts else None,
         "lock": _lock(lock, result.holder_lives) if lock else None,
         "edge": _edge(result, own_drift),
+        "certificate": _certificate(facts),
         "deployments": list(deployments),
     }
 
@@ -113,6 +115,12 @@ def _edge(result: HostResult, own_drift: Drift | None) -> Document | None:
         "forwards_to": forwards,
         "drift": _drift_document(own_drift) if own_drift and not result.rank else None,
     }
+
+
+def _certificate(facts: Facts | None) -> Document | None:
+    """Return the ends of the certificate of the host's edge and of its authority."""
+    life = lifetime.of_host(facts.get("edge") or {}) if facts else None
+    return {**life.to_json(), "warning": lifetime.warning(facts)} if facts and life else None
 
 
 def _lock(document: Mapping[str, Any], alive: bool | None) -> Document:

@@ -53,6 +53,10 @@ EDGE_AUTHORITY = f"{EDGE_DIR}/ca.crt"
 EDGE_TOKENS = f"{EDGE_DIR}/tokens.lua"
 EDGE_UNIT = "vllm-edge.service"
 EDGE_UNIT_FILE = f"{UNIT_DIR}/{EDGE_UNIT}"
+# Warn in the journal before the certificate ends.
+EDGE_END_UNIT = "vllm-edge-end.service"
+EDGE_END_UNIT_FILE = f"{UNIT_DIR}/{EDGE_END_UNIT}"
+EDGE_END_TIMER_FILE = f"{UNIT_DIR}/vllm-edge-end.timer"
 # deployment -> state, which node/state_writer.py writes.
 EDGE_STATES = f"{RUN_DIR}/states.map"
 EDGE_RUN_DIR = "/run/vllm-edge"

@@ -178,8 +178,8 @@ def test_an_edge_of_a_site_gets_the_authority_that_it_trusts(tmp_path: Path) -> 
         each.act("vllm_edge", **arguments(tmp_path))
     own = store.read(tmp_path / "edge")
     assert own is not None
-    assert joined.calls[0][1]["authority"] == own.certificate
-    assert "authority" not in alone.calls[0][1]
+    # A Spark alone has it too: `status` shows its end.
+    assert [each.calls[0][1]["authority"] for each in (joined, alone)] == [own.certificate] * 2
     names = ["spark1"]
     assert [
         authority.renewal_reason(each.calls[0][1]["certificate"], own.certificate, names, datetime.now(UTC), asks=True)
@@ -193,7 +193,7 @@ def test_check_mode_makes_no_authority_and_no_key(tmp_path: Path) -> None:
     checked.act("vllm_edge", **arguments(tmp_path))
     assert not (tmp_path / "edge").exists()
     ((_, sent),) = checked.calls
-    assert set(sent) == {"config", "tokens", "unit"}
+    assert set(sent) == {"config", "tokens", "unit", "end_unit", "end_timer"}
     assert checked.lines == [
         "spark1  the edge would be installed: https on 0.0.0.0:8000",
         "spark1  the edge would be given a new certificate: there is none",

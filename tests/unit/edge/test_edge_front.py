@@ -70,10 +70,10 @@ def drift_of(intent_: HostIntent, facts: Any, address: str = "") -> drift.Drift:
 
 def placed_files(edge: Edge) -> dict[str, list[str]]:
     """Return the facts of the files that a deploy places."""
-    files = {host_layout.EDGE_CONFIG: (config.config(edge, ADDRESS), "0640")}
-    files[host_layout.EDGE_TOKENS] = (steps.tokens_file(), "0640")
-    files[host_layout.EDGE_UNIT_FILE] = (steps.unit_file(), "0644")
-    return {path: [hashlib.sha256(text.encode()).hexdigest(), mode] for path, (text, mode) in files.items()}
+    return {
+        file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode]
+        for file in steps.files_of(edge, ADDRESS)
+    }
 
 
 def test_a_spark_that_the_site_names_forwards() -> None:

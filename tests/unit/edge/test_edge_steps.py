@@ -36,9 +36,8 @@ def as_planned(edge: Edge) -> dict[str, Any]:
         "program": True,
         "account": True,
         "files": {
-            host_layout.EDGE_CONFIG: placed(config.config(edge, ADDRESS), "0640"),
-            host_layout.EDGE_TOKENS: placed(steps.tokens_file(), "0640"),
-            host_layout.EDGE_UNIT_FILE: placed(steps.unit_file(), "0644"),
+            **{file.path: placed(file.content, file.mode) for file in steps.files_of(edge, ADDRESS)},
+            **({host_layout.EDGE_AUTHORITY: placed(SITE.certificate, "0640")} if edge.settings.tls == "own-ca" else {}),
         },
         "certificate": authority.new_certificate(SITE, names, NOW).certificate,
         "keys": ["ada"],
@@ -130,14 +129,12 @@ def test_without_tls_there_is_no_certificate() -> None:
 def test_an_edge_of_a_site_has_the_authority_and_a_certificate_to_ask_with() -> None:
     edge = edge_cases.edge_of([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
     facts = as_planned(edge)
-    first = planned(edge, facts)
-    assert first.renewal == "the other edges of the site would refuse the certificate"
-    assert first.differs
+    assert planned(edge, facts).renewal == "the other edges of the site would refuse the certificate"
     names = list(config.names(edge, ADDRESS))
     facts["certificate"] = authority.new_certificate(SITE, names, NOW, asks=True).certificate
-    assert planned(edge, facts).differs
-    facts["files"][host_layout.EDGE_AUTHORITY] = placed(SITE.certificate, "0640")
     assert planned(edge, facts).settled
+    del facts["files"][host_layout.EDGE_AUTHORITY]
+    assert planned(edge, facts).differs
     # A Spark that leaves the site keeps its certificate.
     alone = closed()
     assert planned(alone, {**as_planned(alone), "certificate": facts["certificate"]}).settled
@@ -146,9 +143,10 @@ def test_an_edge_of_a_site_has_the_authority_and_a_certificate_to_ask_with() -> 
 def test_the_program_that_starts_models_is_placed_runs_and_goes() -> None:
     edge, without = closed(switch_by_request=True), closed()
     facts = as_planned(edge)
-    assert planned(edge, facts).differs
     files = {file.path: placed(file.content, file.mode) for file in switch_request.files(edge)}
-    facts["files"] |= files
+    assert planned(
+        edge, {**facts, "files": {path: of for path, of in facts["files"].items() if path not in files}}
+    ).differs
     assert planned(edge, facts).differs
     facts["switch"] = {"ActiveState": "active"}
     found = planned(edge, facts)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.refusal import Fix
+from vllm_spark.edge import lifetime
 from vllm_spark.node.host_layout import EDGE_UNIT
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate import Gate, no_requests
@@ -57,7 +58,7 @@ def verdicts(target: EdgeTarget, seen: Mapping[str, Any]) -> Iterator[Verdict]:
     yield _listener(target, inside)
     yield from _open_doors(inside, "")
     yield from _limits(inside)
-    yield _certificate(inside)
+    yield from _certificate(inside)
     if target.site_port:
         yield _site(inside.get("site", {"error": "no request"}), target.site_port)
     if why := outside.get("unasked"):
@@ -114,13 +115,20 @@ def _limits(seen: Mapping[str, Any]) -> Iterator[Verdict]:
         yield _failed("header", f"a header that drips was cut {after}", f"after {limit} s")
 
 
-def _certificate(seen: Mapping[str, Any]) -> Verdict:
+def _certificate(seen: Mapping[str, Any]) -> Iterator[Verdict]:
+    """Yield the verdict on the certificate, and its end: a warning while clients still take it."""
     if not seen.get("tls", True):
-        return Verdict(NAME, "certificate", None, "tls is off: keys and prompts are plain text on the network")
+        yield Verdict(NAME, "certificate", None, "tls is off: keys and prompts are plain text on the network")
+        return
     shown, placed = seen.get("certificate", ""), seen.get("placed", "")
-    if shown and shown == placed:
-        return Verdict(NAME, "certificate", True, f"SHA-256 {shown[:16]}…, as deployed")
-    return _failed("certificate", f"the edge shows the certificate {shown[:16] or 'none'}", f"{placed[:16] or 'one'}")
+    if not (shown and shown == placed):
+        seen_as = f"the edge shows the certificate {shown[:16] or 'none'}"
+        yield _failed("certificate", seen_as, placed[:16] or "one")
+        return
+    yield Verdict(NAME, "certificate", True, f"SHA-256 {shown[:16]}…, as deployed")
+    if life := lifetime.of_host(seen.get("public", {})):
+        warning = life.warning(seen.get("at", 0))
+        yield Verdict(NAME, "certificate-end", None if warning else True, warning or lifetime.shown(life.to_json()))
 
 
 def _site(seen: Mapping[str, Any], port: int) -> Verdict:
