@@ -139,7 +139,7 @@ router: setup-dev ## Test the failover gate with LiteLLM and nginx; first minute
 	pytest tests/router
 
 .PHONY: browser
-browser: setup-dev ## Look at a bench's report in headless Chromium, at three widths and on paper; half a minute
+browser: site ## Look at the site and at reports of a bench in headless Chromium, at three widths; two minutes
 	tests/browser/install
 	pytest tests/browser
 
@@ -224,16 +224,25 @@ dist: setup-dev ## Build wheel, sdist and collection of a commit twice, with che
 docs: setup-dev ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
 	python -m lab
 
+# Its packages stay in the cache of uv, so that `make setup-dev` does not grow by them.
+.PHONY: site
+site: setup-dev ## Build the site of docs/ in build/site, with a search that works from disk; half a minute
+	uv run --quiet --isolated --no-project --with-requirements lab/site/requirements.lock \
+	  python -m sphinx --quiet --fail-on-warning --jobs auto --conf-dir lab/site --doctree-dir .cache/site docs build/site
+	@echo "file://$(CURDIR)/build/site/index.html"
+
 # The first lock has a wheel of every package for every platform of pyproject.toml. The second one has its versions.
 COMPILE := uv pip compile --quiet --generate-hashes --python-version 3.11 --universal --group build pyproject.toml
 
 .PHONY: lock
-lock: setup-dev ## Update requirements.lock and requirements-dev.lock from pyproject.toml
+lock: setup-dev ## Update requirements.lock, requirements-dev.lock and lab/site/requirements.lock from pyproject.toml
 	$(COMPILE) --only-binary :all: --output-file requirements.lock
 	$(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+	uv pip compile --quiet --generate-hashes --python-version 3.11 --universal --group site \
+	  --constraint requirements-dev.lock --output-file lab/site/requirements.lock
 
 .PHONY: clean
 clean: ## Remove the sandbox, the virtual environment and every cache
 	if [ -e $(READY_DEV) ]; then \
 	  for flavour in "$(FACTORY)" "$(SANDBOX)"; do ansible-playbook $$flavour sandbox/down.yml -e sandbox_purge=true; done; fi
-	rm -rf $(VENV) .sandbox .sandbox-factory .cache dist reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .sandbox .sandbox-factory .cache build dist reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

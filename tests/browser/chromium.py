@@ -107,6 +107,13 @@ class Chromium:
         # The page before may end its own loading now.
         self.wait_for("Page.lifecycleEvent", name="load", loaderId=loader)
 
+    def follow(self, script: str = "") -> None:
+        """Run a script that leads to another page, unless the page leads there itself, and wait for that page."""
+        self.events.clear()
+        if script:
+            self.evaluate(script)
+        self.wait_for("Page.lifecycleEvent", name="load")
+
     def complaints(self) -> list[str]:
         """Return errors, warnings, violations of the policy, and requests for anything but the page itself."""
         self.command("Runtime.evaluate", expression="0")
@@ -115,7 +122,7 @@ class Chromium:
             method, params = event.get("method", ""), event.get("params", {})
             if method in {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Audits.issueAdded"}:
                 found.append(f"{method}: {json.dumps(params)[:500]}")
-            if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith("file:"):
+            if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "data:")):
                 found.append(f"request of {params['request']['url']}")
         return found
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import typed_commands
+from lab.site import conf
 from vllm_spark.cli import main, verbs
 from vllm_spark.core import paths
 
@@ -163,13 +164,15 @@ def test_a_decision_has_at_most_sixty_lines_and_one_table() -> None:
     assert too_long == {}
 
 
-def test_the_index_links_every_page() -> None:
-    readme = (paths.ROOT / "README.md").read_text()
+def test_every_page_is_in_one_part_of_the_index() -> None:
+    """The navigation of the site is the index: a page is linked as a whole once. Symptoms lead to the runbooks."""
+    docs = paths.ROOT / "docs"
+    parts = conf.parts((docs / "README.md").read_text())
+    assert [*parts] == ["Begin", "Do", "Look up", "Understand"]
+    linked = [page for pages in parts.values() for page in pages]
     pages = [
-        relative(page)
-        for page in (paths.ROOT / "docs").rglob("*.md")
-        if page.parent.name in {"operations", "reference"}
+        str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.md") if page.parent != paths.RUNBOOKS
     ]
-    index = (paths.ROOT / "docs" / "README.md").read_text()
-    assert "docs/README.md" in readme
-    assert [page for page in pages if f"({page.removeprefix('docs/')})" not in index] == []
+    assert sorted([*linked, "README"]) == sorted(pages)
+    assert "reference/symptoms" in parts["Look up"]
+    assert "docs/README.md" in (paths.ROOT / "README.md").read_text()
