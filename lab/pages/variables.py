@@ -11,7 +11,9 @@ HEAD = """\
 `make docs` writes this page from `recipes/variables.yml`; do not edit it. The `env` of a recipe and
 `overrides.env` of a deployment may set the variables of the user and of the engine. `check`, `render` and `plan` refuse
 the others, and `recipe import` leaves them out. A variable that is not listed belongs to the user.
-`recipes/engines` has the variables of each version of vLLM.
+A variable whose name is that of a secret (`AWS_SECRET_ACCESS_KEY`, `DB_PASS`, `GH_TOKEN_FILE`), and a value that
+contains one (`https://USER:PASSWORD@HOST`), belongs in `vllm_secrets` of the inventory: elsewhere it would be readable
+in the recipe, the launch and the record of the deployment. `recipes/engines` has the variables of each version of vLLM.
 """
 COLUMNS = ("owner", "variables", "reason", "source")
 
@@ -20,7 +22,7 @@ def text() -> str:
     """Return the page."""
     rows = (
         (
-            f"{entry.owner}, a secret" if entry.secret else entry.owner,
+            entry.owner,
             ", ".join(f"`{name}`" for name in entry.names),
             entry.why,
             entry.source,

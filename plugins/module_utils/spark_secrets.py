@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secret_names import FORMS, NAME_END, is_secret
+
 # (name, value) of a secret.
 Pair = tuple[str, str]
 
@@ -32,19 +34,8 @@ PLAIN = frozenset({"none", "null", "true", "false", "empty", "auto", "yes", "no"
 MAX_UNKNOWN_LENGTH = 256
 MAX_LEARNED = 200
 
-_SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:keys?|apikeys?|token|password|passwd|pass|passphrase|secrets?|credentials?|auth)$", re.IGNORECASE
-)
-# Names in programs and their logs are less strict than those of variables: eos_token and kv_key are not secrets.
-_SECRET_FIELD = re.compile(
-    r"(?:(?:api|secret|access|private|signing|auth|client)[_-]?keys?|(?:access|auth|refresh|bearer|hf|hub|api|session)"
-    r"[_-]?token|password|passwd|passphrase|client[_-]?secret)$",
-    re.IGNORECASE,
-)
-# The end of a secret's name, in lower case, before a possible value. The start of the name is searched backwards.
-_NAME_END = re.compile(
-    r"(?:key|token|password|passwd|passphrase|pass|secret|credential|auth)s?(?=\\*[\"']?,?\s*[=:\s\"'\\])"
-)
+# The end of a secret's name before a possible value. The start of the name is searched backwards.
+_NAME_END = re.compile(rf"{NAME_END}(?=\\*[\"']?,?\s*[=:\s\"'\\])")
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_-]*$")
 _NAME_LENGTH = 64
 _ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -58,36 +49,6 @@ _VALUE = re.compile(
 _WORD = re.compile(r"""(?:\\*["'],)?\s+(?:\\*["'])?(?P<word>[^\s"'\\-][^\s"'\\]*)""")
 _ARGUMENT = re.compile(r"[^,;)\]}&]*")
 _YAML_LINE = re.compile(r"^[ \t-]{0,40}([\w-]{1,64}):[ \t]+([^\s\"'][^\n]*)$", re.MULTILINE)
-
-# Secrets by their form; the group is masked. Each pattern starts with fixed text, which makes the search quick.
-_FORMS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"://[^\s/@:\"']*:([^\s/@\"']+)@",
-        r"[?&][\w-]*(?i:key|token|password|secret|signature|sig)=([^&\s\"'#]+)",
-        r"uthorization\\*[\"']?\s*[:=]\s*\\*[\"']?(?i:bearer|basic|token)\s+([^\s\"'\\$][^\s\"'\\]*)",
-        r"Bearer\s+([A-Za-z0-9._~+/=-]{6,})",
-        *(
-            rf"({prefix}(?<![A-Za-z0-9_]{prefix}){rest})"
-            for prefix, rest in (
-                ("hf_", "[A-Za-z0-9]{20,}"),
-                ("sk-", "[A-Za-z0-9_-]{16,}"),
-                ("nvapi-", "[A-Za-z0-9_-]{20,}"),
-                ("gh", "[pousr]_[A-Za-z0-9]{20,}"),
-                ("github_pat_", "[A-Za-z0-9_]{20,}"),
-                ("AKIA", "[0-9A-Z]{16}"),
-                ("eyJ", r"[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-            )
-        ),
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----((?:(?!-----)[\s\S])+)",
-    )
-)
-
-
-def is_secret_name(name: str) -> bool:
-    """Return True if the value of this variable or option is a secret. HF_TOKEN and --api-key are; MAX_TOKENS and
-    TOKENIZERS_PARALLELISM are not."""
-    return bool(_SECRET_NAME.search(name))
 
 
 def env_pairs(text: str) -> list[Pair]:
@@ -122,9 +83,9 @@ def in_argv(argv: Sequence[str]) -> list[Pair]:
     pairs: list[Pair] = []
     for argument, following in pairwise([*argv, ""]):
         name, equals, value = argument.partition("=")
-        if equals and is_secret_name(name):
+        if equals and is_secret(name):
             pairs.append((name, value))
-        elif argument.startswith("--") and is_secret_name(argument) and not following.startswith("--"):
+        elif argument.startswith("--") and is_secret(argument) and not following.startswith("--"):
             pairs.append((argument, following))
     return pairs
 
@@ -154,7 +115,7 @@ class Secrets:
         """Add the values beside a secret's name and the values in the form of a secret. Short values are masked only
         at these positions."""
         values = [text[start:end] for start, end in _beside_names(text)]
-        values += [match[1] for pattern in _FORMS for match in pattern.finditer(text)]
+        values += [match[1] for pattern in FORMS for match in pattern.finditer(text)]
         long = [value for value in values if len(value) >= EVERYWHERE and value[0] not in "/$<{"]
         self._learned.update(long[: MAX_LEARNED - len(self._learned)])
 
@@ -173,7 +134,7 @@ class Secrets:
         def masked(text: str) -> str:
             text = known.sub(MASK, text) if known else text
             text = _YAML_LINE.sub(_yaml_line, _without(text, _beside_names(text)))
-            for pattern in _FORMS:
+            for pattern in FORMS:
                 text = pattern.sub(_first_group, text)
             *cut, rest = text.split(CUT)
             return CUT.join([*(part[: max(len(part) - longest, part.rfind("\n") + 1)] for part in cut), rest])
@@ -234,9 +195,7 @@ def _parts(document: Any) -> Iterator[Any]:
 def _names_secret(name: str) -> bool:
     """Return True if the value beside this name is a secret. The name is that of a variable, an option, or a
     program's field."""
-    if name.startswith("--") or name == name.upper():
-        return is_secret_name(name)
-    return bool(_SECRET_FIELD.search(name))
+    return is_secret(name, field=not name.startswith("--") and name != name.upper())
 
 
 def _beside_names(text: str) -> Iterator[tuple[int, int]]:
@@ -277,7 +236,7 @@ def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 def _yaml_line(match: re.Match[str]) -> str:
     whole: str = match[0]
-    if not _SECRET_FIELD.search(match[1]) or match[2].lower() in PLAIN:
+    if not is_secret(match[1], field=True) or match[2].lower() in PLAIN:
         return whole
     return whole[: match.start(2) - match.start()] + MASK
 

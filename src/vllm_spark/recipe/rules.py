@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import PurePosixPath
 from vllm_spark.core.container_layout import OWN_FOLDERS
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
+from vllm_spark.node.secret_names import has_form, is_secret
 from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, variable_owners
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
@@ -34,9 +36,6 @@ PLANNED_FLAGS = {
     "kv-cache-memory-bytes": "memory.kv_cache_bytes",
     "config": "args themselves, because the checks read no file of the container",
 }
-
-# Flags whose value is a secret -> the variable of the env file that replaces them.
-SECRET_FLAGS = {"hf-token": "HF_TOKEN"}
 
 # The name of a flag in args, with the keys of --FLAG.KEY. recipes/schema.json has the same pattern.
 FLAG_NAME = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_+-]+)*")
@@ -87,13 +86,34 @@ def override_faults(document: Document) -> Iterator[Fault]:
         spelling = "set" if flag == name else f"set, which is --{flag}"
         if flag in PLANNED_FLAGS:
             yield Fault(f"args.{name}: {spelling}", f"to come from {PLANNED_FLAGS[flag]}")
-        elif flag in SECRET_FLAGS and isinstance(args[name], str):
-            yield Fault(f"args.{name}: a secret", f"{SECRET_FLAGS[flag]} in vllm_secrets of the inventory")
+        elif isinstance(args[name], str) and is_secret(flag):
+            yield Fault(f"args.{name}: a secret", f"{flag.replace('-', '_').upper()} in vllm_secrets of the inventory")
+        else:
+            for place in _secrets(f"args.{name}", args[name], name.partition(".")[2]):
+                yield Fault(f"{place}: a secret", "no such value; the engine's variable for it in vllm_secrets")
     env = document.get("env", {})
     yield from variable_owners.faults(env)
     for variable in sorted(env):
         if "\n" in (env[variable] or ""):
             yield Fault(f"env.{variable}: a line break", "one line, because an env file has one line per variable")
+
+
+def _secrets(path: str, value: object, key: str) -> Iterator[str]:
+    """Yield the paths of secrets in the value of a flag: below keys of its map, and texts in the form of a secret.
+    `key` is the key of the value in that map; empty for the flag's own value."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            yield from _secrets(f"{path}.{name}", inside, str(name))
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _secrets(path, inside, key)
+    elif isinstance(value, str) and (is_secret(key, field=True) or has_form(value)):
+        yield path
 
 
 def _words(value: object) -> list[str]:

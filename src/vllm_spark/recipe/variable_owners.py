@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from vllm_spark.core import documents, paths
 from vllm_spark.core.fault import Fault
+from vllm_spark.node.secret_names import has_form, is_secret
 
 FILE = paths.RECIPES / "variables.yml"
 
@@ -22,7 +23,6 @@ class Entry:
     why: str
     source: str
     names: tuple[str, ...] = ()
-    secret: bool = False
 
 
 UNLISTED = Entry("user", "", "")
@@ -49,9 +49,9 @@ def of(name: str) -> Entry:
 
 def fault(name: str) -> Fault | None:
     """Return why a recipe or a deployment's overrides may not set a variable; None if they may."""
-    entry = of(name)
-    if entry.secret:
+    if is_secret(name):
         return Fault(f"env.{name}: a secret", "in vllm_secrets of the inventory")
+    entry = of(name)
     if entry.owner in ("toolkit", "image"):
         return Fault(f"env.{name}: set, which is the {entry.owner}'s", f"no such line, because {entry.why}")
     return None
@@ -61,8 +61,10 @@ def faults(names: Mapping[str, object]) -> Iterator[Fault]:
     """Yield the faults of the variables of `env`, sorted by name. A null removes a variable, except of a secret."""
     for name, value in sorted(names.items()):
         found = fault(name)
-        if found and (value is not None or of(name).secret):
+        if found and (value is not None or is_secret(name)):
             yield found
+        elif isinstance(value, str) and has_form(value):
+            yield Fault(f"env.{name}: a value with a secret in it", "in vllm_secrets of the inventory")
 
 
 def image_pattern() -> str:

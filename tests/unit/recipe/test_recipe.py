@@ -58,6 +58,20 @@ FAULTS = {
     "env number": (put("env.OMP_NUM_THREADS", 4), "env.OMP_NUM_THREADS: 4 — expected: a quoted string"),
     "env yaml bool": (put("env.FLAG", True), "env.FLAG: true — expected: a quoted string"),
     "secret in env": (put("env.VLLM_API_KEY", "k"), "env.VLLM_API_KEY: a secret — expected: in vllm_secrets"),
+    "secret by another name": (put("env.DB_PASS", "k"), "env.DB_PASS: a secret — expected: in vllm_secrets"),
+    "login in env": (put("env.HTTPS_PROXY", "http://me:k@proxy"), "env.HTTPS_PROXY: a value with a secret in it"),
+    "secret in a map": (
+        put("args.kv-transfer-config", {"kv_connector_extra_config": {"api_key": "k"}}),
+        "args.kv-transfer-config.kv_connector_extra_config.api_key: a secret",
+    ),
+    "secret in JSON": (
+        put("args.additional-config", '{"db_password": "k"}'),
+        "args.additional-config.db_password: a secret",
+    ),
+    "login in args": (
+        put("args.allowed-media-domains", ["https://me:k@host"]),
+        "args.allowed-media-domains: a secret",
+    ),
     "planned flag": (
         put("args.tensor-parallel-size", 1),
         "args.tensor-parallel-size: set — expected: to come from topology.tensor_parallel",

@@ -1,0 +1,1 @@
+../../src/vllm_spark/node/secret_names.py
