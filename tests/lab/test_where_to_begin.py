@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lab.pages import where_to_begin
-from lab.pages.where_to_begin import Use
 from vllm_spark.core import paths
+from vllm_spark.sizing import uses
+from vllm_spark.sizing.uses import Use
 
 CHAT = Use("chat")
 
@@ -57,7 +58,7 @@ def test_a_use_without_a_figure_has_no_row() -> None:
 def test_only_decode_speeds_count() -> None:
     document = recipe("one", (1, 20))
     document["expected"].insert(0, {**document["expected"][0], "metric": "prefill", "value": 5000})
-    assert where_to_begin.figure_of(document, 1) == document["expected"][1]
+    assert uses.figure_of(document, 1) == document["expected"][1]
 
 
 def test_a_readme_without_its_marks_is_named() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_spark.cli import arguments, site_file
@@ -13,9 +12,7 @@ from vllm_spark.cli.site_file import Site
 from vllm_spark.core import json_output, paths
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
-from vllm_spark.recipe import known_issues
-from vllm_spark.recipe.loader import Recipe
-from vllm_spark.sizing import forecast, forecast_document, forecast_text, memory, reference_spark
+from vllm_spark.sizing import forecast, forecast_document, forecast_text, reference_spark, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 
@@ -51,38 +48,23 @@ def run(args: argparse.Namespace) -> int:
     catalogue = forecast.catalogue([paths.RECIPES])
     context = ForecastContext(constants=site.constants, catalogue=catalogue, reference=not facts)
     nodes, size_gb = recipe.document["topology"]["nodes"], args.memory or max(reference_spark.SIZES_GB)
-    result = _forecast(args, site, recipe, facts or reference_spark.facts(nodes, size_gb), context)
+    request, accepted = _request(args, site), args.accept_known_issue
+    known = facts or reference_spark.facts(nodes, size_gb)
+    result = verdict.judged(recipe.document, known, request, context, accepted)
     if args.json:
-        entry = forecast_document.of_forecast(result, recipe.document, _request(args, site), None)
+        entry = forecast_document.of_forecast(result, recipe.document, request, None)
         document = {**json_output.refused("plan", result.refusals), "deployments": [entry]}
         print(json_output.text(document))
     else:
-        print("\n".join(forecast_text.lines(result, recipe.document, _request(args, site))))
+        print("\n".join(forecast_text.lines(result, recipe.document, request)))
     if not (facts or args.memory or args.json):
         for other_gb in reference_spark.SIZES_GB[:-1]:
-            other = _forecast(args, site, recipe, reference_spark.facts(nodes, other_gb), context)
-            verdict = _verdict(other, result.refusals)
-            print(f"  on Sparks of {other_gb} GB: {verdict} (vllm-spark plan --memory {other_gb})")
+            other_facts = reference_spark.facts(nodes, other_gb)
+            other = verdict.judged(recipe.document, other_facts, request, context, accepted)
+            print(f"  on Sparks of {other_gb} GB: {_verdict(other, result.refusals)} (vllm-spark plan --memory {other_gb})")
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1
-
-
-def _forecast(
-    args: argparse.Namespace, site: Site, recipe: Recipe, facts: Mapping[str, Facts], context: ForecastContext
-) -> Forecast:
-    """Return the forecast with the refusals that need no other facts."""
-    result = forecast.forecast(recipe.name, recipe.document, facts, _request(args, site), context)
-    subject = known_issues.of_closed(recipe.document)
-    accepted = args.accept_known_issue
-    refusals = [*known_issues.refusals(subject, accepted), *result.refusals]
-    for host, host_facts in facts.items():
-        # The memory of a unit that still runs will be free again, by an amount that is not known.
-        if not host_facts.get("running_units"):
-            refusals += memory.too_little_refusal(
-                recipe.name, host, recipe.document, host_facts["memory"], reference=context.reference
-            )
-    return replace(result, refusals=refusals, notes=[*result.notes, *known_issues.notes(subject, accepted)])
 
 
 def _request(args: argparse.Namespace, site: Site) -> ForecastRequest:
