@@ -65,8 +65,7 @@ def test_an_inventory_that_does_not_exist_has_a_message_of_its_own(tmp_path: Pat
     status, output = run(tmp_path, "-i", str(tmp_path / "site"), playbook, config=paths.ROOT / "ansible.cfg")
     assert status != 0
     assert f"there is no inventory at {tmp_path}/site" in output
-    clone = paths.ROOT / "inventories"
-    assert f"Fix: cp -r {clone}/minimal {clone}/site" in output
+    assert f"Fix: vllm-spark init. It writes {paths.ROOT}/inventories/site." in output
 
 
 def test_a_verb_as_a_command_is_the_playbook(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,97 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
 import pytest
 
 import loopback
+from fakes.ssh_server import PASSWORD, USER, Server, fingerprint, new_key
 from vllm_spark.cli import main
-from vllm_spark.cli.contact import first_contact, keys, ssh, ssh_config
+from vllm_spark.cli.contact import first_contact, ssh, ssh_config
 from waiting import LIMIT_S
 
-HOST_RSA_KEY = paramiko.RSAKey.generate(2048)
-USER, PASSWORD = "nvidia", "the password of a test"
 SSHD = shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:{os.environ['PATH']}")
-
-
-class LoginPolicy(paramiko.ServerInterface):
-    """Accept the password, or a key of the home's authorized_keys, and run the commands of the client."""
-
-    def __init__(self, home: Path, methods: str) -> None:
-        self.home, self.methods = home, methods
-
-    def get_allowed_auths(self, username: str) -> str:
-        return self.methods
-
-    def check_auth_password(self, username: str, password: str) -> int:
-        good = (username, password) == (USER, PASSWORD) and "password" in self.methods
-        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        file = self.home / ".ssh" / "authorized_keys"
-        good = file.exists() and key.get_base64() in file.read_text()
-        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        threading.Thread(target=self.execute, args=(channel, command), daemon=True).start()
-        return True
-
-    def execute(self, channel: paramiko.Channel, command: bytes) -> None:
-        script = channel.makefile("rb").read()
-        home = {**os.environ, "HOME": str(self.home)}
-        done = subprocess.run(["sh", "-c", command], input=script, capture_output=True, check=False, env=home)
-        channel.sendall(done.stdout)
-        channel.sendall_stderr(done.stderr)
-        channel.send_exit_status(done.returncode)
-        channel.close()
-
-
-class Server:
-    """The SSH server of a Spark, on a free port of the loopback."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self.methods = home, "publickey,password"
-        self.host_keys: list[paramiko.PKey] = [
-            new_key("ed25519", home / "host_ed25519"),
-            paramiko.RSAKey.generate(2048),
-        ]
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.thread = threading.Thread(target=self.serve, daemon=True)
-        self.thread.start()
-
-    def serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            transport = paramiko.Transport(connection)
-            for key in self.host_keys:
-                transport.add_server_key(key)
-            try:
-                transport.start_server(server=LoginPolicy(self.home, self.methods), event=threading.Event())
-            except (paramiko.SSHException, EOFError):
-                continue
-
-    def close(self) -> None:
-        loopback.close_listener(self.listener, self.thread)
-
-    @property
-    def authorized_keys(self) -> Path:
-        return self.home / ".ssh" / "authorized_keys"
-
-
-def new_key(kind: str, file: Path) -> paramiko.PKey:
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "me@desk", "-f", file], check=True)
-    return paramiko.PKey.from_path(file)
-
-
-def fingerprint(key: paramiko.PKey) -> str:
-    return keys.Key(key.get_name(), key.get_base64()).fingerprint
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ GROUPS = {
 }
 # The commands that are no playbook, and those that do more than start one.
 COMMANDS = {
+    "init": Command("cli.init.command", "find the Sparks, and write the inventory", "begin"),
     "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
     "completion": Command("cli.completion", "print the completion script of bash, zsh or fish", "begin"),
     "sbom": Command("cli.sbom", "write packages, images and models of a site (CycloneDX 1.6)", "look"),

@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(forecast_text.lines(result, recipe.document, request)))
     if not (facts or args.memory or args.json):
         for other_gb in reference_spark.SIZES_GB[:-1]:
-            other_facts = reference_spark.facts(nodes, other_gb)
-            other = verdict.judged(recipe.document, other_facts, request, context, accepted)
-            print(f"  on Sparks of {other_gb} GB: {_verdict(other, result.refusals)} (vllm-spark plan --memory {other_gb})")
+            smaller = reference_spark.facts(nodes, other_gb)
+            other = _verdict(verdict.judged(recipe.document, smaller, request, context, accepted), result.refusals)
+            print(f"  on Sparks of {other_gb} GB: {other} (vllm-spark plan --memory {other_gb})")
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1

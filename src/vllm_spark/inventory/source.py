@@ -35,9 +35,7 @@ def missing(path: Path) -> Refusal:
     elif SITE.exists():
         fix = f"use `-i {_shown(SITE)}`."
     else:
-        remark = f"Then change address and user in {_shown(SITE)}/hosts.yml."
-        parent = "" if SITE.parent.is_dir() else f"mkdir -p {_shown(SITE.parent)} && "
-        fix = Fix(f"{parent}cp -r {_shown(MINIMAL)} {_shown(SITE)}", remark)
+        fix = Fix("vllm-spark init", f"It writes {_shown(SITE)}.")
     return NO_INVENTORY(what=f"there is no inventory at {path}", expected=named, fix=fix)
 
 

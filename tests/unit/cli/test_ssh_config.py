@@ -32,14 +32,15 @@ def test_an_output_without_a_destination(text: str) -> None:
 
 def test_an_option_wins_over_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_config, "resolve", lambda _: ssh_config.parse(OUTPUT))
-    assert first_contact._destination("spark", None, None) == ("spark-1a2b.local", "ada", 22)
-    assert first_contact._destination("spark", "grace", 2222) == ("spark-1a2b.local", "grace", 2222)
+    assert first_contact.destination("spark", None, None) == ("spark-1a2b.local", "ada", 22)
+    assert first_contact.destination("spark", "grace", 2222) == ("spark-1a2b.local", "grace", 2222)
+    assert first_contact.destination("eve@spark", "grace", None) == ("spark-1a2b.local", "eve", 22)
 
 
 def test_without_openssh_a_name_is_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ssh_config.resolve("spark") is None
-    assert first_contact._destination("spark", "ada", None) == ("spark", "ada", 22)
+    assert first_contact.destination("spark", "ada", None) == ("spark", "ada", 22)
 
 
 def test_openssh_of_this_machine_answers() -> None:

@@ -29,10 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("path", "site", "expected"),
     [
-        ("nope", False, "cp -r inventories/minimal inventories/site. Then change address and user"),
+        ("nope", False, "vllm-spark init. It writes inventories/site."),
         ("nope", True, "use `-i inventories/site`."),
         ("inventories/sampel", False, "use `-i inventories/sample`."),
-        ("inventories/sampel/hosts.yml", False, "cp -r inventories/minimal inventories/site."),
+        ("inventories/sampel/hosts.yml", False, "vllm-spark init."),
     ],
 )
 def test_an_inventory_that_does_not_exist(folder: Path, path: str, site: bool, expected: str) -> None:
@@ -51,7 +51,7 @@ def test_elsewhere_the_paths_are_whole(folder: Path, monkeypatch: pytest.MonkeyP
     (folder / "desk").mkdir()
     monkeypatch.chdir(folder / "desk")
     said = str(source.missing(Path("nope")))
-    assert f"Fix: cp -r {folder}/inventories/minimal {folder}/inventories/site." in said
+    assert f"Fix: vllm-spark init. It writes {folder}/inventories/site." in said
 
 
 @pytest.mark.parametrize(

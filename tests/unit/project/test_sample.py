@@ -201,16 +201,21 @@ def test_the_minimal_inventory_is_short_and_runs_a_recipe_of_the_readme() -> Non
 
 
 @pytest.mark.parametrize(
-    ("page", "verbs"),
+    ("page", "inventory", "verbs"),
     [
-        ("README.md", ("plan", "pull", "deploy", "lock", "precheck")),
-        ("docs/operations/first-deployment.md", ("lock", "pull", "precheck", "deploy")),
+        (
+            "README.md",
+            "cp -r inventories/minimal inventories/site",
+            ("plan", "pull", "deploy", "lock", "precheck"),
+        ),
+        ("docs/operations/first-deployment.md", "vllm-spark init", ("lock", "pull", "precheck", "deploy")),
     ],
 )
-def test_the_first_pages_copy_the_minimal_inventory_and_pull_before_the_check(page: str, verbs: tuple[str]) -> None:
+def test_the_first_pages_begin_with_the_inventory_and_pull_before_the_check(
+    page: str, inventory: str, verbs: tuple[str]
+) -> None:
     text = (paths.ROOT / page).read_text()
-    assert "cp -r inventories/minimal inventories/site" in text
-    text = text[text.index("cp -r inventories/minimal") :]
+    text = text[text.index(inventory) :]
     places = [text.index(f"ansible-playbook {verb}.yml") for verb in verbs]
     assert places == sorted(places)
 

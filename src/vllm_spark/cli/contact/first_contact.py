@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     refusals: list[Refusal] = []
     for host, fingerprint in zip(args.hosts, args.fingerprint or [""] * len(args.hosts), strict=True):
         try:
-            address, user, port = _destination(host, args.user, args.port)
-            if address != host:
+            address, user, port = destination(host, args.user, args.port)
+            if address != host.rpartition("@")[2]:
                 print(f"{host}  is {user}@{address} port {port} in the configuration of ssh", flush=True)
             for line in contact(Target(address, port, user, key_file, known_hosts, fingerprint), key):
                 print(f"{host}  ✓ {line}", flush=True)
@@ -77,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _destination(name: str, user: str | None, port: int | None) -> Destination:
-    """Return where a name leads. An option of the command wins over the configuration of ssh."""
-    known = ssh_config.resolve(name) or Destination(name, getpass.getuser(), ssh.SSH_PORT)
-    return Destination(known.host, user or known.user, port or known.port)
+def destination(name: str, user: str | None, port: int | None) -> Destination:
+    """Return where a name, or USER@NAME, leads. An option of the command wins over the configuration of ssh."""
+    own_user, _, host = name.rpartition("@")
+    known = ssh_config.resolve(host) or Destination(host, getpass.getuser(), ssh.SSH_PORT)
+    return Destination(known.host, own_user or user or known.user, port or known.port)
 
 
 def contact(target: Target, key: Key) -> Iterator[str]:

@@ -1,0 +1,160 @@
+"""The Sparks of a new inventory: this machine or one by ssh, its variables, and its facts."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import re
+import shlex
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_spark.cli import playbook
+from vllm_spark.cli.contact import command, first_contact
+from vllm_spark.cli.contact.ssh import SSH_PORT
+from vllm_spark.cli.init.conversation import Conversation
+from vllm_spark.core import host_access
+from vllm_spark.core.host_access import Login
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.types import Facts
+from vllm_spark.inventory import new_file
+from vllm_spark.node import mdns
+from vllm_spark.node.host_layout import HUB_DIR
+from vllm_spark.node.mdns import Answer
+
+NOT_A_SPARK = register("not-a-spark", runbook="wrong-host")
+NO_FACTS = register("no-facts", runbook="init-refused")
+
+GPU = "GB10"
+TIMEOUT_S = 30  # a driver that hangs
+# The callback `minimal` of `ansible` prints the result of each host.
+PLAIN = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_NOCOLOR": "1"}
+RESULT = re.compile(r"^(?P<host>\S+) \| (?P<status>\w+)!? => (?P<result>\{.*?^\})", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A machine of the inventory. `login` is USER@HOST of ssh, empty for this machine."""
+
+    login: str
+    variables: Mapping[str, Any]
+
+    @classmethod
+    def here(cls, address: str) -> Spark:
+        """Return this machine, which others reach by the address."""
+        user = getpass.getuser()
+        return cls("", {"ansible_connection": "local", "ansible_host": address, "ansible_user": user})
+
+    @classmethod
+    def by_ssh(cls, name: str, args: argparse.Namespace, talk: Conversation) -> Spark:
+        """Return the machine of a name, or of USER@NAME. The user is asked for where neither it nor ssh names one."""
+        host, user, port = first_contact.destination(name, args.user, args.port)
+        if "@" not in name and not args.user and user == getpass.getuser():
+            user = talk.ask(f"User of the first start of {host}", user)
+        variables: dict[str, Any] = {"ansible_host": host, "ansible_user": user}
+        if port != SSH_PORT:
+            variables["ansible_port"] = port
+        if args.key != command.KEY_FILE:
+            variables["ansible_ssh_private_key_file"] = str(_absolute(args.key).with_suffix(""))
+        if args.known_hosts != command.KNOWN_HOSTS:
+            option = f"-o UserKnownHostsFile={shlex.quote(str(_absolute(args.known_hosts)))}"
+            variables["ansible_ssh_common_args"] = option
+        return cls(f"{user}@{name.rpartition('@')[2]}", variables)
+
+
+def _absolute(file: Path) -> Path:
+    return file.expanduser().absolute()
+
+
+def is_here(name: str) -> bool:
+    """Return True for a name of this machine."""
+    own = socket.gethostname().partition(".")[0].lower()
+    return name.lower() in ("localhost", own, f"{own}.local")
+
+
+def this_is_a_spark() -> bool:
+    """Return True if the GPU of this machine is that of a Spark."""
+    argv = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)  # noqa: S603  no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return GPU in done.stdout
+
+
+def routed_address() -> str:
+    """Return the address of this machine in the network of its default route, or its name without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737); a datagram socket sends nothing
+        except OSError:
+            return socket.gethostname()
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def read_facts(sparks: Mapping[str, Spark]) -> dict[str, Facts]:
+    """Return the facts of each Spark, read by one run of Ansible. Raises RefusedError with every host that has none, or
+    is no Spark."""
+    hosts = {name: spark.variables for name, spark in sparks.items()}
+    results, errors = _run_module(hosts, "vllm_spark.toolkit.spark_facts", {"fabric": True, "disks": [HUB_DIR]})
+    facts: dict[str, Facts] = {}
+    refusals: list[Refusal] = []
+    for name, variables in hosts.items():
+        result = results.get(name, {"msg": errors.strip() or "Ansible has printed nothing of it"})
+        known: Facts | None = result.get("facts")
+        if not known:
+            refusals.append(_no_facts(name, variables, result))
+        elif not any(GPU in gpu["name"] for gpu in known["gpus"]):
+            refusals.append(_not_a_spark(variables["ansible_host"], known))
+        else:
+            facts[name] = known
+    if refusals:
+        raise RefusedError(refusals)
+    return facts
+
+
+def ask_on_cables(spark: Spark) -> list[str]:
+    """Return the names of Sparks that answer mDNS on the cables of a Spark, itself included. Without an answer none."""
+    arguments = {"cmd": mdns.__file__, "executable": "/usr/bin/python3"}
+    results, _ = _run_module({"spark": spark.variables}, "ansible.builtin.script", arguments)
+    output = results.get("spark", {}).get("stdout", "")
+    return [Answer(*answer).name for answer in json.loads(output)] if output.startswith("[") else []
+
+
+def _run_module(
+    hosts: Mapping[str, Mapping[str, Any]], module: str, arguments: Mapping[str, Any]
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return (result of a module by host, what Ansible wrote as errors)."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = new_file.write(Path(folder), new_file.text(hosts, []))
+        done = subprocess.run(  # noqa: S603  no shell
+            [playbook.program("ansible", "init"), "all", "-i", file, "-m", module, "-a", json.dumps(arguments)],
+            env={**playbook.environment(), **PLAIN}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    return {found["host"]: json.loads(found["result"]) for found in RESULT.finditer(done.stdout)}, done.stderr
+
+
+def _no_facts(name: str, variables: Mapping[str, Any], result: Mapping[str, Any]) -> Refusal:
+    text = str(result.get("msg", result))
+    known = host_access.explain(text, Login.of({"inventory_hostname": name, **variables}))
+    return known or NO_FACTS(
+        what=f"{variables['ansible_host']} has no facts: {text}",
+        expected="facts of a Spark",
+        fix="try again, and with `vllm-spark contact HOST` first.",
+    )
+
+
+def _not_a_spark(address: str, facts: Facts) -> Refusal:
+    seen = ", ".join(gpu["name"] for gpu in facts["gpus"]) or facts["gpu_error"] or "no GPU"
+    return NOT_A_SPARK(
+        what=f"{address} is {facts['machine']}, and its nvidia-smi shows {seen}",
+        expected=f"a Spark, whose GPU is a {GPU}",
+        fix="give the address at the login screen of a Spark: `vllm-spark init USER@HOST`.",
+    )

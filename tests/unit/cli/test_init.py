@@ -1,0 +1,142 @@
+"""What `vllm-spark init` proposes for Sparks, and which Sparks it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from vllm_spark.cli.init import discovery, proposal, sparks
+from vllm_spark.cli.init.conversation import Conversation
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.node import mdns
+from vllm_spark.node.mdns import Answer
+from vllm_spark.recipe import loader
+from vllm_spark.sizing import reference_spark
+
+SILENT = Conversation(silent=True)
+PAIR = "gemma-4-31b-nvfp4-tp2-mtp"
+LAN = Answer("gx10-3c4d.local", "wlan0", "10.0.0.4")
+CABLE = Answer("gx10-3c4d.local", "enp1s0f1np1", "fe80::4%enp1s0f1np1")
+OTHER = Answer("spark-5e6f.local", "eth0", "10.0.0.5")
+
+
+def spark_facts(facts: dict[str, Any], count: int, *, cabled: bool = True) -> dict[str, Any]:
+    fabric = {name: reference_spark.fabric(name) for name in reference_spark.HOSTS}
+    none = {**fabric["spark1"], "hcas": []}
+    return {
+        f"spark{number}": {**facts, "fabric": fabric[f"spark{min(number, 2)}"] if cabled else none}
+        for number in range(1, count + 1)
+    }
+
+
+def proposed(facts: dict[str, Any], wish: str | None) -> list[dict[str, Any]]:
+    recipe = loader.load(wish).document if wish in loader.names([paths.RECIPES]) else wish
+    return proposal.deployments(recipe, facts, [paths.RECIPES], SILENT)
+
+
+@pytest.mark.parametrize(
+    ("count", "cabled", "wish", "expected"),
+    [
+        (1, False, None, [("qwen", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"])]),
+        (1, False, "many", [("gemma", "gemma-4-26b-a4b-nvfp4-mtp", ["spark1"])]),
+        (2, True, "chat", [("gemma", PAIR, ["spark1", "spark2"])]),
+        (
+            2,
+            False,
+            "chat",
+            [("qwen-1", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"]), ("qwen-2", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark2"])],
+        ),
+        (3, True, PAIR, [("gemma", PAIR, ["spark1", "spark2"])]),
+        (1, False, "gpt-oss-120b", [("gpt", "gpt-oss-120b", ["spark1"])]),
+    ],
+)
+def test_a_recipe_for_the_sparks(
+    facts: dict[str, Any], count: int, cabled: bool, wish: str | None, expected: list[tuple[str, str, list[str]]]
+) -> None:
+    entries = proposed(spark_facts(facts, count, cabled=cabled), wish)
+    assert [tuple(entry.values()) for entry in entries] == expected
+
+
+def test_the_words_of_the_uses_differ() -> None:
+    assert len({use.word for use in proposal.uses.USES}) == len(proposal.uses.USES)
+
+
+def test_what_does_not_fit_is_not_proposed(facts: dict[str, Any]) -> None:
+    small = reference_spark.memory(64)
+    known = spark_facts({**facts, "memory": small}, 1)
+    assert proposed(known, "many")[0]["recipe"] != "gemma-4-26b-a4b-nvfp4-mtp"
+    with pytest.raises(RefusedError, match=r"spark1 has 51\.2 GiB .* gemma-4-26b-a4b-nvfp4-mtp needs"):
+        proposed(known, "gemma-4-26b-a4b-nvfp4-mtp")
+    full = {**facts, "memory": {**small, "available": 1 << 30}}
+    with pytest.raises(RefusedError, match=r"no recipe for chat fits spark1 .* Fix: vllm-spark recipes\."):
+        proposed(spark_facts(full, 1), None)
+
+
+def test_a_recipe_for_two_needs_two() -> None:
+    with pytest.raises(
+        RefusedError, match=f"is for 2 Sparks, and init has 1: spark1 .* init --recipe {PAIR} HOST HOST"
+    ):
+        proposal.groups(loader.load(PAIR).document, ["spark1"])
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A function that sets what answers mDNS, and whether this machine is a Spark."""
+
+    def answering(answers: Sequence[Answer], *, here: bool) -> None:
+        monkeypatch.setattr(mdns, "ask", lambda: answers)
+        monkeypatch.setattr(mdns, "cables", lambda: {"enp1s0f1np1"})
+        monkeypatch.setattr(sparks, "this_is_a_spark", lambda: here)
+        monkeypatch.setattr("socket.gethostname", lambda: "spark-1a2b.lan")
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+        discovery.answers.cache_clear()
+
+    yield answering
+    discovery.answers.cache_clear()
+
+
+def test_a_spark_takes_itself(network: Any) -> None:
+    network([LAN, Answer("spark-1a2b.local", "eth0", "10.0.0.1")], here=True)
+    assert discovery.choose(SILENT) == ["localhost"]
+    assert discovery.own_address() == "spark-1a2b.local"
+
+
+def test_a_laptop_takes_the_one_that_answers(network: Any) -> None:
+    network([LAN, CABLE], here=False)
+    assert discovery.choose(SILENT) == ["gx10-3c4d.local"]
+
+
+def test_without_a_resolver_the_address_is_taken(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network([LAN], here=False)
+
+    def unknown(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    assert discovery.choose(SILENT) == ["10.0.0.4"]
+
+
+def test_of_several_yes_chooses_none(network: Any) -> None:
+    network([LAN, OTHER], here=False)
+    with pytest.raises(RefusedError, match=r"gx10-3c4d\.local, spark-5e6f\.local answer mDNS"):
+        discovery.choose(SILENT)
+
+
+def test_none_is_refused_with_what_was_tried(network: Any) -> None:
+    network([], here=False)
+    with pytest.raises(RefusedError, match=r"no Spark was found: nvidia-smi .* mDNS .* `vllm-spark init USER@HOST"):
+        discovery.choose(SILENT)
+
+
+def test_the_peer_on_the_cable_is_offered(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network([LAN, CABLE, OTHER], here=True)
+    here = sparks.Spark.here("spark-1a2b.local")
+    facts: Any = {"hostname": "spark-1a2b"}
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    assert discovery.peers(Conversation(silent=False), here, facts) == ["gx10-3c4d.local"]
+    assert discovery.peers(SILENT, here, facts) == []
+    monkeypatch.setattr("builtins.input", lambda _: "no")
+    assert discovery.peers(Conversation(silent=False), here, facts) == []
