@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ansible import constants
 
+from vllm_spark.core import inventory_host
 from vllm_spark.edge import authority, config, persons, steps, store
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.inventory.edge import FILES, OFF, OWN_CA
@@ -32,7 +33,7 @@ class ActionModule(SparkAction):
         intent = cast("HostIntent", intent_of(self.host, self.hostvars[self.host]))
         edge = cast("Edge", intent.edge)
         facts = self.result(results.FACTS)
-        address = str(self.task_vars.get("ansible_host", self.host))
+        address = inventory_host.address(self.host, self.task_vars)
         names = list(dict.fromkeys(config.names(edge, address)))
         now = datetime.now(UTC)
         signer = self._signer(edge, facts["edge"]["certificate"], names, now)

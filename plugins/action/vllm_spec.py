@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from vllm_spark.core import inventory_host
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
@@ -25,7 +27,7 @@ class ActionModule(SparkAction):
 
     def act(self) -> dict[str, Any]:
         self._warn()
-        inventory = Inventory.from_args({**self.args, "edges": self.edges()})
+        inventory = Inventory.from_args({**self.args, "edges": self.edges(), **self.own()})
         resolved = intent.resolve(inventory, self.args["host"])
         self.say(*(resolved.edge.unusable if resolved.edge else ()))
         self.quiet = resolved.rank is not None
@@ -44,6 +46,14 @@ class ActionModule(SparkAction):
             for host in self.args["sparks"]
         }
 
+    def own(self) -> dict[str, Any]:
+        """Return which Sparks are this machine, with their addresses, and its own names, if this one is."""
+        if not inventory_host.is_local(self.task_vars):
+            return {}
+        local = [host for host in self.args["sparks"] if inventory_host.is_local(self.hostvars[host])]
+        addresses = {host: str(self.hostvars[host].get("ansible_host") or "") for host in local}
+        return {"own": addresses, "own_names": own_names()}
+
     def _warn(self) -> None:
         """Name each variable that nothing reads once, at the first host that has it. The first host names all: a run of
         many hosts looks at each of them once."""
@@ -55,3 +65,12 @@ class ActionModule(SparkAction):
             own = set(self.task_vars if host == self.host else self.hostvars[host]) - named
             self.show(*(f"{host}  {line}" for line in variables.warnings(own, variables.known())))
             named |= own
+
+
+def own_names() -> list[str]:
+    """Return the name by which mDNS knows this machine, and the address of its default route."""
+    names = [f"{socket.gethostname().partition('.')[0]}.local"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire, suppress(OSError):
+        wire.connect(("192.0.2.1", 9))  # nothing is sent: the kernel chooses the address of this end
+        names.append(wire.getsockname()[0])
+    return names

@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
 from vllm_spark.bench import verdict
-from vllm_spark.core import json_output, version
+from vllm_spark.core import inventory_host, json_output, version
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible import results
@@ -48,7 +48,7 @@ def _result(host: str, variables: Mapping[str, Any]) -> HostResult:
     problem = str(results.STATUS_MESSAGE.of(variables) or "it was not asked").removeprefix("Task failed: ")
     return HostResult(
         intent=intent_of(host, variables),
-        address=str(variables.get("ansible_host", host)),
+        address=inventory_host.address(host, variables),
         facts=facts,
         problem="" if facts else " ".join(problem.split()),
         # A task runs in a child of the run's main process.

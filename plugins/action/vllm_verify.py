@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
+from vllm_spark.core import inventory_host
 from vllm_spark.lifecycle import history
 from vllm_spark.node.host_layout import deployment_of
 from vllm_spark.verify import report, startup, verify_document
@@ -63,7 +64,7 @@ class ActionModule(EdgeProbeAction):
         return {**result, "document": verify_document.body(self.host, result, verdicts, url, deployment)}
 
     def _address(self) -> str:
-        return str(self.task_vars.get("ansible_host", self.host))
+        return inventory_host.address(self.host, self.task_vars)
 
     def _edge(self) -> dict[str, Any]:
         """Judge the edge of a Spark that is the head of no active deployment."""
@@ -109,12 +110,12 @@ class ActionModule(EdgeProbeAction):
         head = self._head(request.unit) if request.rank else self.host
         if not head:
             return {"unasked": "this run does not know the head"}
-        url = request.client_url(str(self.hostvars[head].get("ansible_host", head)))
+        url = request.client_url(inventory_host.address(head, self.hostvars[head]))
         if request.rank:
             sent: HttpRequest = {**reach.http_request(), "base": url}
             response = self._probe_host([sent], self._last_probe["cursor"])["responses"][reach.NAME]
             return {**response, "url": url, "source": f"from {self.host}"}
-        if why := reach.obstacle(*self.ssh()):
+        if why := self.obstacle():
             return {"unasked": why, "url": url}
         server = urllib.parse.urlsplit(url)
         answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")

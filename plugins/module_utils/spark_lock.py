@@ -25,14 +25,18 @@ Holder = dict[str, Any]
 
 
 def this_run(pid: int) -> Holder:
-    """Return the holder for the run whose main process has this id. Two processes that can see each other have the same
-    `machine`; it is empty if the system does not report it."""
-    boot, machine = read_text("/proc/sys/kernel/random/boot_id"), ""
+    """Return the holder for the run whose main process has this id."""
+    user, controller, start, where = getpass.getuser(), socket.gethostname(), process(pid).started, machine()
+    run = f"{controller}:{where}:{pid}:{start}"
+    return {"run": run, "user": user, "controller": controller, "machine": where, "pid": pid, "started": start}
+
+
+def machine() -> str:
+    """Return what two processes that can see each other have in common; empty if the system does not report it."""
+    boot = read_text("/proc/sys/kernel/random/boot_id")
     with contextlib.suppress(OSError):
-        machine = f"{boot.strip()}:{os.readlink('/proc/self/ns/pid')}" if boot else ""
-    user, controller, start = getpass.getuser(), socket.gethostname(), process(pid).started
-    run = f"{controller}:{machine}:{pid}:{start}"
-    return {"run": run, "user": user, "controller": controller, "machine": machine, "pid": pid, "started": start}
+        return f"{boot.strip()}:{os.readlink('/proc/self/ns/pid')}" if boot else ""
+    return ""
 
 
 def lives(holder: Holder, mine: Holder, proc: str = "/proc") -> bool | None:
@@ -69,7 +73,10 @@ def take(
         owner = current.get("run", "") if current else over
         if owner == over:
             os.makedirs(folder, mode=0o755, exist_ok=True)
-            lock = {**holder, "since": time.time(), "connection": connection(os.getpid(), proc)}
+            # A run on this host has no ssh connection but perhaps that of its owner, which outlives it.
+            here = holder.get("started") and holder.get("machine") == machine()
+            of_run = {"pid": holder["pid"], "started": holder["started"]} if here else connection(os.getpid(), proc)
+            lock = {**holder, "since": time.time(), "connection": of_run}
             write_file(os.path.join(folder, NAME), json.dumps(lock), "0644")
         return owner in (over, holder["run"]), current
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vllm_pull_carry
-short_description: Serve the bundle on this machine to a Spark, through the SSH connection
+short_description: Serve the bundle on this machine to a Spark
 description:
-  - The server listens on the loopback device alone. Ansible's connection forwards it to the Spark. Does nothing in
-    check mode.
+  - The server listens on the loopback device alone. Ansible's SSH connection forwards it to the Spark, unless the Spark
+    is this machine. Does nothing in check mode.
 author: vllm-spark
 options:
   folder:
@@ -35,7 +35,7 @@ process:
   returned: success
   type: int
 forward:
-  description: The forwarding of the SSH connection.
+  description: The forwarding of the SSH connection. Empty without SSH.
   returned: success
   type: str
 manifests:

@@ -236,7 +236,8 @@ class SparkAction(ActionBase):
         ]
 
     def with_logins(self, text: str) -> str:
-        """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run."""
+        """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run. On
+        this machine they need no ssh."""
         if "ssh -t " not in text:
             return text
         from vllm_spark.core import ssh_command  # noqa: PLC0415  most texts have no command

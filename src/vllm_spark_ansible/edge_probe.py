@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target, outside
 
+from vllm_spark.core import inventory_host
 from vllm_spark.edge import store
 from vllm_spark.inventory.edge import OWN_CA
 from vllm_spark.verify.edge_target import EdgeTarget
@@ -27,8 +28,8 @@ class EdgeProbeAction(SparkAction):
         asked["thorough"] = self.args.get("thorough", True)
         asked |= {"site_port": target.site_port} if target.site_port else {}
         inside = {**self.execute("vllm_edge_probe", asked, "edge")["edge"], "at": time.time()}
-        url = target.client_url(str(self.task_vars.get("ansible_host", self.host)))
-        if why := reach.obstacle(*self.ssh()):
+        url = target.client_url(inventory_host.address(self.host, self.task_vars))
+        if why := self.obstacle():
             return {"inside": inside, "outside": {"unasked": why, "url": url}}
         name = str(urllib.parse.urlsplit(url).hostname)
         asks = Target(name, target.port, inside["tls"], name, self.authority(target))
@@ -41,8 +42,8 @@ class EdgeProbeAction(SparkAction):
         file = Path(self.args["authority"]) / store.CERTIFICATE
         return os.path.relpath(file) if file.is_file() else ""
 
-    def ssh(self) -> tuple[str, str]:
-        """Return Ansible's connection to this host and its arguments of ssh."""
+    def obstacle(self) -> str:
+        """Return why this machine does not ask as a client; empty if it asks."""
         names = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
         arguments = " ".join(str(self.task_vars.get(name) or "") for name in names)
-        return str(self.task_vars.get("ansible_connection") or ""), arguments
+        return reach.obstacle(inventory_host.is_local(self.task_vars), arguments)

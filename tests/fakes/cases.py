@@ -46,6 +46,8 @@ def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> di
         secrets=case.get("secrets", {"HF_TOKEN": True}),
         edge=edge,
         edges=dict.fromkeys(("spark1", "spark2"), OtherEdge(edge, "")),
+        own=case.get("own", {}),
+        own_names=tuple(case.get("own_names", ())),
     )
     first = spec.resolve(inventory, host)
     assert first is not None

@@ -50,6 +50,7 @@ def running(folder: Path) -> Iterator[Mapping[str, Any]]:
     with fake_docker.running(Engine(), folder / "docker.sock"):
         yield {
             "ansible_connection": "local",
+            "ansible_host": "spark-1a2b.local",
             "ansible_become": False,
             "ansible_python_interpreter": str(folder / "python"),
         }

@@ -18,7 +18,12 @@ from vllm_spark.core import paths
 from waiting import until
 
 RUN = Path(sys.executable).with_name("ansible-playbook")
-LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
+# The plugin `local` under the name that the toolkit does not read: here it stands for ssh to other machines.
+LOCAL = {
+    "ansible_connection": "ansible.legacy.local",
+    "ansible_python_interpreter": sys.executable,
+    "ansible_become": False,
+}
 TASKS = """
 - name: Report a line
   ansible.builtin.debug: {msg: [one, two]}

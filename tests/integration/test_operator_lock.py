@@ -235,6 +235,18 @@ def test_the_connection_of_a_run_is_detected_and_its_end_too(tmp_path: Path) -> 
     assert spark_lock.connection(1, str(proc)) is None
 
 
+def test_a_run_on_the_spark_itself_is_seen_by_its_process(tmp_path: Path) -> None:
+    """The ssh session in which its owner sits says nothing."""
+    folder, mine = str(tmp_path / "run"), spark_lock.this_run(os.getpid())
+    spark_lock.take({**mine, "verb": "deploy"}, folder=folder)
+    assert spark_lock.read_holder(folder)["connected"] is True
+    with subprocess.Popen(["sleep", "60"]) as other:
+        spark_lock.take(spark_lock.this_run(other.pid), mine["run"], folder)
+        assert spark_lock.read_holder(folder)["connected"] is True
+        other.kill()
+    assert spark_lock.read_holder(folder)["connected"] is False
+
+
 class Operator:
     """Run ansible-playbook as an operator does; the Sparks are two folders."""
 

@@ -5,32 +5,39 @@ Ansible and ssh report these faults with their own texts, without a command that
 
 from __future__ import annotations
 
+import getpass
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_spark.core import inventory_host, ssh_command
 from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, register
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The login that a run uses for a host: its name in the inventory, address, user and port."""
+    """The login that a run uses for a host: its name in the inventory, address, user and port. `local`: it is the
+    machine that deploys, so the user is that of the run. `variables` are those of the host."""
 
     host: str
     address: str
     user: str
     port: str
+    local: bool
+    variables: Mapping[str, Any]
 
     @classmethod
     def of(cls, variables: Mapping[str, Any]) -> Login:
         """Return the login from the variables of a task. Without `ansible_user` ssh chooses the user."""
-        host = str(variables["inventory_hostname"])
+        host, local = str(variables["inventory_hostname"]), inventory_host.is_local(variables)
         return cls(
             host=host,
-            address=str(variables.get("ansible_host") or host),
-            user=str(variables.get("ansible_user") or "USER"),
+            address=inventory_host.address(host, variables),
+            user=getpass.getuser() if local else str(variables.get("ansible_user") or "USER"),
             port=str(variables.get("ansible_port") or 22),
+            local=local,
+            variables=variables,
         )
 
     @property
@@ -43,13 +50,14 @@ class Login:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault that the texts of `pattern` report. `what`, `expected` and `fix` are templates of str.format: the groups
-    of the pattern and the fields of the login fill them."""
+    of the pattern and the fields of the login fill them. `of_ssh`: only ssh has it."""
 
     kind: RefusalKind
     pattern: re.Pattern[str]
     what: str
     expected: str
     fix: str | Fix
+    of_ssh: bool = False
 
 
 USE_DASH_K = (
@@ -89,6 +97,7 @@ FAULTS = (
         "{host}: the host key of {address} is unknown, or is not the known one",
         "the host key that known_hosts has",
         Fix("{contact}"),
+        of_ssh=True,
     ),
     Fault(
         register("host-login", runbook="contact-key"),
@@ -96,6 +105,7 @@ FAULTS = (
         "{host}: {address} does not accept the SSH key of this machine for {user}",
         "a login with a key",
         Fix("{contact}"),
+        of_ssh=True,
     ),
     Fault(
         register("host-unreachable", runbook="contact-unreachable"),
@@ -110,13 +120,14 @@ FAULTS = (
             "If it does not answer: the Spark's power, its network, and ansible_host in the inventory. The verbs work "
             "on the other Sparks with -l.",
         ),
+        of_ssh=True,
     ),
     Fault(
         register("host-disk-full", runbook="disk-full"),
         re.compile(r"\[Errno (?:28|122)\] (?P<detail>[^\n]*)"),
         "{host}: {detail}",
         "free space on the disk of that folder",
-        Fix('ssh -t {user}@{address} "df -h; sudo docker system df"', "Delete images and models that nothing serves."),
+        Fix('ssh -t {host} "df -h; sudo docker system df"', "Delete images and models that nothing serves."),
     ),
 )
 
@@ -124,7 +135,7 @@ FAULTS = (
 def explain(text: str, login: Login) -> Refusal | None:
     """Return what a text of Ansible or of a module means for an operator, or None for any other text."""
     for fault in FAULTS:
-        match = fault.pattern.search(text)
+        match = None if fault.of_ssh and login.local else fault.pattern.search(text)
         if match:
             detail = " ".join((match.groupdict().get("detail") or "").split()).rstrip(" .")
             values = {
@@ -135,9 +146,10 @@ def explain(text: str, login: Login) -> Refusal | None:
                 "contact": login.contact,
                 "detail": detail,
             }
-            return fault.kind(
+            refusal = fault.kind(
                 what=fault.what.format(**values),
                 expected=fault.expected.format(**values),
                 fix=fault.fix.format(**values),
             )
+            return ssh_command.refusal_with_logins(refusal, {login.host: login.variables})
     return None

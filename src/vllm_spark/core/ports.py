@@ -41,5 +41,5 @@ WEIGHTS_PORT = 25091
 IMAGES_PORT = 25092
 # On the loopback device of each Spark: the registry that its own Docker pulls from. Image names contain this port.
 MIRROR_PORT = 25093
-# On the loopback device of the first Spark: ssh forwards it to the bundle on the controller.
+# On the loopback device of the first Spark: ssh forwards it to the bundle on the controller, unless both are one.
 BUNDLE_PORT = 25094

@@ -17,6 +17,8 @@ from vllm_spark.recipe.loader import Recipe
 HOST_NAME = register("host-name", runbook="inventory-refused")
 UNKNOWN_HOST = register("unknown-host", runbook="inventory-refused")
 NOTHING_HERE = register("nothing-here", runbook="inventory-refused")
+OWN_ADDRESS = register("own-address", runbook="inventory-refused")
+OWN_TWICE = register("own-twice", runbook="inventory-refused")
 HOST_COUNT = register("host-count", runbook="inventory-refused")
 HALF_A_PAIR = register("half-a-pair", runbook="inventory-refused")
 EXECUTOR_OF_ONE = register("executor-of-one", runbook="pair-executor")
@@ -27,6 +29,8 @@ SECRET_EMPTY = register("secret-empty", runbook="secrets")
 
 # The first release with --nnodes.
 MP_NODES_SINCE = (0, 12)
+# Only the machine itself uses them.
+LOOPBACK_NAME = re.compile(r"localhost\b|127\.|::1$")
 # The launch of a rank contains the name of the other host, in a comment too, and root runs the launch.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
 
@@ -58,6 +62,27 @@ def host_refusals(
             expected=text.one_of(placed, "a deployment; vllm_deployments is empty"),
             fix="limit to a host that has a deployment, or add one to vllm_deployments.",
         )
+
+
+def own_refusals(own: Mapping[str, str], names: Sequence[str]) -> Iterator[Refusal]:
+    """Yield a refusal if two hosts are the machine that deploys, or if the inventory does not say how others reach it.
+
+    `own` are the hosts with `ansible_connection: local` and their ansible_host, empty without one; `names` are the
+    names and addresses of the machine."""
+    if len(own) > 1:
+        yield OWN_TWICE(
+            what=f"{' and '.join(own)} have ansible_connection: local, so each would be this machine",
+            expected="one host that is the machine that deploys",
+            fix="keep ansible_connection: local below the name of that host alone, not in vars of the group, and give "
+            "the others ansible_host.",
+        )
+    for host, address in own.items():
+        if not address or LOOPBACK_NAME.match(address):
+            yield OWN_ADDRESS(
+                what=f"{host} is this machine, and its ansible_host is {address or 'not set'}",
+                expected="the name or address by which clients and other Sparks reach it",
+                fix=f"write ansible_host: {' or '.join(names) or 'ADDRESS'} below {host} in the inventory.",
+            )
 
 
 def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]) -> Iterator[Refusal]:

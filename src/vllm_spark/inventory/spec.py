@@ -165,6 +165,7 @@ class Inventory:
     - `everywhere`: `vllm_deployments` if `deployments` are only a part of it, as in a switch; None if they are all
     - `edge`: `vllm_edge` as it is, not yet checked
     - `edges`: of every Spark, by its name, for a site with one address
+    - `own`: the hosts that are the machine that deploys, with their addresses; `own_names`: the names that it has
     """
 
     deployments: object
@@ -178,6 +179,8 @@ class Inventory:
     everywhere: object = None
     edge: object = field(default_factory=dict)
     edges: Mapping[str, OtherEdge] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    own_names: tuple[str, ...] = ()
 
     @classmethod
     def from_args(cls, args: Document) -> Inventory:
@@ -194,6 +197,8 @@ class Inventory:
             everywhere=args.get("everywhere"),
             edge=args.get("edge", {}),
             edges={host: OtherEdge(**other) for host, other in args.get("edges", {}).items()},
+            own=args.get("own", {}),
+            own_names=tuple(args.get("own_names", ())),
         )
 
 
@@ -204,6 +209,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+        *placement.own_refusals(inventory.own, inventory.own_names),
     ]
     if refusals:
         raise RefusedError(refusals)

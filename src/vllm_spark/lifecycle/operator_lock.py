@@ -22,7 +22,8 @@ ENDED = "that run has ended without giving it back"
 @dataclass(frozen=True, slots=True)
 class LockHolder:
     """A lock as a Spark reports it. `age_s` is in seconds of the clock of the Spark. `connected`: the ssh connection of
-    its run is open; None if none was visible. `run` is empty for a damaged lock."""
+    its run is open, or a run on the Spark itself lives; None if neither was visible. `run` is empty for a damaged
+    lock."""
 
     run: str = ""
     user: str = "an unknown user"

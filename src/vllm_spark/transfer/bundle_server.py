@@ -1,8 +1,9 @@
-"""Serve a bundle to one Spark: its files and its images on this machine's loopback device, reached through SSH.
+"""Serve a bundle to one Spark: its files and its images on this machine's loopback device. Another machine reaches it
+through SSH.
 
 It is a process of its own, because it must outlive the Ansible task that starts it.
 
-    python -m vllm_spark.transfer.bundle_server FOLDER  the secret of the run on stdin; one line of Opened on stdout
+    python -m vllm_spark.transfer.bundle_server FOLDER PORT  the run's secret on stdin; one line of Opened on stdout
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ def bundled_models(folder: Path) -> dict[str, tuple[Source, Manifest]]:
     return models
 
 
-def start(folder: Path, token: str) -> tuple[int, Opened]:
-    """Start the server. Return its process id and what it serves. Raises OSError if it does not start."""
+def start(folder: Path, token: str, port: int = 0) -> tuple[int, Opened]:
+    """Start the server on a port, by default a free one. Return its process id and what it serves. Raises OSError if it
+    does not start."""
     environment = {**os.environ, "PYTHONPATH": str(paths.SOURCE)}
     running = subprocess.Popen(  # noqa: S603  a constant command
-        [sys.executable, "-m", "vllm_spark.transfer.bundle_server", str(folder)],
+        [sys.executable, "-m", "vllm_spark.transfer.bundle_server", str(folder), str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
@@ -75,8 +77,11 @@ def stop(process: int) -> None:
 
 def main() -> int:
     """Serve until stopped, or until no proven request came for the idle timeout."""
-    folder, token = Path(sys.argv[1]), sys.stdin.read().strip()
-    server = BlobServer((LOOPBACK, 0), {"": BlobCache(folder / "images")}, token)
+    folder, port, token = Path(sys.argv[1]), int(sys.argv[2]), sys.stdin.read().strip()
+    try:
+        server = BlobServer((LOOPBACK, port), {"": BlobCache(folder / "images")}, token)
+    except OSError:  # the port is taken
+        return 1
     server.add(bundled_models(folder))
     with server.running():
         print(json.dumps(Opened(port=server.server_port, manifests=server.sums())), flush=True)

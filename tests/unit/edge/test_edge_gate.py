@@ -142,7 +142,7 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
         return {"no_key": 401}
 
     monkeypatch.setattr(edge_probe, "outside", outside)
-    monkeypatch.setattr(plugin, "ssh", lambda _self: ("ssh", ""))
+    monkeypatch.setattr(plugin, "obstacle", lambda _self: "")
     (tmp_path / "ca.crt").touch()
     run = FakeRun(
         hostvars={"spark1": {"ansible_host": "10.0.0.1"}},

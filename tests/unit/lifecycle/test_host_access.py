@@ -75,6 +75,23 @@ def test_the_command_of_a_contact_names_another_port() -> None:
     assert login.contact == "vllm-spark contact spark1 --user USER --port 2222"
 
 
+OWN = {"inventory_hostname": "spark1", "ansible_connection": "local", "ansible_user": "nvidia"}
+
+
+def test_on_the_machine_itself_the_user_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ansible_user` of the group is that of the other Sparks."""
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert "sudo asks ada for a password" in str(host_access.explain("Missing sudo password", Login.of(OWN)))
+    full = host_access.explain("[Errno 28] No space left on device: '/etc/x'", Login.of(OWN))
+    assert full is not None
+    assert full.command == "df -h; sudo docker system df"
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.startswith("host-") and "disk" not in name])
+def test_on_the_machine_itself_nothing_is_a_fault_of_ssh(name: str) -> None:
+    assert host_access.explain(TEXTS[name][0], Login.of(OWN)) is None
+
+
 class Example(SparkAction):
     """An action that raises its argument, or runs a module."""
 
@@ -110,7 +127,7 @@ def test_another_error_keeps_its_text() -> None:
 
 def test_the_message_of_a_module_is_explained() -> None:
     run = FakeRun(modules={"probe": {"failed": True, "msg": "[Errno 28] No space left on device: '/etc/x'"}})
-    assert "Fix: ssh -t USER@spark1" in run.act(Example)["msg"]
+    assert "Fix: ssh -t spark1" in run.act(Example)["msg"]
 
 
 def test_the_exception_of_a_module_is_explained() -> None:

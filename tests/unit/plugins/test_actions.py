@@ -469,6 +469,29 @@ def test_a_bundle_is_forwarded_to_the_host(status: int, stopped: list[int], monk
     assert ended == stopped
 
 
+def test_a_bundle_is_served_at_the_port_of_the_tunnel_on_this_machine_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[Any, ...]] = []
+
+    def start(*args: Any) -> tuple[int, Any]:
+        if started:
+            raise OSError("the server of the bundle ended with status 1")
+        started.append(args)
+        return 42, {"port": args[2], "manifests": {}}
+
+    ended: list[int] = []
+    monkeypatch.setattr(bundle_server, "start", start)
+    monkeypatch.setattr(bundle_server, "stop", ended.append)
+    monkeypatch.setattr(subprocess, "run", None)
+    run = FakeRun(hostvars={"spark1": {"ansible_connection": "local"}})
+    opened = run.act("vllm_pull_carry", folder=str(tmp_path), token="")
+    assert started == [(tmp_path, "", 25094)]
+    assert run.act("vllm_pull_carry", opened=opened) == {"changed": False}
+    assert ended == [42]
+    assert "port 25094 of this machine is taken" in fails(run, "vllm_pull_carry", folder=str(tmp_path), token="")
+
+
 def test_a_pull_is_resolved_for_a_host(spec: Spec) -> None:
     args = {"phase": "resolve", "named": []}
     result = FakeRun().act("vllm_pull_plan", **args, **inventory(DEPLOYMENT))

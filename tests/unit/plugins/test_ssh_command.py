@@ -16,6 +16,7 @@ HOSTS: dict[str, dict[str, Any]] = {
     "spark2": {"ansible_host": "10.0.0.12", "ansible_user": "grace", "ansible_port": 2222},
     "gx10-3c4d.local": {},
     "odd": {"ansible_host": "10.0.0.13", "ansible_user": "a b"},
+    "own": {"ansible_host": "spark-1a2b.local", "ansible_user": "ada", "ansible_connection": "local"},
 }
 CASES = [
     ("Fix: ssh -t spark1 sudo reboot.", "Fix: ssh -t ada@spark-1a2b.local sudo reboot."),
@@ -25,6 +26,10 @@ CASES = [
     ("ssh -t HOST id", "ssh -t HOST id"),
     ("ssh -t ada@spark1 id", "ssh -t ada@spark1 id"),
     ("spark1 has no ssh", "spark1 has no ssh"),
+    ("Fix: ssh -t own sudo reboot.", "Fix: sudo reboot."),
+    ("`ssh -t own 'sudo a && sudo b'`, then", "`sudo a && sudo b`, then"),
+    ("`ssh -t own \"sudo sh -c 'sync; a'\"`", "`sudo sh -c 'sync; a'`"),
+    ("ssh -t own id and ssh -t spark1 'a; b'", "id and ssh -t ada@spark-1a2b.local 'a; b'"),
 ]
 
 

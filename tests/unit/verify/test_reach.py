@@ -43,18 +43,18 @@ def test_verdict(response: dict[str, Any], ok: bool | None, part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connection", "ssh", "asks"),
+    ("local", "ssh", "asks"),
     [
-        ("ssh", "", True),
-        ("", "-o ControlMaster=auto -o ControlPersist=60s", True),
-        ("ssh", "-o ProxyJump=bastion", False),
-        ("ssh", "-J bastion", False),
-        ("ssh", '-o ProxyCommand="ssh -W %h:%p bastion"', False),
-        ("local", "", False),
+        (False, "", True),
+        (False, "-o ControlMaster=auto -o ControlPersist=60s", True),
+        (False, "-o ProxyJump=bastion", False),
+        (False, "-J bastion", False),
+        (False, '-o ProxyCommand="ssh -W %h:%p bastion"', False),
+        (True, "", False),
     ],
 )
-def test_who_asks(connection: str, ssh: str, asks: bool) -> None:
-    assert (reach.obstacle(connection, ssh) == "") is asks
+def test_who_asks(local: bool, ssh: str, asks: bool) -> None:
+    assert (reach.obstacle(local, ssh) == "") is asks
 
 
 @pytest.mark.parametrize(("bind", "judged"), [("0.0.0.0", True), ("10.0.0.1", True), ("127.0.0.1", False), ("", False)])  # noqa: S104
@@ -111,7 +111,7 @@ def run_of(request: Any, host: str, sent: list[Any], monkeypatch: pytest.MonkeyP
     hostvars[host]["spark_precheck_resolved"] = {"spec": {"deployment": deployment}}
     run = FakeRun(host=host, hostvars=hostvars, modules={"vllm_probe": probe})
     run.plugin = plugin  # type: ignore[attr-defined]
-    monkeypatch.setattr(plugin, "ssh", lambda _self: ("ssh", ""))
+    monkeypatch.setattr(plugin, "obstacle", lambda _self: "")
     return run
 
 

@@ -33,9 +33,9 @@ def http_request() -> HttpRequest:
     return {"id": NAME, "method": "GET", "path": "/health", "timeout_s": TIMEOUT_S}
 
 
-def obstacle(connection: str, ssh_args: str) -> str:
-    """Return why the controller does not ask, from Ansible's connection and its arguments of ssh; empty if it asks."""
-    if connection == "local":
+def obstacle(local: bool, ssh_args: str) -> str:
+    """Return why the controller does not ask: it is the Spark itself, or by its arguments of ssh; empty if it asks."""
+    if local:
         return "this machine is the Spark itself"
     if any(word in f"{ssh_args} ".lower() for word in PROXIES):
         return "ssh reaches the Spark through another machine"
