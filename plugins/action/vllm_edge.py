@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +11,9 @@ from typing import Any, cast
 from ansible import constants
 
 from vllm_spark.core import inventory_host
-from vllm_spark.edge import authority, config, persons, steps, store
+from vllm_spark.edge import authority, config, lifetime, persons, steps, store, succession
 from vllm_spark.edge.authority import KeyPair
+from vllm_spark.edge.succession import Authority
 from vllm_spark.inventory.edge import FILES, OFF, OWN_CA
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
@@ -36,11 +38,11 @@ class ActionModule(SparkAction):
         address = inventory_host.address(self.host, self.task_vars)
         names = list(dict.fromkeys(config.names(edge, address)))
         now = datetime.now(UTC)
-        signer = self._signer(edge, facts["edge"]["certificate"], names, now)
+        signer = self._signer(edge, facts["edge"], names, now)
         planned = steps.steps(edge, facts, address, signer.certificate if signer else "", now)
         if planned.settled:
             return {"steps": []}
-        self.say(*steps.lines(planned, edge, acts=self.acts))
+        self.say(*steps.lines(planned, edge, acts=self.acts), *self._new_trust(facts["edge"], signer))
         texts = {"config": planned.config, "tokens": planned.tokens, "unit": planned.unit}
         args: dict[str, Any] = {**texts, **planned.units, **planned.switch}
         if planned.renewal and signer:
@@ -86,17 +88,38 @@ class ActionModule(SparkAction):
             return []
         return persons.different({host: persons.shown(hashes) for host, hashes in known.items()})
 
-    def _signer(self, edge: Edge, present: str, names: list[str], now: datetime) -> KeyPair | None:
+    def _new_trust(self, found: Mapping[str, Any], signer: KeyPair | None) -> list[str]:
+        """Return the line about what clients trust, if that is not what this host has."""
+        placed = found.get("authority", "")
+        if not (placed and isinstance(signer, Authority)) or authority.same_certificates(placed, signer.certificate):
+            return []
+        at = succession.awaited(signer.certificate)
+        new = "the site's authority has a new certificate. Fix: vllm-spark trust ca.crt. Clients of new names need it."
+        return [lifetime.followed(at) if at else new]
+
+    def _signer(self, edge: Edge, found: Mapping[str, Any], names: list[str], now: datetime) -> KeyPair | None:
         """Return the site's authority or the owner's own certificate; None without TLS, and in check mode before there
         is an authority."""
         if edge.settings.tls == OFF:
             return None
         if edge.settings.tls == FILES:
             return store.read_files(edge.settings.certificate, edge.settings.private_key, names, now)
-        folder = Path(self.args["authority"])
+        folder, present = Path(self.args["authority"]), found["certificate"]
+        if present and not self.args["new_authority"]:
+            store.refuse_strangers(found.get("authority", ""), names)
+        known, passphrase = [*names, *self._inventory_names()], self.args.get("passphrase", "")
         if self.check_mode:
-            return store.read(folder)
-        return store.read_or_create(folder, now, "" if self.args["new_authority"] else present)
+            site = store.read(folder, passphrase)
+            return succession.kept(site, known, now) if site else None
+        return store.read_or_create(folder, now, "" if self.args["new_authority"] else present, known, passphrase)
+
+    def _inventory_names(self) -> Iterator[str]:
+        """Yield the names and addresses of every Spark of the inventory, also of those that this run leaves out."""
+        for host in self.task_vars["groups"]["sparks"]:
+            known = self.hostvars[host]
+            yield from config.own_names(host, inventory_host.address(host, known))
+            settings = known.get("vllm_edge")
+            yield from settings.get("names", []) if isinstance(settings, Mapping) else []
 
     def _new_key(self) -> str:
         """Return the key of this run, the same for all of its hosts: the first of their processes draws it. The others

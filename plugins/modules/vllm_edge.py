@@ -18,8 +18,13 @@ options:
     description: The folder of the site's authority on the controller. Needed unless O(state=stopped).
     type: str
   new_authority:
-    description: Whether a new authority replaces one that is on another controller. Needed unless O(state=stopped).
+    description:
+      - Whether clients may need the authority's certificate again after this run. A new authority may then replace one
+        that is on another controller, and the present one sign more names. Needed unless O(state=stopped).
     type: bool
+  passphrase:
+    description: The passphrase of the authority's key. Empty for a key without one.
+    type: str
 attributes:
   check_mode:
     support: full

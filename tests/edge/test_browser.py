@@ -18,6 +18,7 @@ from browser.chromium import Chromium, chromium
 from conftest import EVENTS, Start
 from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.scripted_engine import ScriptedEngine, Stream
+from vllm_spark.edge import authority
 
 PATH = "/v1/chat/completions"
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
@@ -70,7 +71,10 @@ def browser(edge: RunningEdge, trusts: bool = True) -> Iterator[Chromium]:
     certutil = ["certutil", "-d", f"sql:{store}"]
     subprocess.run([*certutil, "-N", "--empty-password"], check=True)
     if trusts:
-        subprocess.run([*certutil, "-A", "-n", "site", "-t", "C,,", "-i", str(edge.folder / "ca.crt")], check=True)
+        for number, one in enumerate(authority.certificates((edge.folder / "ca.crt").read_text())):
+            file = home / f"{number}.crt"
+            file.write_text(authority.pem(one))
+            subprocess.run([*certutil, "-A", "-n", f"site {number}", "-t", "C,,", "-i", str(file)], check=True)
     with chromium(home) as running:
         yield running
 

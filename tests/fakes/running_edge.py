@@ -177,8 +177,8 @@ class RunningEdge:
     def _certify(self) -> None:
         """Make a certificate, and an authority if there is none, as the controller does."""
         now = datetime.now(UTC)
-        site = self.site or authority.new_authority(now)
         names = list(config.names(self.planned, self.address))
+        site = self.site or authority.new_authority(now, names)
         pair = authority.new_certificate(site, names, now, asks=self.planned.joins)
         (self.folder / "ca.crt").write_text(site.certificate)
         Path(self.files.certificate).write_text(pair.certificate + pair.private_key)

@@ -33,7 +33,7 @@ class RunningSite:
     hosts: Sequence[str] = ("spark1", "spark2", "spark3")
 
     def __post_init__(self) -> None:
-        self.authority = authority.new_authority(datetime.now(UTC))
+        self.authority = authority.new_authority(datetime.now(UTC), [*ADDRESSES, "spark9"])
         self.port = held_port()
         self.engines: dict[str, ScriptedEngine] = {}
         self.running: dict[str, Engines] = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vllm_spark.cli import playbook
 from vllm_spark.core.refusal import register
-from vllm_spark.edge import authority, store
+from vllm_spark.edge import authority, store, succession
 
 NOTHING_TO_TRUST = register("edge-nothing-to-trust", runbook="edge-certificate")
 
@@ -30,24 +30,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the certificate, and say on standard error how clients use it. Raises RefusedError without an authority."""
     folder = args.authority or folder_of(args.inventory)
-    found = store.read(folder)
-    if found is None:
+    found = store.trusted(folder)
+    if not found:
         raise NOTHING_TO_TRUST.error(
             what=f"{folder} has no authority",
             expected="the folder beside the inventory, which a deploy with vllm_edge: {open: false} makes",
             fix="name it with --authority DIR, or deploy first.",
         )
-    ends = authority.ends_at(found.certificate)
     if args.file:
-        args.file.write_text(found.certificate, encoding="utf-8")
+        args.file.write_text(found, encoding="utf-8")
     else:
-        sys.stdout.write(found.certificate)
+        sys.stdout.write(found)
     place = args.file or "FILE"
-    print(
-        f"SHA-256 {authority.fingerprint(found.certificate)}, valid until {ends:%Y-%m-%d}\n"
-        f"curl --cacert {place}; Python and Node: SSL_CERT_FILE={place}, NODE_EXTRA_CA_CERTS={place}",
-        file=sys.stderr,
-    )
+    lines = [
+        f"SHA-256 {authority.fingerprint(one)}, valid until {one.not_valid_after_utc:%Y-%m-%d}"
+        for one in authority.certificates(found)
+    ]
+    if at := succession.awaited(found):
+        lines.append(f"The second one signs from {at:%Y-%m-%d} on: by then every client needs this file.")
+    lines.append(f"curl --cacert {place}; Python and Node: SSL_CERT_FILE={place}, NODE_EXTRA_CA_CERTS={place}")
+    print("\n".join(lines), file=sys.stderr)
     return 0
 
 

@@ -15,12 +15,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vllm_spark.edge.config import is_address
 from vllm_spark.edge.site import MAX_COMMON_NAME
+from vllm_spark.inventory.edge import PRIVATE_NETWORKS
 
 AUTHORITY_DAYS = 3650
 # Apple's systems accept no longer life of a certificate, and only a deploy renews it.
 CERTIFICATE_DAYS = 820
 # A deploy renews a certificate that ends within this time.
 RENEWAL_DAYS = 90
+# What an authority may sign beside the names of its inventory: networks and domains that no public site has. Tailscale
+# uses the addresses of providers.
+NETWORKS = (*PRIVATE_NETWORKS, "100.64.0.0/10")
+DOMAINS = ("localhost", "local", "home.arpa", "internal", "lan", "home")
 # The clock of a client may be late.
 SLACK = timedelta(hours=24)
 
@@ -36,24 +41,71 @@ class KeyPair:
         return "KeyPair()"  # an exception's text must not have the key
 
 
-def new_authority(now: datetime) -> KeyPair:
-    """Return a certificate authority that can only sign certificates of hosts."""
+def new_authority(now: datetime, names: Sequence[str] = ()) -> KeyPair:
+    """Return a certificate authority that can only sign certificates of hosts in private networks, in domains that no
+    public site has, and of these names and addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"vllm-spark edge, {now:%Y-%m-%d}")])
-    usage = _usage(key_cert_sign=True, crl_sign=True)
-    builder = _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
+    builder = _builder(name, name, key.public_key(), now, now + timedelta(days=AUTHORITY_DAYS))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(usage, critical=True)
-    return KeyPair(_pem(builder.sign(key, hashes.SHA256())), _pem_of_key(key))
+    builder = builder.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    permitted = [*map(_subtree, NETWORKS), *map(x509.DNSName, DOMAINS)]
+    made = builder.add_extension(x509.NameConstraints(permitted, None), critical=True).sign(key, hashes.SHA256())
+    return KeyPair(pem(edition(made, key, names)), pem_of_key(key))
+
+
+def edition(certificate: x509.Certificate, own: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> x509.Certificate:
+    """Return the certificate of an authority with more names that it may sign, and nothing else changed."""
+    more = list(map(_subtree, outside(certificate, names)))
+    if not more:
+        return certificate
+    builder = x509.CertificateBuilder(
+        certificate.issuer,
+        certificate.subject,
+        own.public_key(),
+        x509.random_serial_number(),
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+    )
+    for extension in certificate.extensions:
+        value = extension.value
+        if isinstance(value, x509.NameConstraints):
+            value = x509.NameConstraints([*(value.permitted_subtrees or ()), *more], None)
+        builder = builder.add_extension(value, extension.critical)
+    return builder.sign(own, hashes.SHA256())
+
+
+def outside(certificate: x509.Certificate, names: Iterable[str]) -> list[str]:
+    """Return the names and addresses that an authority may not sign. One without constraints may sign all."""
+    try:
+        permitted = certificate.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees or []
+    except x509.ExtensionNotFound:
+        return []
+    return [name for name in dict.fromkeys(names) if not any(_is_within(name, one) for one in permitted)]
+
+
+def _is_within(name: str, permitted: x509.GeneralName) -> bool:
+    if isinstance(permitted, x509.IPAddress):
+        network = ipaddress.ip_network(permitted.value)
+        return is_address(name) and ipaddress.ip_address(name) in network
+    return not is_address(name) and f".{name.lower()}".endswith(f".{permitted.value}")
+
+
+def _subtree(name: str) -> x509.GeneralName:
+    if is_address(name.partition("/")[0]):
+        return x509.IPAddress(ipaddress.ip_network(name))
+    return x509.DNSName(name.lower())
 
 
 def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, asks: bool = False) -> KeyPair:
-    """Return a certificate of a host for its names and addresses. `asks`: the host also shows it to other edges."""
+    """Return a certificate of a host for its names and addresses, which ends no later than its authority. `asks`: the
+    host also shows it to other edges."""
     signer = x509.load_pem_x509_certificate(authority.certificate.encode())
-    signer_key = _signing_key(authority)
+    signer_key = key_of(authority.private_key)
     key = ec.generate_private_key(ec.SECP256R1())
+    end = min(now + timedelta(days=CERTIFICATE_DAYS), signer.not_valid_after_utc)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:MAX_COMMON_NAME])])
-    builder = _builder(subject, signer.subject, key.public_key(), now, CERTIFICATE_DAYS)
+    builder = _builder(subject, signer.subject, key.public_key(), now, end)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(digital_signature=True), critical=True)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if asks else [])]
@@ -62,25 +114,35 @@ def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, 
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
     )
-    return KeyPair(_pem(builder.sign(signer_key, hashes.SHA256())), _pem_of_key(key))
+    return KeyPair(pem(builder.sign(signer_key, hashes.SHA256())), pem_of_key(key))
 
 
 def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: datetime, *, asks: bool = False) -> str:
-    """Return why a host needs a new certificate, or nothing. `certificate` and `authority` are PEM. `asks`: the host
-    shows it to other edges."""
+    """Return why a host needs a new certificate, or nothing. `certificate` and `authority` are PEM; the first
+    certificate of the authority signs. `asks`: the host shows it to other edges."""
     try:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
     except ValueError:
         return "the certificate cannot be read"
-    if not has_signed(x509.load_pem_x509_certificate(authority.encode()), parsed):
+    signer, *others = certificates(authority)
+    if any(has_signed(other, parsed) for other in others):
+        return "another authority of the site signs now"
+    if not has_signed(signer, parsed):
         return "the certificate is not of this site's authority"
     if missing := [name for name in names if name not in subject_names(parsed)]:
         return f"the certificate lacks {', '.join(missing)}"
     if asks and not _may_ask(parsed):
         return "the other edges of the site would refuse the certificate"
-    if now + timedelta(days=RENEWAL_DAYS) > parsed.not_valid_after_utc:
-        return f"the certificate ends on {parsed.not_valid_after_utc:%Y-%m-%d}"
-    return ""
+    return _end_reason(parsed.not_valid_after_utc, signer.not_valid_after_utc, now)
+
+
+def _end_reason(ends: datetime, last: datetime, now: datetime) -> str:
+    """Return why an end needs a new certificate, or nothing. `last` is the end of the authority."""
+    if ends > last:
+        return f"the certificate outlives its authority, which ends on {last:%Y-%m-%d}"
+    # One that ends with its authority gains nothing.
+    near = ends < last and now + timedelta(days=RENEWAL_DAYS) > ends
+    return f"the certificate ends on {ends:%Y-%m-%d}" if near else ""
 
 
 def has_signed(signer: x509.Certificate, certificate: x509.Certificate) -> bool:
@@ -125,14 +187,9 @@ def same_certificates(one: str, other: str) -> bool:
     return parsed[0] == parsed[1]
 
 
-def ends_at(certificate: str) -> datetime:
-    """Return the end of a certificate's life, in UTC."""
-    return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
-
-
-def fingerprint(certificate: str) -> str:
+def fingerprint(certificate: x509.Certificate) -> str:
     """Return the SHA-256 of a certificate in hex, as TLS clients compute it."""
-    return x509.load_pem_x509_certificate(certificate.encode()).fingerprint(hashes.SHA256()).hex()
+    return certificate.fingerprint(hashes.SHA256()).hex()
 
 
 def subject_names(certificate: x509.Certificate) -> set[str]:
@@ -154,7 +211,7 @@ def _may_ask(certificate: x509.Certificate) -> bool:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -163,7 +220,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now.astimezone(UTC) - SLACK)
-        .not_valid_after(now.astimezone(UTC) + timedelta(days=days))
+        .not_valid_after(end.astimezone(UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -189,18 +246,22 @@ def _general_names(names: Sequence[str]) -> list[x509.GeneralName]:
     ]
 
 
-def _signing_key(authority: KeyPair) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(authority.private_key.encode(), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+def key_of(text: str, passphrase: str = "") -> ec.EllipticCurvePrivateKey:
+    """Return an authority's key. Raises ValueError or TypeError if it cannot be read with this passphrase."""
+    found = serialization.load_pem_private_key(text.encode(), passphrase.encode() or None)
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not an EC key")
-    return key
+    return found
 
 
-def _pem(certificate: x509.Certificate) -> str:
+def pem(certificate: x509.Certificate) -> str:
+    """Return a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> str:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    ).decode()
+def pem_of_key(key: ec.EllipticCurvePrivateKey, passphrase: str = "") -> str:
+    """Return a key as PEM, encrypted if there is a passphrase."""
+    protection = (
+        serialization.BestAvailableEncryption(passphrase.encode()) if passphrase else serialization.NoEncryption()
+    )
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection).decode()

@@ -113,13 +113,18 @@ def strangers(limits: EdgeLimits) -> int:
 def names(edge: Edge, address: str) -> Iterator[str]:
     """Yield the names and addresses under which clients may ask: the inventory's, those of vllm_edge, and the host's
     own. The certificate has the same."""
-    for name in (edge.host, address):
-        yield name.lower()
-        if name and "." not in name and ":" not in name:
-            yield f"{name.lower()}.local"  # mDNS, which DGX OS answers
+    yield from own_names(edge.host, address)
     yield from edge.settings.names
     yield from (backend.bind for backend in edge.backends if backend.bind != ALL_INTERFACES)
     yield from ("localhost", "127.0.0.1")
+
+
+def own_names(host: str, address: str) -> Iterator[str]:
+    """Yield the names of a host: that of the inventory, and its address there."""
+    for name in (host, address):
+        yield name.lower()
+        if name and "." not in name and ":" not in name:
+            yield f"{name.lower()}.local"  # mDNS, which DGX OS answers
 
 
 def listeners(edge: Edge) -> list[str]:

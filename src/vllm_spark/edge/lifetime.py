@@ -9,16 +9,18 @@ from typing import Any
 
 from vllm_spark.core.refusal import Fix, message
 from vllm_spark.core.types import Facts
-from vllm_spark.edge import authority
+from vllm_spark.edge import authority, succession
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
     """The ends of a certificate and of the authority that signed it, in UTC. `authority` is None if the host does not
-    have that one: the owner's own files have none."""
+    have that one: the owner's own files have none. `follower`: when another authority takes over, None if none waits.
+    """
 
     certificate: datetime
     authority: datetime | None
+    follower: datetime | None = None
 
     def to_json(self) -> dict[str, str | None]:
         """Return the entry of a document for programs."""
@@ -26,13 +28,14 @@ class Lifetime:
         return {"ends": f"{self.certificate:%Y-%m-%dT%H:%M:%SZ}", "authority_ends": signer}
 
     def warning(self, at: float) -> str:
-        """Return what an owner does within the last days of either, or nothing. `at`: seconds since the epoch."""
+        """Return what an owner does within the last days of either, or before another authority signs, or nothing.
+        `at`: seconds since the epoch."""
         now = datetime.fromtimestamp(at, UTC)
         what, end = "certificate", self.certificate
-        if self.authority and self.authority < end:
+        if self.authority and self.authority <= end:
             what, end = "authority of the certificate", self.authority
         if now + timedelta(days=authority.RENEWAL_DAYS) < end:
-            return ""
+            return followed(self.follower) if self.follower else ""
         when = f"ends in {(end - now).days} days, on {end:%Y-%m-%d}" if now < end else f"has ended on {end:%Y-%m-%d}"
         return message(
             f"the {what} {when}",
@@ -57,7 +60,18 @@ def of_host(found: Mapping[str, Any]) -> Lifetime | None:
     if not shown:
         return None
     signers = (one.not_valid_after_utc for one in trusted if authority.has_signed(one, shown[0]))
-    return Lifetime(shown[0].not_valid_after_utc, next(signers, None))
+    follower = succession.awaited(found.get("authority", ""))
+    return Lifetime(shown[0].not_valid_after_utc, next(signers, None), follower)
+
+
+def followed(at: datetime) -> str:
+    """Return what an owner does until another authority takes over."""
+    return message(
+        f"another authority of the site signs from {at:%Y-%m-%d} on",
+        "clients that trust both until then",
+        Fix("vllm-spark trust ca.crt", "Every client gets this file in place of the old one."),
+        runbook="edge-certificate",
+    )
 
 
 def warning(facts: Facts) -> str:

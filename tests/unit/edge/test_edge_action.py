@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,49 @@ def test_a_host_with_a_foreign_certificate_needs_the_authority(tmp_path: Path) -
     assert refused.calls == []
     refused.act("vllm_edge", **{**arguments(tmp_path), "new_authority": True})
     assert store.read(tmp_path / "edge") is not None
+
+
+@pytest.mark.usefixtures("run_folder")
+def test_the_authority_may_sign_every_spark_of_the_inventory_and_no_more(tmp_path: Path) -> None:
+    first, asked = run(NOTHING), {**arguments(tmp_path), "passphrase": "correct horse"}
+    first.hostvars["spark2"] = {"ansible_host": "far.example", "vllm_edge": {"names": ["ai.example"]}}
+    first.act("vllm_edge", **asked)
+    sent = first.calls[0][1]
+    (signer,) = authority.certificates(sent["authority"])
+    wanted = ["spark1", "spark2", "far.example", "ai.example", "192.168.1.20"]
+    assert authority.outside(signer, [*wanted, "other.example"]) == ["other.example"]
+    assert "ENCRYPTED" in (tmp_path / "edge" / "ca.key").read_text()
+    # A later deploy of a new Spark lets it sign more. Clients of the other one need nothing.
+    placed = {**NOTHING, "certificate": sent["certificate"], "authority": sent["authority"]}
+    second = run(placed)
+    second.hostvars["spark2"] = {"ansible_host": "farther.example", "vllm_edge": None}
+    second.act("vllm_edge", **asked)
+    assert "certificate" not in second.calls[0][1]
+    assert "spark1  the site's authority has a new certificate. Fix: vllm-spark trust ca.crt." in "".join(second.lines)
+    # A new name of a Spark whose clients have the old certificate is their concern.
+    third = run(placed, {"names": ["other.example"]})
+    for check_mode in (True, False):
+        third.check_mode = check_mode
+        with pytest.raises(Exception, match=r"refuse a certificate with other\.example"):
+            third.act("vllm_edge", **asked)
+    third.act("vllm_edge", **{**asked, "new_authority": True})
+    (signer,) = authority.certificates(third.calls[0][1]["authority"])
+    assert authority.outside(signer, ["other.example"]) == []
+
+
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_deploy_after_the_end_of_the_authority_says_what_clients_need(tmp_path: Path, check_mode: bool) -> None:
+    past = datetime.now(UTC) - timedelta(days=3651)
+    old = store.read_or_create(tmp_path / "edge", past, "", ["spark1"])
+    placed = {**NOTHING, "certificate": authority.new_certificate(old, ["spark1"], past).certificate}
+    late = run({**placed, "authority": old.certificate}, check_mode=check_mode)
+    late.act("vllm_edge", **arguments(tmp_path))
+    ends = authority.certificates(late.calls[0][1]["certificate"])[0].not_valid_after_utc
+    assert ends > datetime.now(UTC) + timedelta(days=800)
+    assert "the certificate is not of this site's authority" in "".join(late.lines)
+    assert "the site's authority has a new certificate. Fix: vllm-spark trust ca.crt." in "".join(late.lines)
+    assert (store.trusted(tmp_path / "edge") == old.certificate) == check_mode
 
 
 @pytest.mark.usefixtures("run_folder")

@@ -82,7 +82,7 @@ def test_the_authority_is_made_once_and_its_key_is_private(tmp_path: Path) -> No
     made = store.read_or_create(folder, NOW, "")
     assert store.read_or_create(folder, NOW, "a certificate") == made == store.read(folder)
     assert stat.S_IMODE((folder / "ca.key").stat().st_mode) == 0o600
-    assert (folder / ".gitignore").read_text() == "ca.key\n"
+    assert (folder / ".gitignore").read_text() == "ca.key\nnext.key\n"
 
 
 def test_a_second_controller_makes_no_second_authority(tmp_path: Path, host: KeyPair) -> None:
@@ -115,7 +115,7 @@ def test_trust_writes_the_certificate_and_no_key(tmp_path: Path, capsys: pytest.
     file = tmp_path / "ca.crt"
     assert main.main(["trust", str(file), "--authority", str(tmp_path / "edge")]) == 0
     assert file.read_text() == made.certificate
-    assert authority.fingerprint(made.certificate) in capsys.readouterr().err
+    assert authority.fingerprint(authority.certificates(made.certificate)[0]) in capsys.readouterr().err
     assert main.main(["trust", "--authority", str(tmp_path / "edge")]) == 0
     assert capsys.readouterr().out == made.certificate
     assert main.main(["trust", "--authority", str(tmp_path / "none")]) == 1
