@@ -14,7 +14,7 @@ from functools import cache
 import yaml
 from ansible.cli import playbook
 
-from vllm_spark.cli import main
+from vllm_spark.cli import main, verbs
 from vllm_spark.core import paths
 from vllm_spark_ansible import json_mode
 
@@ -131,7 +131,7 @@ def _vllm_spark(words: Sequence[str]) -> None:
         if error.code:
             raise WrongError(output.getvalue().strip().splitlines()[-1]) from None
         return
-    if "rest" in args:
+    if args.command in verbs.found() and "rest" in args:
         _playbook(["ansible-playbook", *args.options, *args.rest, f"{args.command}.yml"])
 
 

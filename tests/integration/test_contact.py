@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import paramiko
 import pytest
 
 import loopback
+from fakes import openssh_server
 from fakes.ssh_server import PASSWORD, USER, Server, fingerprint, new_key
 from vllm_spark.cli import main
 from vllm_spark.cli.contact import first_contact, ssh, ssh_config
 from waiting import LIMIT_S
-
-SSHD = shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:{os.environ['PATH']}")
 
 
 @pytest.fixture
@@ -235,45 +233,12 @@ def test_each_host_needs_its_fingerprint(server: Server, run: Run) -> None:
     assert "2 --fingerprint for 1 hosts" in result.err
 
 
-@pytest.mark.skipif(SSHD is None, reason="no sshd on this machine; molecule/fabric covers OpenSSH")
 def test_openssh_accepts_the_key(run: Run, desk: Path, tmp_path: Path) -> None:
     """Covers host keys, pinning and the proof. OpenSSH accepts passwords of real users only."""
-    assert SSHD is not None
     folder = tmp_path / "sshd"
-    folder.mkdir()
-    keys = [new_key(kind, folder / f"ssh_host_{kind}_key") for kind in ("ed25519", "ecdsa", "rsa")]
-    port = loopback.held_port()
-    shutil.copy(desk / "id_ed25519.pub", folder / "authorized_keys")
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nUsePAM no\nStrictModes no\nPidFile none\n"
-        f"AuthorizedKeysFile {folder}/authorized_keys\nPermitRootLogin prohibit-password\n"
-        + "".join(f"HostKey {folder}/ssh_host_{kind}_key\n" for kind in ("ed25519", "ecdsa", "rsa"))
-    )
-    daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=subprocess.PIPE, text=True)
-    try:
-        wait_for(port, daemon)
-        result = run(port, "--fingerprint", fingerprint(keys[1]), user=os.environ.get("USER", "root"))
+    with openssh_server.running(folder, desk / "id_ed25519.pub") as port:
+        host_key = fingerprint(paramiko.PKey.from_path(folder / "host_ecdsa"))
+        result = run(port, "--fingerprint", host_key, user=os.environ.get("USER", "root"))
         assert result.status == 0, result.err
         assert "127.0.0.1 accepts ssh-ed25519" in result.out
         assert "ecdsa-sha2-nistp256" in (desk / "known_hosts").read_text()
-    finally:
-        daemon.terminate()
-        daemon.wait(LIMIT_S)
-
-
-def wait_for(port: int, daemon: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        if daemon.poll() is not None:
-            stderr = daemon.stderr.read().strip() if daemon.stderr else ""
-            # The setup of the package or the start of the service creates its user and folder. Other ends are faults.
-            if "rivilege separation" in stderr:
-                pytest.skip(f"sshd does not run here: {stderr}")
-            pytest.fail(f"sshd ended: {stderr}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"sshd does not listen on {port}")

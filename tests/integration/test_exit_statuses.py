@@ -26,6 +26,8 @@ ENDS = {
     "deploy --nosuch-option": 2,
     "precheck -i INVENTORY": 2,
     "history -i INVENTORY": 4,
+    'logs mine -i INVENTORY -e {"vllm_deployments":[{"name":"mine","recipe":"any","hosts":["spark1"]}]}': 4,
+    "logs mine -i INVENTORY": 1,
     "status -i INVENTORY": 0,
 }
 

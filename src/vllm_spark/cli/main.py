@@ -34,6 +34,7 @@ COMMANDS = {
     "init": Command("cli.init.command", "find the Sparks, and write the inventory", "begin"),
     "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
     "completion": Command("cli.completion", "print the completion script of bash, zsh or fish", "begin"),
+    "logs": Command("cli.logs", "print the log of a deployment's engine, or follow it", "look"),
     "sbom": Command("cli.sbom", "write packages, images and models of a site (CycloneDX 1.6)", "look"),
     "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart", "clients"),
     "trust": Command("cli.trust", "write the certificate that clients of the edge trust", "clients"),
@@ -76,7 +77,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     of_command = parser({name: known[name] for name in argv[:1] if name in known})
     args = of_command.parse_args(COMMANDS[BENCH].module().with_url(argv) if argv[0] == BENCH else argv)
     if getattr(args, "rest", None) and not args.rest[0].startswith("-"):
-        _refuse(_stray(args))
+        _refuse(_stray(argv, args.rest[0]))
     return args
 
 
@@ -114,15 +115,16 @@ def _refuse(refusal: Refusal) -> NoReturn:
     raise SystemExit(USAGE)
 
 
-def _stray(args: argparse.Namespace) -> Refusal:
+def _stray(argv: Sequence[str], word: str) -> Refusal:
     """Return the refusal of a word that is no option of a verb: to ansible-playbook it is a second playbook."""
     import shlex  # noqa: PLC0415  as in _unknown
 
+    place = len(argv) - 1 - argv[::-1].index(word)
     return STRAY_WORD(
-        what=f"{args.command} has the word {args.rest[0]!r}",
+        what=f"{argv[0]} has the word {word!r}",
         expected="options alone",
         fix=Fix(
-            shlex.join(["vllm-spark", args.command, *args.options, *args.rest[1:]]),
+            shlex.join(["vllm-spark", *argv[:place], *argv[place + 1 :]]),
             "-l HOSTS selects Sparks, and -e NAME=VALUE sets a variable.",
         ),
     )

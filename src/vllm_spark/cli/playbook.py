@@ -37,9 +37,11 @@ class Kept(argparse.Action):
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *typed])
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a playbook, which `options` will have."""
+def add_arguments(parser: argparse.ArgumentParser, only: Sequence[str] = ()) -> None:
+    """Add the options of a playbook, or those of it in `only`, which `options` will have."""
     for names, word, text in OPTIONS:
+        if only and names[0] not in only:
+            continue
         nargs = None if word else 0
         parser.add_argument(*names, action=Kept, nargs=nargs, metavar=word, dest="options", default=[], help=text)
 

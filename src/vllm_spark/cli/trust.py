@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
 
-from vllm_spark.cli import playbook
+from vllm_spark.cli import inventory_values
 from vllm_spark.core.refusal import register
 from vllm_spark.edge import authority, store, succession
 
@@ -56,19 +54,11 @@ def run(args: argparse.Namespace) -> int:
 def folder_of(inventory: str) -> Path:
     """Return the folder of the authority that an inventory names. Raises RefusedError for an inventory without a Spark,
     and SystemExit with Ansible's words for one that it cannot read."""
-    argv = [playbook.program("ansible", "trust"), *(["-i", inventory] if inventory else []), "sparks"]
-    # The module runs on this machine.
-    argv += ["-m", "ansible.builtin.debug", "-a", f"msg={FOLDER}"]
-    env = {**playbook.environment(), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-    _, found, results = done.stdout.partition(" | SUCCESS => ")
-    if done.returncode:
-        # Of an inventory that cannot be read, it is the toolkit's own refusal.
-        raise SystemExit((done.stderr or done.stdout).strip())
-    if not found:
-        raise NOTHING_TO_TRUST.error(
-            what="the inventory does not say where the authority is",
-            expected="an inventory with a Spark in the group sparks",
-            fix="name the inventory with -i, or the folder with --authority DIR.",
-        )
-    return Path(json.JSONDecoder().raw_decode(results)[0]["msg"])
+    values = inventory_values.of_sparks("trust", {"folder": FOLDER}, ["-i", inventory] if inventory else [])
+    for each in values.values():
+        return Path(each["folder"])
+    raise NOTHING_TO_TRUST.error(
+        what="the inventory does not say where the authority is",
+        expected="an inventory with a Spark in the group sparks",
+        fix="name the inventory with -i, or the folder with --authority DIR.",
+    )

@@ -15,6 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2]
 _IN_WHEEL = SOURCE / "ansible_collections" / "vllm_spark" / "toolkit"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else SOURCE.parent
 IS_INSTALLED = ROOT.parents[1].name == "ansible_collections"
+# The folder that Python imports ansible_collections from.
+COLLECTIONS = ROOT.parents[2] if IS_INSTALLED else ROOT / "collections"
 RECIPES = ROOT / "recipes"
 NODE = SOURCE / "vllm_spark" / "node"
 TEMPLATES = ROOT / "templates"
