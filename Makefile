@@ -224,11 +224,17 @@ dist: setup-dev ## Build wheel, sdist and collection of a commit twice, with che
 docs: setup-dev ## Write the pages of docs/reference and of roles, the root's playbooks, the schema's gates and README's table
 	python -m lab
 
-# Its packages stay in the cache of uv, so that `make setup-dev` does not grow by them.
+# Its packages are not in .venv, so that `make setup-dev` does not grow by them.
+SITE := .cache/site
+
+$(SITE)/.ready: lab/site/requirements.lock $(READY_DEV)
+	uv pip install --quiet --require-hashes --target $(SITE)/packages --requirement lab/site/requirements.lock
+	touch $@
+
 .PHONY: site
-site: setup-dev ## Build the site of docs/ in build/site, with a search that works from disk; half a minute
-	uv run --quiet --isolated --no-project --with-requirements lab/site/requirements.lock \
-	  python -m sphinx --quiet --fail-on-warning --jobs auto --conf-dir lab/site --doctree-dir .cache/site docs build/site
+site: $(SITE)/.ready ## Build the site of docs/ in build/site, with a search that works from disk; half a minute
+	PYTHONPATH=$(SITE)/packages python -m sphinx --quiet --fail-on-warning --jobs auto --conf-dir lab/site \
+	  --doctree-dir $(SITE)/doctrees docs build/site
 	@echo "file://$(CURDIR)/build/site/index.html"
 
 # The first lock has a wheel of every package for every platform of pyproject.toml. The second one has its versions.

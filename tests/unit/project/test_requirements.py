@@ -65,7 +65,7 @@ def test_the_lock_for_work_has_the_versions_and_hashes_of_the_one_for_use(python
 def test_the_setup_installs_nothing_without_a_hash() -> None:
     makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
     installs = [line for line in makefile.splitlines() if "pip install" in line]
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--require-hashes" in line or "--no-deps --no-build-isolation" in line for line in installs)
 
 
