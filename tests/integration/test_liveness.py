@@ -111,10 +111,23 @@ class Engine(BaseHTTPRequestHandler):
             with suppress(OSError):
                 while True:
                     self.wfile.write(b"a" * (1 << 16))
+        elif self.mode == "drip":
+            self.send_response(200)
+            self.end_headers()
+            self.drip()
+        elif self.mode == "dripping header":
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nx: ")
+            self.drip()
         elif self.mode == "empty":
             self.reply(200, "{}")
         else:
             self.close_connection = True
+
+    def drip(self) -> None:
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"a")
+                time.sleep(0.05)
 
     def reply(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -159,6 +172,19 @@ def test_a_reply_without_an_end_is_cut(server: dict[str, Any]) -> None:
     Engine.mode = "endless"
     status, text = engine_api.send(server, "POST", "/v1/completions", "{}")
     assert (status, len(text)) == (200, engine_api.MAX_REPLY_BYTES)
+
+
+@pytest.mark.parametrize("mode", ["drip", "dripping header"])
+def test_an_answer_that_drips_has_a_deadline(
+    mode: str, server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte begins the timeout of a socket again."""
+    Engine.mode = mode
+    monkeypatch.setattr(engine_api, "TIMEOUT_S", 0.5)
+    began = time.monotonic()
+    status, text = engine_api.send(server, "POST", "/v1/completions", "{}")  # type: ignore[arg-type]
+    assert 0.5 <= time.monotonic() - began < 5
+    assert not engine_api.is_token(status, text)
 
 
 def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
 from vllm_spark.node.unix_http import UnixConnection
 
-# For one token, with a queue before it.
+# For one token, with a queue before it: until the connection, and from there to the last byte of an answer.
 TIMEOUT_S = 20.0
 MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
 # Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
@@ -63,13 +67,32 @@ def send(server: Server, method: str, path: str, body: str | None = None, key: s
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     connection = connect(server)
     try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        return response.status, response.read(MAX_REPLY_BYTES).decode(errors="replace")
+        connection.connect()
+        with _cut_after(connection.sock, TIMEOUT_S):
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, response.read(MAX_REPLY_BYTES).decode(errors="replace")
     except (OSError, http.client.HTTPException) as error:
         return 0, str(error) or type(error).__name__
     finally:
         connection.close()
+
+
+@contextmanager
+def _cut_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """End a connection after this time: the timeout of a socket begins again with each byte of an answer that drips."""
+
+    def cut() -> None:
+        with suppress(OSError):  # it is closed already
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def connect(server: Server) -> http.client.HTTPConnection:
