@@ -1,0 +1,36 @@
+"""What systemd says of the units: how much of a Spark each could reach if its program were taken over."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from vllm_spark.core import paths
+
+ANALYZE = shutil.which("systemd-analyze")
+
+# Unit -> the most that `systemd-analyze security` may give it, of 10. Docker's client and the launch need more.
+EXPOSURE = {
+    "vllm-edge-end.service": 1.0,
+    "vllm-edge-switch.service": 2.0,
+    "vllm-edge.service": 3.6,
+    "vllm-gave-up@.service": 2.2,
+    "vllm-liveness@.service": 2.5,
+    "vllm-spark-firewall.service": 2.3,
+    "vllm@.service": 9.6,
+}
+
+
+def test_every_unit_has_a_bound() -> None:
+    assert {file.name for file in paths.TEMPLATES.glob("*.service")} == set(EXPOSURE)
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed, which judges units")
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_a_unit_reaches_little(unit: str) -> None:
+    threshold = f"--threshold={EXPOSURE[unit] * 10:.0f}"
+    command = [str(ANALYZE), "security", "--offline=true", "--no-pager", threshold, str(paths.TEMPLATES / unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-500:]
