@@ -17,6 +17,7 @@ from vllm_spark.verify.verdict import Verdict
 TEXT = (paths.ROOT / "README.md").read_text()
 SCREEN = 40  # lines of a first screen of a forge
 PATH = "## From a factory Spark to an answer"
+STEPS = "## Step by step"
 
 
 def block(heading: str, language: str = "") -> list[str]:
@@ -34,14 +35,15 @@ def plain(text: str) -> str:
 
 def test_the_first_screen_leads_from_a_factory_spark_to_an_answer() -> None:
     commands = block(PATH)
-    assert len(commands) == 6
-    assert [line.split()[1] for line in commands[-3:]] == ["plan.yml", "pull.yml", "deploy.yml"]
+    assert [line.split()[:2] for line in commands[1:]] == [["vllm-spark", "init"], ["vllm-spark", "up"]]
+    assert commands[0].startswith("make setup")
     screen = TEXT.splitlines()[:SCREEN]
     assert [line for line in [*commands, *block(PATH, "text")] if line not in screen] == []
 
 
 def test_the_owners_path_stands_before_the_catalogue_and_the_sandbox() -> None:
-    places = [TEXT.index(text) for text in (PATH, "## Look first", "| you have |", "\nmake deploy", "\nmake test")]
+    order = (PATH, STEPS, "## Look first", "| you have |", "\nmake deploy", "\nmake test")
+    places = [TEXT.index(text) for text in order]
     assert places == sorted(places)
 
 
