@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
 
 from vllm_spark.cli import main, verbs
 from vllm_spark.cli.commands import Command, CommandParser
+from vllm_spark.core import paths
 from vllm_spark.recipe import folders, loader
 
 WORDS = "words"
+# The word for a value in --help -> the names of an inventory that it may be.
+KINDS = {"DEPLOYMENT": "deployments", "HOSTS": "hosts"}
 # Where nothing of the toolkit may follow, each shell offers files.
 SCRIPTS = {
     "bash": """\
@@ -63,7 +68,7 @@ def following(typed: Sequence[str]) -> list[str]:
     if not before:
         words = [*known, "--help", "--version"]
     elif before[0] in known:
-        words = list(_of_command(_parser(before, known), before[-1], has_dash=last.startswith("-")))
+        words = list(_of_command(_parser(before, known), before, has_dash=last.startswith("-")))
     else:
         words = []
     return sorted({word for word in words if word.startswith(last)})
@@ -83,20 +88,32 @@ def _groups(parser: CommandParser) -> dict[str, CommandParser]:
     return dict(groups[0].choices) if groups else {}
 
 
-def _of_command(parser: CommandParser, previous: str, *, has_dash: bool) -> Iterator[str]:
-    """Yield sub-commands, choices and recipes; options if one is begun or the command has nothing else."""
+def _of_command(parser: CommandParser, before: Sequence[str], *, has_dash: bool) -> Iterator[str]:
+    """Yield sub-commands, choices and names; options if one is begun or the command has nothing else."""
     parsers = [parser, *([parser.of_verb] if parser.of_verb else [])]
     for each in parsers:
         each.fill()
     actions = [action for each in parsers for action in each._actions if action.help != argparse.SUPPRESS]
-    value = next((action for action in actions if previous in action.option_strings and action.nargs != 0), None)
+    value = next((action for action in actions if before[-1] in action.option_strings and action.nargs != 0), None)
     if value:
-        yield from value.choices or ()
+        yield from _values(value, before)
         return
     words = list(_groups(parser))
     for action in actions:
         if not action.option_strings:
-            words += map(str, action.choices or ())
-            words += loader.names(folders.searched()) if action.dest == "recipe" else ()
+            words += _values(action, before)
     options = [option for action in actions for option in action.option_strings]
     yield from options if has_dash or not words else words
+
+
+def _values(action: argparse.Action, before: Sequence[str]) -> list[str]:
+    """Return what an argument may be: one of its choices, a recipe, or a deployment or host of the inventory."""
+    if action.dest == "recipe":
+        return list(loader.names(folders.searched()))
+    kind = KINDS.get(str(action.metavar))
+    if not kind:
+        return [str(choice) for choice in action.choices or ()]
+    from vllm_spark.inventory import source  # noqa: PLC0415  a reader of YAML, which takes a tenth of a second
+
+    typed = [path for option, path in pairwise(before) if option in ("-i", "--inventory")]
+    return sorted(source.named(Path(typed[-1] if typed else paths.INVENTORY))[kind])

@@ -114,7 +114,7 @@ class Source:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("deployment", help="its name in vllm_deployments")
+    parser.add_argument("deployment", metavar="DEPLOYMENT", help="its name in vllm_deployments")
     parser.add_argument("-f", "--follow", action="store_true", help="go on with new lines until Ctrl-C")
     lines = (
         f"the last lines of each Spark, with --since the first, or {ALL}; default: {DEFAULT_LINES}, with --since {ALL}"

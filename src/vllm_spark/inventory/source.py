@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -54,6 +55,32 @@ def unreadable(path: Path) -> Refusal | None:
         expected=f"a YAML file as in {_shown(MINIMAL)}",
         fix=f"correct {_shown(file)}{place}.",
     )
+
+
+def named(path: Path) -> dict[str, set[str]]:
+    """Return the names of `deployments` and of `hosts` that the YAML files of an inventory write out. It is for the
+    completion of what is typed: Ansible would take a second. A file that cannot be read has none."""
+    files = [file for file in sorted(path.glob("*")) if file.suffix in YAML_NAMES] if path.is_dir() else [path]
+    found: dict[str, set[str]] = {"deployments": set(), "hosts": set()}
+    for file in [*files, *_variable_files(path if path.is_dir() else path.parent)]:
+        with suppress(OSError, ValueError, yaml.YAMLError):
+            for key, value in _members(yaml.compose(file.read_text(encoding="utf-8"), yaml.SafeLoader)):
+                if key == "hosts" and isinstance(value, yaml.MappingNode):
+                    found["hosts"] |= {host.value for host, _ in value.value}
+                elif key == "vllm_deployments":
+                    found["deployments"] |= {each.value for inner, each in _members(value) if inner == "name"}
+    return found
+
+
+def _members(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield key and value of each map in a document."""
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from _members(each)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key.value, value
+            yield from _members(value)
 
 
 def _variable_files(folder: Path) -> Iterator[Path]:

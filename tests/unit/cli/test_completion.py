@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vllm_spark.cli import completion, main, verbs
+from vllm_spark.core import paths
 from vllm_spark.recipe import folders, loader
 
 OPTIONS = {"-l", "--limit", "--check", "-K"}
@@ -37,6 +38,37 @@ def test_what_may_follow(typed: tuple[str, ...]) -> None:
     assert found >= wanted
     assert not found & unwanted
     assert all(word.startswith(typed[-1]) for word in found)
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    """A folder with values that only Ansible reads, and files that cannot be read."""
+    variables = tmp_path / "group_vars" / "all"
+    variables.mkdir(parents=True)
+    (tmp_path / "hosts.yml").write_text("sparks:\n  hosts:\n    spark1: {ansible_host: '{{ here }}'}\n    spark2:\n")
+    (variables / "vllm.yml").write_text(
+        "key: !vault x\nvllm_deployments:\n  - {name: gemma, hosts: [spark1], overrides: {args: {a: b}}}\n"
+    )
+    (variables / "broken.yml").write_text("a: [")
+    (variables / "vault.yml").write_bytes(b"$ANSIBLE_VAULT;1.1;AES256\n6162\xff\n")
+    return tmp_path
+
+
+# What was typed in front of the name -> the names.
+NAMES = {("logs",): ["gemma"], ("switch", "--to"): ["gemma"], ("status", "-l"): ["spark1", "spark2"]}
+
+
+@pytest.mark.parametrize("typed", NAMES)
+def test_the_names_of_an_inventory_are_offered(
+    typed: tuple[str, ...], inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, *option = typed
+    for named in (inventory, inventory / "hosts.yml"):
+        assert completion.following([command, "-i", str(named), *option, ""]) == NAMES[typed]
+    monkeypatch.setattr(paths, "INVENTORY", inventory)
+    assert completion.following([*typed, NAMES[typed][0][0]]) == NAMES[typed]
+    monkeypatch.setattr(paths, "INVENTORY", inventory / "absent" / "site")
+    assert not set(completion.following([*typed, ""])) & {*NAMES[typed]}
 
 
 def test_every_command_and_every_recipe_is_offered() -> None:
