@@ -16,7 +16,7 @@ class Command:
 
     The module has add_arguments(parser), which adds what the sub-command accepts, and run(args), which returns its exit
     status. That of a group has sub-commands in place of run. If it sets a default of `rest`, that gets what its parser
-    does not know.
+    does not know, for the `program` that it becomes.
     """
 
     path: str
@@ -57,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
             return self.of_verb.parse_known_args(args, namespace)
         namespace, rest = super().parse_known_args(args, namespace)
         if is_sub_command and "rest" in namespace:
-            namespace.rest, rest = rest, []
+            namespace.rest, namespace.own, rest = rest, [*self._option_string_actions], []
         return namespace, rest
 
     def format_help(self) -> str:

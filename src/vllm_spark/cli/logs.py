@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help='as of journalctl: "10 min ago", today, "2026-01-31 12:00"')
     parser.add_argument("-K", "--ask-become-pass", action="store_true", help="ask for the password of sudo")
     playbook.add_arguments(parser, only=("-i", "-l", "-e"))
-    parser.set_defaults(rest=[])
+    parser.set_defaults(rest=[], program="ansible")
     parser.epilog = "Times are UTC. Any other option is one of ansible, such as -J."
 
 

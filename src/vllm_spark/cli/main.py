@@ -51,6 +51,7 @@ COMMANDS = {
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
 UNKNOWN_COMMAND = register("unknown-command", runbook="wrong-command")
+UNKNOWN_OPTION = register("unknown-option", runbook="wrong-command")
 STRAY_WORD = register("stray-word", runbook="wrong-command")
 USAGE = 2  # exit status for wrong arguments, as argparse has it
 
@@ -76,8 +77,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     # A parser for each command would take a quarter of --help.
     of_command = parser({name: known[name] for name in argv[:1] if name in known})
     args = of_command.parse_args(COMMANDS[BENCH].module().with_url(argv) if argv[0] == BENCH else argv)
-    if getattr(args, "rest", None) and not args.rest[0].startswith("-"):
-        _refuse(_stray(argv, args.rest[0]))
+    if rest := getattr(args, "rest", None):
+        if not rest[0].startswith("-"):
+            _refuse(_stray(argv, rest[0]))
+        if refusal := _misspelt(argv, args):
+            _refuse(refusal)
     return args
 
 
@@ -128,6 +132,30 @@ def _stray(argv: Sequence[str], word: str) -> Refusal:
             "-l HOSTS selects Sparks, and -e NAME=VALUE sets a variable.",
         ),
     )
+
+
+def _misspelt(argv: Sequence[str], args: argparse.Namespace) -> Refusal | None:
+    """Return the refusal of the first option that neither the command nor the program that it becomes has. That one's
+    own message has a hundred lines."""
+    import shlex  # noqa: PLC0415  as in _unknown
+
+    from vllm_spark.cli import playbook  # noqa: PLC0415
+    from vllm_spark.core import near_names  # noqa: PLC0415
+
+    known = playbook.options_of(args.program)
+    for word in args.rest:
+        option = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if not known or not word.startswith("-") or any(each.startswith(option) for each in known):
+            continue
+        close = near_names.close_names(option, [*args.own, *known])
+        place = argv.index(word)
+        meant = [*argv[:place], word.replace(option, close[0], 1), *argv[place + 1 :]] if close else [argv[0], "--help"]
+        return UNKNOWN_OPTION(
+            what=f"{argv[0]} has the option {option!r}",
+            expected=f"one of vllm-spark {argv[0]} --help or {args.program} --help",
+            fix=Fix(shlex.join(["vllm-spark", *meant])),
+        )
+    return None
 
 
 def _unknown(argv: Sequence[str], known: Iterable[str]) -> Refusal:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,17 @@ def program(name: str, verb: str) -> str:
             fix=Fix("make setup", f"Then `.venv/bin/vllm-spark {verb}`."),
         )
     return str(path)
+
+
+@cache
+def options_of(name: str) -> tuple[str, ...]:
+    """Return the options of a program of Ansible, from its own help; nothing if it is not installed."""
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        return ()
+    argv, env = [str(path), "--help"], environment()
+    told = subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout  # noqa: S603  no shell
+    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", told)))
 
 
 def command(verb: str, options: Sequence[str]) -> list[str]:

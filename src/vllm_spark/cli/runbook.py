@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ NO_RUNBOOK = register("no-runbook", runbook="wrong-command")
 WEIGHTS = (8, 6, 3, 1)
 SYMPTOM = "## Symptom\n"
 LISTED = 8
+# Words that nearly every page has, and that say nothing of a symptom.
+COMMON = re.compile("an?|and|are|as|at|be|by|for|from|ha(s|ve)|in?|is|its?|no|not|o[fnr]|that|the(re)?|to|was|with")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def best(words: Sequence[str], pages: Mapping[str, str]) -> list[str]:
-    """Return the names of the pages that have the most of the words, best first.
+    """Return the names of the pages that have the most of the words, best first. Common words count if all are.
 
     A page that has them together is before those that have them in better places.
     """
-    ranks = {name: _rank(words, name, text) for name, text in pages.items()}
+    telling = [word for word in words if not COMMON.fullmatch(word)] or words
+    ranks = {name: _rank(telling, name, text) for name, text in pages.items()}
     most = max(found for found, _ in ranks.values())
     names = [name for name, (found, _) in ranks.items() if found == most > 0]
     together = " ".join(words)

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 from vllm_spark.cli import inventory_values
+from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import register
 from vllm_spark.edge import authority, store, succession
 
 NOTHING_TO_TRUST = register("edge-nothing-to-trust", runbook="edge-certificate")
 
-# As roles/vllm_edge/defaults has it.
-FOLDER = "{{ vllm_edge_authority | default(inventory_dir ~ '/edge') }}"
+# The role has the template of the folder.
+DEFAULTS, FOLDER = paths.ROOT / "roles" / "vllm_edge" / "defaults" / "main.yml", "vllm_edge_folder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +55,10 @@ def run(args: argparse.Namespace) -> int:
 def folder_of(inventory: str) -> Path:
     """Return the folder of the authority that an inventory names. Raises RefusedError for an inventory without a Spark,
     and SystemExit with Ansible's words for one that it cannot read."""
-    values = inventory_values.of_sparks("trust", {"folder": FOLDER}, ["-i", inventory] if inventory else [])
+    template = {FOLDER: documents.read_yaml(DEFAULTS)[FOLDER]}
+    values = inventory_values.of_sparks("trust", template, ["-i", inventory] if inventory else [])
     for each in values.values():
-        return Path(each["folder"])
+        return Path(each[FOLDER])
     raise NOTHING_TO_TRUST.error(
         what="the inventory does not say where the authority is",
         expected="an inventory with a Spark in the group sparks",

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if option.word:
             how = {"action": "append", "type": lambda typed, of=option: _variable(of, typed), "metavar": option.word}
         parser.add_argument(option.name, dest="options", help=option.help, **how)
-    parser.set_defaults(rest=[])
+    parser.set_defaults(rest=[], program="ansible-playbook")
     parser.epilog = "Any other option is one of ansible-playbook, such as -f 10 or --list-hosts."
 
 

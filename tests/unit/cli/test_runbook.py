@@ -21,6 +21,7 @@ FIRST = {
     "model-missing": "model-missing",
     "RPC call to sample_tokens timed out": "swap",
     "the spark swaps": "swap",
+    "there is no room on the disk": "disk-full",
     "there is no command": "wrong-command",
     "duplicate mount point": "container-start",
 }

@@ -137,6 +137,13 @@ def test_the_help_of_a_name_that_is_both_explains_both(capsys: pytest.CaptureFix
         (["xyzzy", "-K"], "Fix: vllm-spark --help."),
         (["deploy", "spark1"], "Fix: vllm-spark deploy. -l HOSTS selects Sparks"),
         (["deploy", "-K", "rollback.yml", "-e", "a=b c"], "Fix: vllm-spark deploy -K -e 'a=b c'."),
+        (["deploy", "-K", "--lmit=spark1"], "Fix: vllm-spark deploy -K --limit=spark1."),
+        (["deploy", "--lmit", "spark1", "-K"], "Fix: vllm-spark deploy --limit spark1 -K."),
+        (["up", "--yse"], "Fix: vllm-spark up --yes."),
+        (["plan", "--jsno"], "Fix: vllm-spark plan --json."),
+        (["status", "--list-hots"], "Fix: vllm-spark status --list-hosts."),
+        (["status", "-Z"], "Fix: vllm-spark status --help."),
+        (["logs", "gemma", "--folow"], "Fix: vllm-spark logs gemma --follow."),
     ],
     ids=" ".join,
 )
