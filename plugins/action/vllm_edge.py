@@ -89,13 +89,16 @@ class ActionModule(SparkAction):
         return persons.different({host: persons.shown(hashes) for host, hashes in known.items()})
 
     def _new_trust(self, found: Mapping[str, Any], signer: KeyPair | None) -> list[str]:
-        """Return the line about what clients trust, if that is not what this host has."""
-        placed = found.get("authority", "")
-        if not (placed and isinstance(signer, Authority)) or authority.same_certificates(placed, signer.certificate):
+        """Return the line about what clients trust, if this host does not have all of it."""
+        placed = authority.certificates(found.get("authority", ""))
+        now = authority.certificates(signer.certificate) if isinstance(signer, Authority) else []
+        if not placed or all(one in placed for one in now):
             return []
-        at = succession.awaited(signer.certificate)
-        new = "the site's authority has a new certificate. Fix: vllm-spark trust ca.crt. Clients of new names need it."
-        return [lifetime.followed(at) if at else new]
+        if at := succession.awaited("".join(map(authority.pem, now))):
+            return [lifetime.followed(at)]
+        known = any(one.public_key() == now[0].public_key() for one in placed)
+        who = "Clients that ask for new names need it" if known else "Every client needs it now"
+        return [f"the site's authority has a new certificate. Fix: vllm-spark trust ca.crt. {who}."]
 
     def _signer(self, edge: Edge, found: Mapping[str, Any], names: list[str], now: datetime) -> KeyPair | None:
         """Return the site's authority or the owner's own certificate; None without TLS, and in check mode before there

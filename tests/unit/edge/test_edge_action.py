@@ -226,7 +226,10 @@ def test_the_authority_may_sign_every_spark_of_the_inventory_and_no_more(tmp_pat
     second.hostvars["spark2"] = {"ansible_host": "farther.example", "vllm_edge": None}
     second.act("vllm_edge", **asked)
     assert "certificate" not in second.calls[0][1]
-    assert "spark1  the site's authority has a new certificate. Fix: vllm-spark trust ca.crt." in "".join(second.lines)
+    said = (
+        "the site's authority has a new certificate. Fix: vllm-spark trust ca.crt. Clients that ask for new names need"
+    )
+    assert said in "".join(second.lines)
     # A new name of a Spark whose clients have the old certificate is their concern.
     third = run(placed, {"names": ["other.example"]})
     for check_mode in (True, False):
@@ -249,8 +252,34 @@ def test_a_deploy_after_the_end_of_the_authority_says_what_clients_need(tmp_path
     ends = authority.certificates(late.calls[0][1]["certificate"])[0].not_valid_after_utc
     assert ends > datetime.now(UTC) + timedelta(days=800)
     assert "the certificate is not of this site's authority" in "".join(late.lines)
-    assert "the site's authority has a new certificate. Fix: vllm-spark trust ca.crt." in "".join(late.lines)
+    assert "new certificate. Fix: vllm-spark trust ca.crt. Every client needs it now." in "".join(late.lines)
     assert (store.trusted(tmp_path / "edge") == old.certificate) == check_mode
+
+
+@pytest.mark.usefixtures("run_folder")
+@pytest.mark.parametrize(
+    ("deploys", "age", "line"),
+    [
+        ((), 2921, "another authority of the site signs from "),
+        ((2921,), 3300, "another authority of the site signs now"),
+        ((2921, 3300), 3651, "the edge will be"),  # the one that has ended goes
+    ],
+)
+def test_clients_hear_once_of_the_authority_that_follows(
+    deploys: tuple[int, ...], age: int, line: str, tmp_path: Path
+) -> None:
+    """`age` of the first authority in days, and its age at earlier deploys."""
+    born = datetime.now(UTC) - timedelta(days=age)
+    names = ["spark1", "spark1.local", "spark2", "spark2.local", "192.168.1.20"]
+    for number in (0, *deploys):
+        site = store.read_or_create(tmp_path / "edge", born + timedelta(days=number), "", names)
+    made_at = born + timedelta(days=max((2600, *deploys)))
+    leaf = authority.new_certificate(site, [*names, "localhost", "127.0.0.1"], made_at)
+    due = run({**NOTHING, "certificate": leaf.certificate, "authority": site.certificate})
+    due.act("vllm_edge", **arguments(tmp_path))
+    said = "".join(due.lines)
+    assert line in said
+    assert ("vllm-spark trust" in said) == (not deploys)
 
 
 @pytest.mark.usefixtures("run_folder")
