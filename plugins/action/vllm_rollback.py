@@ -24,7 +24,8 @@ class ActionModule(SparkAction):
 
     def _choose(self) -> dict[str, Any]:
         states = self.results(results.ROLLBACK_HOLDINGS, self.play_hosts)
-        targets = rollback_target.targets(states, self.args["deployment"])
+        secrets = [name for name, value in self.args["secrets"].items() if value]
+        targets = rollback_target.targets(states, self.args["deployment"], {self.host: secrets})
         target = targets.get(self.host)
         if target:
             self.say(target.line())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 
@@ -26,11 +27,14 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layo
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, read_text, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import record_of
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import env_pairs
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import TEMPORARY, sync
 
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain.
 DEPLOYMENT_FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
+# The key of an open server, which anyone may use that reaches a server without one.
+ENGINE_KEY = "VLLM_API_KEY"
 # Prefixes of what an interrupted run has left, the last three of an older toolkit.
 UNFINISHED = (TEMPORARY, f".{PREVIOUS}-", f".{FAILED}-", f".{SWAPPING}-")
 
@@ -49,18 +53,27 @@ def install(folder: str, files: Iterable[Mapping[str, str]], keep_as: str = "") 
     activate(folder, fresh)
 
 
-def restore_previous(folder: str) -> None:
-    """Make the previous launch current and the current one failed. Does nothing without a previous launch."""
+def restore_previous(folder: str, env: str) -> list[str]:
+    """Make the previous launch current and the current one failed. Does nothing without a previous launch.
+
+    `env` and the result are those of `renew`."""
     current = adopt(folder)
-    if previous := before(current):
-        point(folder, FAILED, current)
-        activate(folder, previous)
+    previous = before(current)
+    if not previous:
+        return []
+    gone = renew(previous, env)
+    point(folder, FAILED, current)
+    activate(folder, previous)
+    return gone
 
 
-def swap(folder: str) -> None:
-    """Exchange the current and the previous launch. The link `swapping` remains until settle."""
+def swap(folder: str, env: str) -> list[str]:
+    """Exchange the current and the previous launch. The link `swapping` remains until settle.
+
+    `env` and the result are those of `renew`."""
     current = adopt(folder)
     replaced, restored = generation(folder, current), generation(folder, before(current))
+    gone = renew(restored, env)
     follow(replaced, before(before(current)))
     follow(restored, replaced)
     deployed, path = record_of(restored), os.path.join(restored, "deployed.json")
@@ -68,6 +81,26 @@ def swap(folder: str) -> None:
     write_file(path, json.dumps(deployed, indent=2, sort_keys=True) + "\n", mode_of(path))
     point(folder, SWAPPING, restored)
     activate(folder, restored)
+    return gone
+
+
+def renew(place: str, env: str) -> list[str]:
+    """Let a launch that returns have today's values of its secrets, those of the env file `env`: a rollback restores
+    none. One without a value is left out, except for the key of an open server, which becomes one that nobody knows.
+
+    Returns the names without a value."""
+    path = os.path.join(place, "env")
+    old, today = read_text(path) or "", dict(env_pairs(env))
+    names = dict(env_pairs(old))
+    gone = [name for name in names if not today.get(name)]
+    kept = {name: today[name] for name in names if name not in gone}
+    if ENGINE_KEY in gone:
+        kept[ENGINE_KEY] = secrets.token_urlsafe(32)
+    comments = [line for line in old.splitlines() if line.startswith("#")]
+    fresh = "".join(f"{line}\n" for line in [*comments, *(f"{name}={value}" for name, value in kept.items())])
+    if names and kept != names:
+        write_file(path, fresh, mode_of(path))
+    return gone
 
 
 def settle(folder: str) -> None:

@@ -18,7 +18,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layo
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, env_pairs, in_argv
 
 # Name of a launch -> its folder below that of the deployment, whose own names lead to the current launch.
 KEPT = {
@@ -50,13 +50,15 @@ class Needs(TypedDict):
 
 class Launch(TypedDict):
     """One launch of a deployment. `path_faults` has a sentence for each missing path. `command` has the lines of its
-    command, with secrets masked. `edited`: the script is not the one that was deployed; None if that is unknown."""
+    command, with secrets masked. `edited`: the script is not the one that was deployed; None if that is unknown.
+    `secrets` are the names in its env file."""
 
     record: dict[str, Any]
     command: list[str]
     edited: bool | None
     runnable: bool
     gates: bool
+    secrets: list[str]
     needs: Needs
     path_faults: list[str]
 
@@ -145,6 +147,7 @@ def launches(folder: str) -> dict[str, Launch]:
             "edited": edited(place),
             "runnable": bool(argv_of(script)),
             "gates": bool(gates_of(place)),
+            "secrets": [name for name, _ in env_pairs(read_text(os.path.join(place, "env")) or "")],
             "needs": needed,
             "path_faults": [why for path in (*needed["snapshots"], *needed["files"]) if (why := path_fault(path))],
         }

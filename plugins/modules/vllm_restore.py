@@ -31,6 +31,11 @@ options:
     type: str
     choices: [restored, settled, saved, put_back]
     default: restored
+  env_content:
+    description:
+      - An env file with all secrets of today. The restored launch gets their values, and none of an earlier day. Of
+        C(restored), which requires it.
+    type: str
   copy:
     description: The folder of the copy. Of C(saved) and C(put_back).
     type: path
@@ -47,6 +52,7 @@ EXAMPLES = r"""
 - name: Restore the launch before
   vllm_restore:
     folder: /etc/vllm-spark/demo
+    env_content: "{{ vllm_secrets | vllm_spark.toolkit.vllm_env }}"
 """
 
 RETURN = r"""
@@ -58,6 +64,11 @@ edited:
   description: Whether the restored launch script is not the one that was deployed; null if that is unknown.
   returned: always
   type: bool
+gone:
+  description: The names of its secrets that have no value today.
+  returned: always
+  type: list
+  elements: str
 gates:
   description: The parameters of its gates; empty if an older toolkit has placed it.
   returned: always
@@ -106,35 +117,36 @@ def main() -> None:
             "folder": {"type": "path", "required": True},
             "launch": {"type": "str", "default": ""},
             "state": {"type": "str", "choices": ["restored", "settled", *COPIES], "default": "restored"},
+            "env_content": {"type": "str", "no_log": True},
             "copy": {"type": "path"},
         },
         supports_check_mode=True,
-        required_if=[("state", state, ["copy"]) for state in COPIES],
+        required_if=[("state", "restored", ["env_content"]), *(("state", state, ["copy"]) for state in COPIES)],
     )
     folder, launch, state = (module.params[name] for name in ("folder", "launch", "state"))
     if state in COPIES:
         done = not module.check_mode and COPIES[state](folder, module.params["copy"])
-        module.exit_json(changed=done, restored={}, edited=None, gates={})
+        module.exit_json(changed=done, restored={}, edited=None, gone=[], gates={})
     source = "" if state == "settled" else source_of(folder, launch)
     if launch and not source:
         module.fail_json(msg=f"{folder} has no launch {launch}. Nothing was changed.")
     changed = bool(source) and source != folder
     diff = diff_of(folder, source) if changed else {}
+    gone: list[str] = []
     if not module.check_mode:
         adopt(folder)
         if state == "settled":
             settle(folder)
         elif launch and record_of(folder).get("launch") != launch:
-            swap(folder)
+            gone = swap(folder, module.params["env_content"])
         elif source and not launch:
-            restore_previous(folder)
+            gone = restore_previous(folder, module.params["env_content"])
         source = folder if source else ""
     restored, gates = (record_of(source), gates_of(source)) if source else ({}, {})
     if changed and not module.check_mode:
         spark_edge.follow(bool(gates.get("socket")))
-    module.exit_json(
-        changed=changed, restored=restored, edited=edited(source) if source else None, gates=gates, diff=diff
-    )
+    edit = edited(source) if source else None
+    module.exit_json(changed=changed, restored=restored, edited=edit, gone=gone, gates=gates, diff=diff)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ options:
   deployment:
     description: The deployment; empty for the running one. Of C(choose).
     type: str
+  secrets:
+    description: The secrets of today by name, of which only the names are used. Of C(choose).
+    type: dict
+    default: {}
   hosts:
     description: The hosts of the deployment. Of C(decide) and C(end).
     type: list

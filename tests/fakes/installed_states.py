@@ -35,7 +35,14 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
         "peer": "",
         **more.pop("needs", {}),
     }
-    kept = {"record": record(mark, derived), "runnable": True, "gates": True, "needs": needs, "path_faults": []}
+    kept = {
+        "record": record(mark, derived),
+        "runnable": True,
+        "gates": True,
+        "secrets": [],
+        "needs": needs,
+        "path_faults": [],
+    }
     kept |= {"edited": False, "command": [f"--flag {mark}"]}
     return {**kept, **more}
 

@@ -85,7 +85,7 @@ def deployed(folder: Path, mark: str) -> None:
 
 
 def roll_back(folder: Path) -> None:
-    with patch_module_args({"folder": str(folder)}):
+    with patch_module_args({"folder": str(folder), "env_content": ""}):
         load_module("vllm_restore").main()
 
 

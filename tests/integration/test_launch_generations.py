@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -115,12 +116,12 @@ def by_hand(folder: Path) -> None:
 
 def roll_back(folder: Path) -> None:
     if json.loads(text(folder / "deployed.json"))["launch"] == "c":
-        spark_files.swap(str(folder))
+        spark_files.swap(str(folder), "")
 
 
 def take_back(folder: Path) -> None:
     if json.loads(text(folder / "deployed.json"))["launch"] == "c":
-        spark_files.restore_previous(str(folder))
+        spark_files.restore_previous(str(folder), "")
 
 
 def stack(folder: Path) -> str:
@@ -205,7 +206,7 @@ def test_a_changed_secret_keeps_the_launches_and_the_time_of_the_other_files(tmp
 
 def test_an_interrupted_rollback_is_shown_until_it_is_settled(tmp_path: Path) -> None:
     generations(tmp_path / "demo")
-    spark_files.swap(str(tmp_path / "demo"))
+    spark_files.swap(str(tmp_path / "demo"), "")
     launches = spark_launches.launches(str(tmp_path / "demo"))
     assert {name: launch["record"]["launch"] for name, launch in launches.items()} == {
         **{"current": "b", "previous": "c", "previous/previous": "a", "failed": "x", "swapping": "b"}
@@ -213,6 +214,38 @@ def test_an_interrupted_rollback_is_shown_until_it_is_settled(tmp_path: Path) ->
     assert launches["current"]["record"]["previous"] == {"launch": "c"}
     spark_files.settle(str(tmp_path / "demo"))
     assert "swapping" not in spark_launches.launches(str(tmp_path / "demo"))
+
+
+@pytest.mark.parametrize("way", [spark_files.swap, spark_files.restore_previous])
+def test_a_launch_that_returns_has_the_secrets_of_today(way: Callable[[str, str], list[str]], tmp_path: Path) -> None:
+    """The fields of env files: HF_TOKEN has changed, VLLM_API_KEY and OLD_PASS are withdrawn, NEW_PASS came later."""
+    folder = tmp_path / "demo"
+    for mark, env in (
+        ("b", "# secrets\nHF_TOKEN=of-that-day\nOLD_PASS=withdrawn\nVLLM_API_KEY=withdrawn\n"),
+        ("c", "# secrets\nHF_TOKEN=of-the-deploy\n"),
+    ):
+        folder.mkdir(exist_ok=True)
+        place(folder, mark)
+        spark_files.install(str(folder), [{"path": "env", "content": env, "mode": "0600"}])
+    assert way(str(folder), "HF_TOKEN=of=today\nNEW_PASS=new\nOLD_PASS=\n") == ["OLD_PASS", "VLLM_API_KEY"]
+    first, token, key = text(folder / "env").splitlines()
+    assert (first, token) == ("# secrets", "HF_TOKEN=of=today")
+    assert re.fullmatch("VLLM_API_KEY=.{40,}", key)
+    assert "withdrawn" not in key
+    assert (folder / "env").stat().st_mode & 0o777 == 0o600
+    assert all("of-that-day" not in file.read_text() for file in folder.rglob("env"))
+
+
+def test_a_launch_whose_secrets_are_the_same_keeps_its_env_file(tmp_path: Path) -> None:
+    """A new modification time would count as a newer env file."""
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    place(folder, "b")
+    spark_files.install(str(folder), [{"path": "env", "content": "# s\nHF_TOKEN=a\n", "mode": "0600"}])
+    os.utime(folder / "env", (1, 1))
+    place(folder, "c")
+    assert spark_files.swap(str(folder), "HF_TOKEN=a") == []
+    assert (folder / "env").stat().st_mtime == 1
 
 
 def test_a_link_that_an_operator_has_turned(tmp_path: Path) -> None:
@@ -244,7 +277,7 @@ def test_saved_launches_are_put_back(prepare: Callable[[Path], None], changes: s
     for mark in changes:
         place(folder, mark)
     if changes:
-        spark_files.restore_previous(str(folder))
+        spark_files.restore_previous(str(folder), "")
         place(folder, "c")
     (folder / "deployed.json").resolve().write_text(json.dumps({"launch": "c", "at": "later"}))
     assert spark_files.put_back(str(folder), str(kept))
@@ -268,7 +301,7 @@ for name in ("replace", "symlink", "unlink", "rmdir", "mkdir"):
     setattr(os, name, slow)
 module = load_module("vllm_restore")
 print("started", flush=True)
-with patch_module_args({"folder": sys.argv[1], "launch": "b"}):
+with patch_module_args({"folder": sys.argv[1], "launch": "b", "env_content": ""}):
     module.main()
 """
 

@@ -100,8 +100,12 @@ def failure_report(
         end = "serves again, and its gates hold"
     else:
         end = f"came back too, and misses its gates: {judged.get('missed')}"
-    by_hand = f". {EDITED}" if restored.get("edited") else ""
-    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}{by_hand}"
+    notes = [EDITED] if restored.get("edited") else []
+    # vllm_restore gives an open server a key that nobody knows, because one without a key is everyone's.
+    if gone := restored.get("gone"):
+        notes.append(f"It came back without the secrets that vllm_secrets no longer has: {', '.join(gone)}")
+    noted = "".join(f". {note}" for note in notes)
+    what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}{noted}"
     fix = f"{read}; then correct the recipe or the inventory, and deploy."
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"
 

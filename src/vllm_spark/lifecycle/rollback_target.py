@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ ROLLBACK_NEVER_HELD = register("rollback-never-held", runbook="rollback-refused"
 ROLLBACK_NOTHING_BEFORE = register("rollback-nothing-before", runbook="rollback-refused")
 ROLLBACK_NO_DOCKER = register("rollback-no-docker", runbook="rollback-refused")
 ROLLBACK_NO_GATES = register("rollback-no-gates", runbook="rollback-refused")
+ROLLBACK_SECRET_GONE = register("rollback-secret-gone", runbook="rollback-refused")
 ROLLBACK_TWO_IMAGES = register("rollback-two-images", runbook="rollback-refused")
 ROLLBACK_TWO_LAUNCHES = register("rollback-two-launches", runbook="rollback-refused")
 ROLLBACK_UNKNOWN = register("rollback-unknown", runbook="rollback-refused")
@@ -60,9 +61,13 @@ def launch_label(record: Mapping[str, Any]) -> str:
     return f"{record.get('recipe')} with image {image} of toolkit {record.get('toolkit')} (launch {launch})"
 
 
-def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, RollbackTarget]:
+def targets(
+    hosts: Mapping[str, InstalledState], name: str = "", secrets: Mapping[str, Collection[str]] | None = None
+) -> dict[str, RollbackTarget]:
     """Return the rollback target of each host of this run that has the deployment. `name` defaults to the running
-    deployment. Raises RefusedError with every reason."""
+    deployment. `secrets` has the names of those with a value today, of the hosts that are judged by them.
+
+    Raises RefusedError with every reason."""
     name = name or _only_one(hosts)
     involved = {host: state for host, state in hosts.items() if name in state["deployments"]}
     if not involved:
@@ -73,6 +78,9 @@ def targets(hosts: Mapping[str, InstalledState], name: str = "") -> dict[str, Ro
             fix="name one of these, or limit to another host.",
         )
     refused = [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
+    refused += [
+        refusal for host, known in (secrets or {}).items() for refusal in _gone(involved.get(host), name, known)
+    ]
     if refused:
         raise RefusedError(refused)
     # The ranks of a pair have one fingerprint. If a rollback was interrupted on one rank, its target is everyone's.
@@ -163,6 +171,18 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
             what=f"the launch before on {host} was placed by a toolkit that left no gates.json",
             expected="gates.json, because nothing counts as serving until its gates hold",
             fix="deploy the inventory of that day: docs/operations/roll-back.md.",
+        )
+
+
+def _gone(state: InstalledState | None, name: str, secrets: Collection[str]) -> Iterator[Refusal]:
+    """Yield a refusal per secret of a launch of the exchange that has no value today: a rollback restores none."""
+    kept = state["deployments"][name]["launches"] if state else {}
+    used = {secret for place in (CURRENT, PREVIOUS, SWAPPING) if place in kept for secret in kept[place]["secrets"]}
+    for secret in sorted(used - set(secrets)):
+        yield ROLLBACK_SECRET_GONE(
+            what=f"a launch of {name} uses the secret {secret}, and vllm_secrets has no value for it today",
+            expected="a value of today, because a rollback restores no secret",
+            fix=f"set vllm_secrets.{secret}; if nothing asks for it any more, any value will do.",
         )
 
 

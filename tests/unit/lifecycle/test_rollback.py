@@ -53,6 +53,13 @@ def test_the_message_of_a_rollback(
     assert [part for part in never if part in result] == []
 
 
+def test_the_message_names_the_secrets_that_are_gone() -> None:
+    restored = {"restored": RECORD, "gone": ["VLLM_API_KEY"]}
+    assert "without the secrets that vllm_secrets no longer has: VLLM_API_KEY" in rollback.failure_report(
+        "no token", {}, restored, {"holds": True}
+    )
+
+
 def write(folder: Path, mark: str, names: tuple[str, ...] = FILES) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -66,7 +73,10 @@ def marks(folder: Path) -> set[str]:
 
 def restore(folder: Path, capsys: pytest.CaptureFixture[str], check: bool = False) -> dict[str, Any]:
     module = load_module("vllm_restore")
-    with patch_module_args({"folder": str(folder), "_ansible_check_mode": check}), pytest.raises(SystemExit):
+    with (
+        patch_module_args({"folder": str(folder), "env_content": "", "_ansible_check_mode": check}),
+        pytest.raises(SystemExit),
+    ):
         module.main()
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result

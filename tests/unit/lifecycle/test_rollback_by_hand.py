@@ -148,6 +148,29 @@ def test_refusals(hosts: dict[str, Any], name: str, ids: list[str]) -> None:
     assert [refusal.id for refusal in error.value.refusals] == ids
 
 
+@pytest.mark.parametrize(
+    ("uses", "today", "gone"),
+    [
+        ({"previous": ["HF_TOKEN", "VLLM_API_KEY"]}, ["HF_TOKEN", "VLLM_API_KEY", "MORE"], []),
+        ({"previous": ["HF_TOKEN", "VLLM_API_KEY"]}, ["HF_TOKEN"], ["VLLM_API_KEY"]),
+        # It returns, if the launch before it misses its gates.
+        ({"current": ["HF_TOKEN"], "previous": ["VLLM_API_KEY"]}, [], ["HF_TOKEN", "VLLM_API_KEY"]),
+    ],
+)
+def test_a_secret_without_a_value_today_is_refused(
+    uses: dict[str, list[str]], today: list[str], gone: list[str]
+) -> None:
+    marks = {"current": "c", "previous": "a"}
+    hosts = {"spark1": held({place: launch(mark, secrets=uses.get(place, [])) for place, mark in marks.items()})}
+    if not gone:
+        assert list(rollback_target.targets(hosts, "", {"spark1": today})) == ["spark1"]
+        return
+    with pytest.raises(RefusedError) as error:
+        rollback_target.targets(hosts, "demo", {"spark1": today})
+    assert [refusal.id for refusal in error.value.refusals] == ["rollback-secret-gone"] * len(gone)
+    assert all(f"the secret {name}," in str(error.value) for name in gone)
+
+
 def test_several_deployments_of_which_none_runs_are_named() -> None:
     with pytest.raises(RefusedError, match="on spark1 demo, other exist and none runs — expected: one"):
         rollback_target.targets({"spark1": holdings({"demo": deployment(**GOOD), "other": OTHER})}, "")
@@ -208,7 +231,7 @@ def stack(folder: Path) -> str:
 
 def restore(folder: Path, capsys: pytest.CaptureFixture[str], launch: str = "", **more: Any) -> dict[str, Any]:
     module = load_module("vllm_restore")
-    args = {"folder": str(folder), "launch": launch, **more}
+    args = {"folder": str(folder), "launch": launch, "env_content": "", **more}
     with patch_module_args(args), pytest.raises(SystemExit):
         module.main()
     outcome: dict[str, Any] = json.loads(capsys.readouterr().out)

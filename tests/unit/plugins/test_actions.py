@@ -399,20 +399,22 @@ def test_a_switch_is_chosen_and_ordered() -> None:
 def test_a_rollback_without_a_deployment_is_refused() -> None:
     state = {"deployments": {}, "units": {}}
     hostvars = {host: {"vllm_rollback_box": {"holdings": state}} for host in HOSTS}
-    message = fails(FakeRun(hostvars=hostvars), "vllm_rollback", phase="choose", deployment="")
+    message = fails(FakeRun(hostvars=hostvars), "vllm_rollback", phase="choose", deployment="", secrets={})
     assert "docs/runbooks/rollback-refused.md" in message
 
 
 def test_a_rollback_target_is_printed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     target = SimpleNamespace(line=lambda: "demo returns", to_json=lambda: {"to": "a"})
     monkeypatch.setattr(
-        rollback_target, "targets", lambda installed, name: {"spark1": target} if name == "demo" else {}
+        rollback_target,
+        "targets",
+        lambda installed, name, secrets: {"spark1": target} if (name, [*secrets.values()]) == ("demo", [["A"]]) else {},
     )
     hostvars = {host: {"vllm_rollback_box": {"holdings": {}}} for host in HOSTS}
     head, other = (FakeRun(host=host, hostvars=hostvars) for host in HOSTS)
-    result = head.act("vllm_rollback", phase="choose", deployment="demo")
+    result = head.act("vllm_rollback", phase="choose", deployment="demo", secrets={"A": "x", "B": ""})
     assert (result["target"], result["hosts"], head.lines) == ({"to": "a"}, ["spark1"], ["spark1  demo returns"])
-    result = other.act("vllm_rollback", phase="choose", deployment="demo")
+    result = other.act("vllm_rollback", phase="choose", deployment="demo", secrets={"A": "x", "B": ""})
     assert (result["target"], result["hosts"], other.lines) == ({}, ["spark1"], [])
 
 
