@@ -46,6 +46,9 @@ def _condition_parts(name: str, value: Any) -> Iterator[str]:
             flag = f"{'--' if name == 'args' else ''}{setting}"
             value = rule.get("is", rule.get("has"))
             yield f"{flag} {'set' if rule['set'] else 'not set'}" if "set" in rule else f"{flag} {value}"
+    elif name == "settings":
+        for setting, pattern in value.items():
+            yield f"{setting} `{pattern}`" if pattern else f"{setting} set"
     elif name == "nodes":
         yield f"{value} Spark{'s' if value > 1 else ''}"
     elif name == "drafter":

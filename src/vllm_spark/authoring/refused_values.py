@@ -43,7 +43,7 @@ def faults(recipe: dict[str, Any], folder: Path) -> Iterator[Fault]:
             for block in BLOCKS
             for name in issue.when.get(block, {})
             if name in loaded.document.get(block, {})
-        ]
+        ] or known_issues.settings_in(loaded.document, issue.when.get("settings", {}))
         if issue.level == "refuse" and settings:
             yield Fault(f"{settings[0]}: {issue.what}", issue.instead)
     yield from engine_arguments.faults(loaded.document, flag_names.engine_of(recipe["engine"]["version"]))

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from vllm_spark.cli import commands, verbs
 from vllm_spark.cli.commands import Command, CommandParser
+from vllm_spark.core import text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 
 BENCH = "bench"
@@ -187,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (OSError, json.JSONDecodeError) as error:
         refusals = (RECIPE_REFUSED(what=str(error), expected="a readable file", fix="name another file."),)
-    print("\n".join(map(str, refusals)), file=sys.stderr)
+    # A foreign recipe or log may have put a code for the terminal into them.
+    print(text.printable("\n".join(map(str, refusals))), file=sys.stderr)
     if getattr(args, "json", False):
         _print_refused(args.command, refusals)
     return 1

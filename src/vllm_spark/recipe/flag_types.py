@@ -35,6 +35,14 @@ def size_or_auto(word: str) -> int:
     return -1 if word.strip() == "-1" or word.strip().lower() == "auto" else size(word)
 
 
+def parsed(value: Any) -> Any:
+    """Return the map whose JSON a text is, and any other value as it is."""
+    try:
+        return json_object(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+    except ValueError:
+        return value
+
+
 def json_object(word: str) -> Mapping[str, Any]:
     """Return a JSON object, in which numbers may end in a factor."""
     parts = QUOTED.split(word)

@@ -18,7 +18,7 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments, kept_files
+from vllm_spark.recipe import engine_arguments, flag_types, kept_files
 from vllm_spark.recipe.lockfile import locked_name
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
@@ -78,7 +78,17 @@ def load(file: Path = FILE) -> tuple[KnownIssue, ...]:
             BAD_COMPATIBILITY(what=f"{file.name}: {fault.what}", expected=fault.expected, fix=f"correct {file.name}.")
             for fault in faults
         )
-    return tuple(KnownIssue(**entry) for entry in document["issues"])
+    return tuple(issue for entry in document["issues"] for issue in _issues(entry))
+
+
+def _issues(entry: dict[str, Any]) -> Iterator[KnownIssue]:
+    """Yield the issue of an entry, or one for each name in its `each`."""
+    each = entry.pop("each", None)
+    if each is None:
+        yield KnownIssue(**entry)
+        return
+    for name, settings in each.items():
+        yield KnownIssue(**{**entry, "id": name, "what": f"{name} {entry['what']}", "when": {"settings": settings}})
 
 
 def matching_issues(subject: Subject) -> list[KnownIssue]:
@@ -159,6 +169,43 @@ def _setting_matches(rule: Document, name: str, settings: Mapping[str, Any]) -> 
     return bool(settings.get(name) == rule["is"])
 
 
+def settings_in(recipe: Document, patterns: Mapping[str, str]) -> list[str]:
+    """Return those of some settings that a recipe has with a value in which their pattern is found. A setting is
+    `args.FLAG`, `args.FLAG.KEY` for a key at any depth of the flag's map, or `env.NAME`."""
+    found = []
+    for setting, pattern in patterns.items():
+        block, name, *key = setting.split(".")
+        values = (value for own, value in recipe.get(block, {}).items() for value in _values(own, value, name, key))
+        if any(value not in (None, "") and re.search(pattern, str(value)) for value in values):
+            found.append(setting)
+    return found
+
+
+def _values(own: str, value: Any, name: str, key: Sequence[str]) -> Iterator[Any]:
+    """Yield the values of a setting in one entry of a block: FLAG: MAP, or FLAG.KEY: VALUE."""
+    flag, _, path = own.partition(".")
+    if flag != name or (path and not key):
+        return
+    if not key or (path and key[0] in path.replace("-", "_").removesuffix("+").split(".")):
+        yield value
+    else:
+        yield from _at(value, key[0])
+
+
+def _at(value: Any, key: str) -> Iterator[Any]:
+    """Yield the values of a key at any depth of a map, or of the JSON of one."""
+    value = flag_types.parsed(value)
+    if isinstance(value, dict):
+        for name, inside in value.items():
+            if name == key:
+                yield inside
+            else:
+                yield from _at(inside, key)
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _at(inside, key)
+
+
 def has_kv_connector(recipe: Document) -> bool:
     """Return True if the engine hands its cache to a connector. vLLM makes one of kv-offloading-size, too."""
     return any(name.partition(".")[0] in KV_CONNECTOR_FLAGS for name in recipe["args"])
@@ -184,6 +231,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "executor": lambda value, subject: bool(subject.recipe["topology"]["executor"] == value),
     "args": _settings_match("args"),
     "env": _settings_match("env"),
+    "settings": lambda value, subject: bool(settings_in(subject.recipe, value)),
     "bind": lambda value, subject: subject.bind == value,
     "closed": lambda value, subject: subject.closed == value,
     "secret": lambda value, subject: value in subject.secrets,

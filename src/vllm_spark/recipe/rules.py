@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from vllm_spark.core.container_layout import OWN_FOLDERS
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 from vllm_spark.node.secret_names import has_form, is_secret
-from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, variable_owners
+from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, flag_types, variable_owners
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.
@@ -101,11 +100,7 @@ def override_faults(document: Document) -> Iterator[Fault]:
 def _secrets(path: str, value: object, key: str) -> Iterator[str]:
     """Yield the paths of secrets in the value of a flag: below keys of its map, and texts in the form of a secret.
     `key` is the key of the value in that map; empty for the flag's own value."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return
+    value = flag_types.parsed(value)
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from _secrets(f"{path}.{name}", inside, str(name))

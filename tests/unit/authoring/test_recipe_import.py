@@ -11,7 +11,7 @@ import yaml
 from project_files import DATA
 from vllm_spark.authoring import refused_values
 from vllm_spark.cli import main
-from vllm_spark.core import paths
+from vllm_spark.core import paths, text
 from vllm_spark.recipe import kept_files, loader
 
 CASES: list[dict[str, Any]] = yaml.safe_load((DATA / "sparkrun" / "cases.yml").read_text())
@@ -43,6 +43,31 @@ def test_a_recipe_of_sparkrun(case: dict[str, Any], tmp_path: Path, capsys: pyte
             assert line.startswith(expected)
     text = (out / "theirs.yml").read_text()
     assert all(f"# open: {question.partition('.')[2]}" in text for question in case.get("open", ()))
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        (
+            {"command": "vllm serve a/b --odd\x1b[2J\x07 {missing}"},
+            r"left out: --odd\x1b[2J\x07: {missing} has",
+        ),
+        ({"env": {"A\x1b[2J": "x"}}, "env: key"),
+        ({"odd\x1b[2J": "x"}, "not known here"),
+        ({"container": "x\x1b[2J"}, "left out: container"),
+        ({"runtime": "x\x1b[2J"}, "runtime"),
+        ({"defaults": {"dtype": "\x9b2J"}}, "--dtype"),
+    ],
+)
+def test_a_recipe_prints_no_code_for_the_terminal(
+    change: dict[str, Any], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(yaml.safe_dump({"model": "a/b", "runtime": "vllm", **change}))
+    main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")])
+    printed = "".join(capsys.readouterr())
+    assert shown in printed
+    assert text.printable(printed) == printed
 
 
 @pytest.mark.parametrize(

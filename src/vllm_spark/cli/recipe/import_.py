@@ -11,10 +11,10 @@ from vllm_spark.authoring import composing, engine_choice, recipe_file, recipe_t
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
-from vllm_spark.core import documents, paths
+from vllm_spark.core import documents, paths, text
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.recipe import folders
+from vllm_spark.recipe import folders, known_issues, loader
 from vllm_spark.sizing import forecast
 
 # Any vLLM: a recipe of sparkrun names an image and not a version.
@@ -41,6 +41,10 @@ def run(args: argparse.Namespace) -> int:
     files = _texts(args.name, recipe, architectures)
     placed = recipe_file.place(files, into, replace=args.replace, source=args.file)
     print("\n".join(f"written: {file}" for file in placed))
+    # A deploy refuses them too. Here they are seen by the one who took the file from somebody else.
+    for issue in known_issues.matching_issues(known_issues.of_closed(loader.read(placed[0]).document)):
+        if issue.level == "refuse":
+            print(f"  refused by a deploy: {issue.what}; {issue.instead} ({issue.id})")
     return 0
 
 
@@ -82,7 +86,7 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
     print(f"  Sparks: {recipe['topology']['nodes']}")
     for line in imported.left_out:
-        print(f"  left out: {line}")
+        print(f"  left out: {text.printable(' '.join(line.split()))}")
     for question in imported.questions:
         print(f"  open: {question}")
     if "architecture" not in recipe["model"]:
