@@ -18,7 +18,7 @@ def typed(argv: Sequence[str], environment: Mapping[str, str], answers: Mapping[
     child, terminal = pty.fork()
     if child == 0:
         os.execve(argv[0], argv, environment)  # noqa: S606  no shell
-    output, rest, deadline = b"", list(answers.items()), time.monotonic() + 2 * LIMIT_S
+    output, rest, deadline = b"", list(answers.items()), time.monotonic() + 5 * LIMIT_S
     while time.monotonic() < deadline:
         if rest and output.rstrip().endswith(rest[0][0].encode()):
             answer = rest.pop(0)[1]

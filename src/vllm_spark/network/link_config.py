@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
+from typing import Any
 
 from vllm_spark.core.refusal import Refusal, register
+from vllm_spark.network.links import HostFabric
 
 FABRIC_PLAN = register("fabric-plan", runbook="fabric-plan")
 
@@ -81,6 +83,29 @@ def parse(host: str, value: object, sparks: Sequence[str]) -> tuple[LinkConfig |
             )
         )
     return LinkConfig(host, peer, mtu, tuple(twins)), refusals
+
+
+def proposed(first: HostFabric, second: HostFabric) -> dict[str, dict[str, Any]]:
+    """Return `vllm_fabric` of two Sparks by host if their cable has no address yet, else nothing.
+
+    The subnets are two that neither host uses. Each has the twins of one PCI domain.
+    """
+    hosts = (first, second)
+    twins = [[netdev for _, netdev in sorted(host.up, key=lambda pair: pair[0].order)] for host in hosts]
+    if any(len(pair) != TWINS or any(netdev.addresses for netdev in pair) for pair in twins):
+        return {}
+    used = [each.network for host in hosts for netdev in host.netdevs.values() for each in netdev.addresses]
+    subnets = (IPv4Network(f"192.168.{number}.0/24") for number in range(177, 255))
+    free = [subnet for subnet in subnets if not any(map(subnet.overlaps, used))]
+    return {
+        host.host: {
+            "peer": hosts[1 - side].host,
+            "addresses": {
+                netdev.name: f"{subnet[11 + side]}/24" for netdev, subnet in zip(twins[side], free, strict=False)
+            },
+        }
+        for side, host in enumerate(hosts)
+    }
 
 
 def mismatches(own: LinkConfig, other: LinkConfig) -> Iterator[Refusal]:

@@ -11,6 +11,7 @@ from vllm_spark.cli.init import discovery, proposal, sparks
 from vllm_spark.cli.init.conversation import Conversation
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.network import link_config
 from vllm_spark.node import mdns
 from vllm_spark.node.mdns import Answer
 from vllm_spark.recipe import loader
@@ -60,6 +61,34 @@ def test_a_recipe_for_the_sparks(
     assert [tuple(entry.values()) for entry in entries] == expected
 
 
+def test_a_cable_without_an_address_gets_its_variable(facts: dict[str, Any]) -> None:
+    known = spark_facts(facts, 2)
+    pair = [{"name": "gemma", "recipe": PAIR, "hosts": ["spark1", "spark2"]}]
+    # The reference Sparks have addresses.
+    assert proposal.fabric(pair, known) == {}
+    for host in known.values():
+        for netdev in host["fabric"]["netdevs"]:
+            netdev["addresses"] = []
+    lan = {"name": "eth0", "addresses": [{"address": "192.168.178.7", "prefix": 24}], "mtu": 1500, "carrier": True}
+    known["spark2"]["fabric"]["netdevs"].append({**lan, "wireless": False})
+    written = {host: variables["vllm_fabric"] for host, variables in proposal.fabric(pair, known).items()}
+    assert written == {
+        "spark1": {
+            "peer": "spark2",
+            "addresses": {"enp1s0f1np1": "192.168.177.11/24", "enP2p1s0f1np1": "192.168.179.11/24"},
+        },
+        "spark2": {
+            "peer": "spark1",
+            "addresses": {"enp1s0f1np1": "192.168.177.12/24", "enP2p1s0f1np1": "192.168.179.12/24"},
+        },
+    }
+    # The rule that fabric.yml judges it by.
+    ends = [link_config.parse(host, value, list(known)) for host, value in written.items()]
+    assert [refusals for _, refusals in ends] == [[], []]
+    assert list(link_config.mismatches(*(end for end, _ in ends if end))) == []
+    assert proposal.fabric([{**pair[0], "hosts": ["spark1"]}], known) == {}
+
+
 def test_the_words_of_the_uses_differ() -> None:
     assert len({use.word for use in proposal.uses.USES}) == len(proposal.uses.USES)
 
@@ -92,16 +121,37 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(sparks, "this_is_a_spark", lambda: here)
         monkeypatch.setattr("socket.gethostname", lambda: "spark-1a2b.lan")
         monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+        forget()
+
+    def forget() -> None:
         discovery.answers.cache_clear()
+        discovery.reachable.cache_clear()
 
     yield answering
-    discovery.answers.cache_clear()
+    forget()
 
 
-def test_a_spark_takes_itself(network: Any) -> None:
-    network([LAN, Answer("spark-1a2b.local", "eth0", "10.0.0.1")], here=True)
-    assert discovery.choose(SILENT) == ["localhost"]
+@pytest.mark.parametrize("talk", [SILENT, Conversation(silent=False)], ids=["silent", "asking"])
+def test_a_spark_takes_itself_without_a_question(network: Any, talk: Conversation) -> None:
+    network([LAN, CABLE, Answer("spark-1a2b.local", "eth0", "10.0.0.1")], here=True)
+    assert discovery.choose(talk) == ["localhost"]
     assert discovery.own_address() == "spark-1a2b.local"
+
+
+def test_with_others_the_owner_chooses(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "localhost, spark-5e6f.local"
+
+    monkeypatch.setattr("builtins.input", answer)
+    network([LAN, CABLE, OTHER], here=True)
+    assert discovery.choose(Conversation(silent=False)) == ["localhost", "spark-5e6f.local"]
+    assert asked == ["Sparks to use, each by name or address [localhost]: "]
+    network([], here=False)
+    assert discovery.choose(Conversation(silent=False)) == ["localhost", "spark-5e6f.local"]
+    assert asked[1] == "Sparks to use, each by name or address: "
 
 
 def test_a_laptop_takes_the_one_that_answers(network: Any) -> None:
@@ -121,7 +171,9 @@ def test_without_a_resolver_the_address_is_taken(network: Any, monkeypatch: pyte
 
 def test_of_several_yes_chooses_none(network: Any) -> None:
     network([LAN, OTHER], here=False)
-    with pytest.raises(RefusedError, match=r"gx10-3c4d\.local, spark-5e6f\.local answer mDNS"):
+    with pytest.raises(
+        RefusedError, match=r"gx10-3c4d\.local, spark-5e6f\.local answer mDNS .* `vllm-spark init USER@HOST --yes`"
+    ):
         discovery.choose(SILENT)
 
 

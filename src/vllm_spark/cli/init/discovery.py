@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from vllm_spark.cli.init import sparks
@@ -13,8 +14,7 @@ from vllm_spark.core.types import Facts
 from vllm_spark.node import mdns
 from vllm_spark.node.mdns import Answer
 
-NO_SPARK_FOUND = register("no-spark-found", runbook="init-refused")
-SEVERAL_FOUND = register("several-sparks-found", runbook="init-refused")
+WHICH_SPARK = register("which-spark", runbook="init-refused")
 
 TRIED = "nvidia-smi of this machine shows no GB10, and no spark-…, gx10-… or promaxgb10-… answers mDNS within 2 s"
 
@@ -35,47 +35,52 @@ def choose(talk: Conversation) -> list[str]:
 
     Raises RefusedError if a silent conversation cannot know them.
     """
-    others = [reachable(name) for name in dict.fromkeys(each.name for each in answers()) if not sparks.is_here(name)]
-    if sparks.this_is_a_spark():
-        talk.tell("This machine is a Spark: localhost.")
-        default = ["localhost"]
-    else:
-        default = others
-    if others:
-        talk.tell(f"By mDNS answer: {', '.join(others)}.")
-    if talk.silent and len(default) > 1:
-        raise SEVERAL_FOUND.error(
-            what=f"{', '.join(default)} answer mDNS, and --yes does not choose between them",
+    is_spark = sparks.this_is_a_spark()
+    apart = names_of(on_own_cables()) if is_spark else []
+    others = [name for name in names_of(answers()) if not sparks.is_here(name) and name not in apart]
+    default = ["localhost"] if is_spark else list(map(reachable, others))
+    if talk.silent and len(default) != 1:
+        raise WHICH_SPARK.error(
+            what=f"{', '.join(default)} answer mDNS" if default else f"no Spark was found: {TRIED}",
             expected="one Spark, or names",
-            fix=f"name those that are yours: `vllm-spark init {default[0]} --yes`.",
+            fix="name yours, as its login screen does: `vllm-spark init USER@HOST --yes`.",
         )
-    if talk.silent and not default:
-        raise NO_SPARK_FOUND.error(
-            what=f"no Spark was found: {TRIED}",
-            expected="a Spark",
-            fix="give the address at its login screen: `vllm-spark init USER@HOST --yes`.",
-        )
-    if not default:
-        talk.tell(f"No Spark was found: {TRIED}.")
+    if is_spark:
+        talk.tell("This machine is a Spark: localhost.")
+    if others or not is_spark:
+        talk.tell(f"By mDNS answer: {shown(others)}." if others else f"No Spark was found: {TRIED}.")
+    if talk.silent or len(others) + is_spark == 1:
+        return default
     return talk.ask("Sparks to use, each by name or address", " ".join(default)).replace(",", " ").split()
 
 
 def peers(talk: Conversation, spark: Spark, facts: Facts) -> list[str]:
     """Return the Sparks on the cables of a Spark that the owner wants too."""
-    seen = sparks.ask_on_cables(spark) if spark.login else answers_on_cables()
     own = f"{facts['hostname'].partition('.')[0].lower()}.local"
-    names = [reachable(name) for name in dict.fromkeys(seen) if name != own]
+    seen = sparks.ask_on_cables(spark) if spark.login else on_own_cables()
+    names = [name for name in names_of(seen) if name != own]
     if not names:
         return []
-    talk.tell(f"At the other end of its cable: {', '.join(names)}.")
-    return names if talk.confirms("Use it too") else []
+    talk.tell(f"At the other end of its cable: {shown(names)}.")
+    return list(map(reachable, names)) if talk.confirms("Use it too") else []
 
 
-def answers_on_cables() -> list[str]:
-    """Return the names that answer mDNS on the cables of this machine."""
-    return [answer.name for answer in answers() if answer.netdev in mdns.cables()]
+def on_own_cables() -> list[Answer]:
+    """Return what answers mDNS on the cables of this machine, itself included."""
+    return [answer for answer in answers() if answer.netdev in mdns.cables()]
 
 
+def names_of(found: Iterable[Answer]) -> list[str]:
+    """Return the names in answers, each once."""
+    return list(dict.fromkeys(answer.name for answer in found))
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return names as text, each with the address that is used in its place."""
+    return ", ".join(name if name == reachable(name) else f"{name} ({reachable(name)})" for name in names)
+
+
+@cache
 def reachable(name: str) -> str:
     """Return a name if this machine can resolve it, else the address that its answer came from, if there is one."""
     try:

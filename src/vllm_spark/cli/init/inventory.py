@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vllm_spark.cli.contact import first_contact
@@ -37,42 +37,54 @@ def run(args: argparse.Namespace) -> int:
             ),
         )
     try:
-        file = _write(args, Conversation(silent=args.yes), folder)
+        text, verbs = _composed(args, Conversation(silent=args.yes), folder)
+        file = new_file.write(folder, text)
     except (KeyboardInterrupt, EOFError):
         print(f"\nEnded. {folder} is as it was.", file=sys.stderr)
         return INTERRUPTED
-    print(f"\n{file}:\n{file.read_text(encoding='utf-8')}")
+    print(f"\n{file}:\n{text}")
     there = [] if folder == paths.INVENTORY else ["-i", str(folder)]
-    command = shlex.join(["vllm-spark", "up", "-K", *there])
-    print(f"Next: `{command}`, without -K if there is no password for sudo.")
+    commands = " then ".join(f"`{shlex.join(['vllm-spark', verb, '-K', *there])}`" for verb in verbs)
+    print(f"Next: {commands}, without -K if there is no password for sudo.")
     return 0
 
 
-def _write(args: argparse.Namespace, talk: Conversation, folder: Path) -> Path:
+def _composed(args: argparse.Namespace, talk: Conversation, folder: Path) -> tuple[str, list[str]]:
+    """Return the text of the inventory, and the verbs that come next."""
     searched = (folder / "recipes", paths.RECIPES) if args.to else folders.searched()
     recipe = loader.load(args.recipe, searched).document if args.recipe else None
     names = args.hosts or discovery.choose(talk)
     if recipe:
         proposal.groups(recipe, names)
-    found = {f"spark{number}": _spark(name, args, talk) for number, name in enumerate(names, 1)}
-    facts = _contact(args, talk, found)
-    if len(found) == 1:
-        peers = discovery.peers(talk, found["spark1"], facts["spark1"])
-        more = {f"spark{number}": _spark(name, args, talk) for number, name in enumerate(peers, 2)}
-        facts |= _contact(args, talk, more)
+    found = _named(names, {}, args, talk)
+    facts = _contact(found, args, talk)
+    if len(found) == 1 and (peers := discovery.peers(talk, found["spark1"], facts["spark1"])):
+        more = _named(peers, found, args, talk)
+        facts |= _contact(more, argparse.Namespace(**{**vars(args), "fingerprint": []}), talk)
         found |= more
     deployments = proposal.deployments(recipe or args.use, facts, searched, talk)
-    return new_file.write(folder, new_file.text({name: one.variables for name, one in found.items()}, deployments))
+    fabric = proposal.fabric(deployments, facts)
+    variables = {name: {**spark.variables, **fabric.get(name, {})} for name, spark in found.items()}
+    return new_file.text(variables, deployments), ["fabric", "up"] if fabric else ["up"]
 
 
-def _spark(name: str, args: argparse.Namespace, talk: Conversation) -> Spark:
-    return Spark.here(discovery.own_address()) if sparks.is_here(name) else Spark.by_ssh(name, args, talk)
+def _named(
+    names: Sequence[str], known: Mapping[str, Spark], args: argparse.Namespace, talk: Conversation
+) -> dict[str, Spark]:
+    """Return the Sparks of names, numbered after the known ones."""
+    found: dict[str, Spark] = {}
+    for number, name in enumerate(names, len(known) + 1):
+        users = [spark.variables["ansible_user"] for spark in (*known.values(), *found.values())]
+        found[f"spark{number}"] = (
+            Spark.here(discovery.own_address())
+            if sparks.is_here(name)
+            else Spark.by_ssh(name, args, talk, users[-1] if users else "")
+        )
+    return found
 
 
-def _contact(args: argparse.Namespace, talk: Conversation, found: Mapping[str, Spark]) -> dict[str, Facts]:
+def _contact(found: Mapping[str, Spark], args: argparse.Namespace, talk: Conversation) -> dict[str, Facts]:
     """Contact Sparks and return their facts."""
-    if not found:
-        return {}
     if logins := [spark.login for spark in found.values() if spark.login]:
         first_contact.run(argparse.Namespace(**{**vars(args), "hosts": logins}))
     facts = sparks.read_facts(found)

@@ -16,6 +16,7 @@ from vllm_spark.core import near_names
 from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB
+from vllm_spark.network import link_config
 from vllm_spark.network.links import HostFabric
 from vllm_spark.recipe import loader
 from vllm_spark.sizing import uses
@@ -55,6 +56,14 @@ def deployments(
         {"name": f"{name}-{number}" if len(hosts) > 1 else name, "recipe": recipe["name"], "hosts": group}
         for number, group in enumerate(hosts, 1)
     ]
+
+
+def fabric(deployments: Sequence[Mapping[str, Any]], facts: Mapping[str, Facts]) -> dict[str, dict[str, Any]]:
+    """Return the variable of the cable of each Spark of a pair whose cable has no address yet."""
+    found: dict[str, dict[str, Any]] = {}
+    for hosts in (each["hosts"] for each in deployments if len(each["hosts"]) == 2):  # noqa: PLR2004  a pair
+        found |= link_config.proposed(*(HostFabric.parse(host, facts[host]["fabric"]) for host in hosts))
+    return {host: {"vllm_fabric": value} for host, value in found.items()}
 
 
 def _proposed(word: str | None, facts: Mapping[str, Facts], searched: Sequence[Path], talk: Conversation) -> Document:

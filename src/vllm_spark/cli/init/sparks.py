@@ -19,7 +19,7 @@ from vllm_spark.cli import playbook
 from vllm_spark.cli.contact import command, first_contact
 from vllm_spark.cli.contact.ssh import SSH_PORT
 from vllm_spark.cli.init.conversation import Conversation
-from vllm_spark.core import host_access
+from vllm_spark.core import host_access, text
 from vllm_spark.core.host_access import Login
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
@@ -52,11 +52,12 @@ class Spark:
         return cls("", {"ansible_connection": "local", "ansible_host": address, "ansible_user": user})
 
     @classmethod
-    def by_ssh(cls, name: str, args: argparse.Namespace, talk: Conversation) -> Spark:
-        """Return the machine of a name, or of USER@NAME. The user is asked for where neither it nor ssh names one."""
+    def by_ssh(cls, name: str, args: argparse.Namespace, talk: Conversation, usual: str) -> Spark:
+        """Return the machine of a name, or of USER@NAME. The user is asked for where neither it nor ssh names one;
+        `usual` is that of another Spark, or empty."""
         host, user, port = first_contact.destination(name, args.user, args.port)
         if "@" not in name and not args.user and user == getpass.getuser():
-            user = talk.ask(f"User of the first start of {host}", user)
+            user = talk.ask(f"User of the first start of {host}", usual or user)
         variables: dict[str, Any] = {"ansible_host": host, "ansible_user": user}
         if port != SSH_PORT:
             variables["ansible_port"] = port
@@ -120,12 +121,12 @@ def read_facts(sparks: Mapping[str, Spark]) -> dict[str, Facts]:
     return facts
 
 
-def ask_on_cables(spark: Spark) -> list[str]:
-    """Return the names of Sparks that answer mDNS on the cables of a Spark, itself included. Without an answer none."""
+def ask_on_cables(spark: Spark) -> list[Answer]:
+    """Return what answers mDNS on the cables of a Spark, itself included. Nothing if it cannot be asked."""
     arguments = {"cmd": mdns.__file__, "executable": "/usr/bin/python3"}
     results, _ = _run_module({"spark": spark.variables}, "ansible.builtin.script", arguments)
     output = results.get("spark", {}).get("stdout", "")
-    return [Answer(*answer).name for answer in json.loads(output)] if output.startswith("[") else []
+    return [Answer(*answer) for answer in json.loads(output)] if output.startswith("[") else []
 
 
 def _run_module(
@@ -142,10 +143,10 @@ def _run_module(
 
 
 def _no_facts(name: str, variables: Mapping[str, Any], result: Mapping[str, Any]) -> Refusal:
-    text = str(result.get("msg", result))
-    known = host_access.explain(text, Login.of({"inventory_hostname": name, **variables}))
+    said = str(result.get("msg", result))
+    known = host_access.explain(said, Login.of({"inventory_hostname": name, **variables}))
     return known or NO_FACTS(
-        what=f"{variables['ansible_host']} has no facts: {text}",
+        what=f"{variables['ansible_host']} has no facts: {text.one_line(said)}",
         expected="facts of a Spark",
         fix="try again, and with `vllm-spark contact HOST` first.",
     )

@@ -1,0 +1,53 @@
+"""The question for Sparks, by the group of mDNS on the loopback device. A responder answers with a packet of Avahi."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from project_files import DATA
+from vllm_spark.core import strict_yaml
+from vllm_spark.node import mdns
+
+AVAHI = bytes.fromhex("".join(strict_yaml.load((DATA / "mdns.yml").read_text())[0]["packet"].split()))
+
+
+@pytest.fixture
+def responder() -> Iterator[list[bytes]]:
+    """Answer on the loopback device, and yield what was asked."""
+    group = socket.inet_aton(mdns.GROUPS[socket.AF_INET]) + struct.pack("=4xi", socket.if_nametoindex("lo"))
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as answering:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            answering.setsockopt(socket.SOL_SOCKET, option, 1)
+        answering.bind(("", mdns.PORT))
+        for option in (socket.IP_ADD_MEMBERSHIP, socket.IP_MULTICAST_IF):
+            answering.setsockopt(socket.IPPROTO_IP, option, group)
+
+        def serve() -> None:
+            while (packet := answering.recv(mdns.PACKET)) != b"end":
+                if packet == mdns.QUESTION:
+                    heard.append(packet)
+                    answering.sendto(AVAHI, (mdns.GROUPS[socket.AF_INET], mdns.PORT))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield heard
+        answering.sendto(b"end", (mdns.GROUPS[socket.AF_INET], mdns.PORT))
+        thread.join()
+
+
+def test_a_spark_answers(responder: list[bytes]) -> None:
+    found = mdns.ask({"lo"}, wait_s=0.5)
+    assert ("spark-1a2b.local", "lo") in [(answer.name, answer.netdev) for answer in found]
+    # A packet may be lost, so the question comes twice.
+    assert len(responder) == mdns.ROUNDS
+
+
+def test_a_netdev_without_an_answer_has_none(responder: list[bytes]) -> None:
+    assert mdns.ask({"no-such-netdev"}, wait_s=0.1) == []
+    assert responder == []
