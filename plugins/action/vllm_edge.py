@@ -43,8 +43,7 @@ class ActionModule(SparkAction):
         if planned.settled:
             return {"steps": []}
         self.say(*steps.lines(planned, edge, acts=self.acts), *self._new_trust(facts["edge"], signer))
-        texts = {"config": planned.config, "tokens": planned.tokens, "unit": planned.unit}
-        args: dict[str, Any] = {**texts, **planned.units, **planned.switch}
+        args: dict[str, Any] = {**planned.texts, **planned.switch}
         if planned.renewal and signer:
             own = edge.settings.tls == OWN_CA
             pair = authority.new_certificate(signer, names, now, asks=edge.joins) if own else signer

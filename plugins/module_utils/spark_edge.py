@@ -8,11 +8,12 @@ import pwd
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import PLACES
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET, ask_admin
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import ROUTE_SOCKET, SOCKET, ask_admin
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
     must,
@@ -26,11 +27,15 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd i
 ACCOUNT, FOLDER = layout.EDGE_GROUP, layout.EDGE_DIR
 CONFIG, KEYS, CERTIFICATE = layout.EDGE_CONFIG, layout.EDGE_KEYS, layout.EDGE_CERTIFICATE
 AUTHORITY, TOKENS = layout.EDGE_AUTHORITY, layout.EDGE_TOKENS
+# The second stage.
+ROUTE, ROUTE_UNIT, ROUTE_UNIT_FILE = layout.EDGE_ROUTE, layout.EDGE_ROUTE_UNIT, layout.EDGE_ROUTE_UNIT_FILE
 # deployment -> state.
 STATES = PLACES.map
 UNIT, UNIT_FILE = layout.EDGE_UNIT, layout.EDGE_UNIT_FILE
 # The unit and the timer that warn before the certificate ends.
 END_FILES = (layout.EDGE_END_UNIT_FILE, layout.EDGE_END_TIMER_FILE)
+# The units of both stages -> their runtime APIs.
+STAGES = {UNIT: SOCKET, ROUTE_UNIT: ROUTE_SOCKET}
 PROGRAM = "/usr/sbin/haproxy"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
@@ -51,7 +56,8 @@ class EdgeError(Exception):
 
 def facts() -> dict[str, Any]:
     """Return what is here of an edge."""
-    files, keys = (CONFIG, TOKENS, AUTHORITY, UNIT_FILE, *END_FILES, *switch_files()), read_keys()
+    own = (CONFIG, ROUTE, TOKENS, AUTHORITY, UNIT_FILE, ROUTE_UNIT_FILE, *END_FILES)
+    files, keys = (*own, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
         "account": has_account(),
@@ -61,6 +67,7 @@ def facts() -> dict[str, Any]:
         "key_hashes": keys,
         "may_switch": may_switch(keys),
         "unit": unit_state(),
+        "route": unit_state(ROUTE_UNIT),
         "switch": unit_state(SWITCH_UNIT),
     }
 
@@ -135,23 +142,32 @@ def follow(closed: bool) -> None:
 
 
 def reload() -> None:
-    """Reload the unit, and wait until the new process has taken over: systemd returns before that, and a port that the
-    new configuration adds is closed until then. Raises EdgeError if it does not take over, and CommandError."""
-    before, end = worker(), time.monotonic() + TAKEOVER_S
+    """Reload the unit, which reloads that of the second stage, and wait until the new processes have taken over:
+    systemd returns before that, and a port that the new configuration adds is closed until then. Raises EdgeError if
+    one does not take over, and CommandError."""
+    before = {unit: (admin_socket, worker(admin_socket)) for unit, admin_socket in STAGES.items()}
+    end = time.monotonic() + TAKEOVER_S
     must("systemctl", "reload", UNIT)
-    while worker() in ("", before):
-        if time.monotonic() > end:
-            raise EdgeError(f"the old process of {UNIT} still answers {TAKEOVER_S:.0f} s after its reload")
-        time.sleep(POLL_INTERVAL_S)
+    for unit, (admin_socket, old) in before.items():
+        while worker(admin_socket) in ("", old):
+            if time.monotonic() > end:
+                raise EdgeError(f"the old process of {unit} still answers {TAKEOVER_S:.0f} s after its reload")
+            time.sleep(POLL_INTERVAL_S)
 
 
-def worker(admin_socket: str = "") -> str:
-    """Return the process id of the HAProxy that answers the runtime API, empty while none does."""
+def worker(admin_socket: str) -> str:
+    """Return the process id of the HAProxy that answers a runtime API, empty while none does."""
     try:
-        lines = ask_admin("show info", admin_socket or SOCKET).splitlines()
+        lines = ask_admin("show info", admin_socket).splitlines()
     except OSError:
         return ""
     return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
+
+
+def workers(admin_sockets: Iterable[str]) -> str:
+    """Return the process ids of the HAProxys that answer runtime APIs, empty unless each does."""
+    found = [worker(admin_socket) for admin_socket in admin_sockets]
+    return " ".join(found) if all(found) else ""
 
 
 def read_keys(path: str = KEYS) -> dict[str, str]:

@@ -35,6 +35,7 @@ UNIT_PATTERNS = (
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
     layout.EDGE_UNIT,
+    layout.EDGE_ROUTE_UNIT,
     "vllm-edge-end.*",
     layout.EDGE_SWITCH_UNIT,
     layout.FIREWALL_UNIT,

@@ -58,7 +58,7 @@ STATES_DIR = layout.STATES_DIR
 PROC = "/proc"
 # The folder of the edge below CONFIG_DIR, and its units.
 EDGE = os.path.basename(layout.EDGE_DIR)
-EDGE_UNITS = (layout.EDGE_UNIT, layout.EDGE_END_UNIT, layout.EDGE_SWITCH_UNIT)
+EDGE_UNITS = (layout.EDGE_UNIT, layout.EDGE_ROUTE_UNIT, layout.EDGE_END_UNIT, layout.EDGE_SWITCH_UNIT)
 
 RAY_FILE = (32 * KIB, 64 * KIB)
 MAX_RAY_FILES = 40
@@ -300,11 +300,12 @@ def collect_host(bundle: Bundle, docker: DockerReader) -> None:
 
 
 def collect_edge(bundle: Bundle) -> None:
-    """Store the configuration, the state and the log of the edge, if there is one. Not its certificate's key, and not
+    """Store the configurations, the state and the log of the edge, if there is one. Not its certificate's key, and not
     the keys of persons. The log has one line per request, so its name does not end as those that the doctor reads."""
     if not os.path.isdir(os.path.join(CONFIG_DIR, EDGE)):
         return
-    bundle.file("edge/haproxy.cfg", os.path.join(CONFIG_DIR, EDGE, "haproxy.cfg"))
+    for name in ("haproxy.cfg", "route.cfg"):
+        bundle.file(f"edge/{name}", os.path.join(CONFIG_DIR, EDGE, name))
     bundle.commands("edge/unit-state.txt", [("systemctl", "show", "--no-pager", *EDGE_UNITS)])
     matches = [word for unit in EDGE_UNITS for word in (f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}", "+")][:-1]
     bundle.journal("edge/journal.txt", matches, SHORT, "the edge's units")

@@ -17,7 +17,11 @@ options:
     choices: [present, stopped]
     default: present
   config:
-    description: The content of haproxy.cfg.
+    description: The content of haproxy.cfg, the first stage.
+    type: str
+    default: ""
+  route:
+    description: The content of route.cfg, the second stage.
     type: str
     default: ""
   tokens:
@@ -26,6 +30,10 @@ options:
     default: ""
   unit:
     description: The content of the unit.
+    type: str
+    default: ""
+  route_unit:
+    description: The content of the unit of the second stage.
     type: str
     default: ""
   end_unit:
@@ -77,8 +85,10 @@ EXAMPLES = r"""
 - name: Install the edge
   vllm_edge_files:
     config: "{{ config }}"
+    route: "{{ route }}"
     tokens: "{{ tokens }}"
     unit: "{{ unit }}"
+    route_unit: "{{ route_unit }}"
 """
 
 RETURN = r"""
@@ -105,6 +115,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     write_file,
 )
 
+CONFIGS = (spark_edge.ROUTE, spark_edge.CONFIG)
+UNIT_FILES = {spark_edge.UNIT_FILE, spark_edge.ROUTE_UNIT_FILE}
 # The arguments with the contents of spark_edge.END_FILES.
 END = ("end_unit", "end_timer")
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
@@ -116,13 +128,15 @@ def stale(path: str, content: str, mode: str) -> bool:
 
 
 def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the files to write: path -> (content, mode). The configuration comes after what it reads."""
+    """Return the files to write: path -> (content, mode). The configurations come after what they read."""
     pem = params["certificate"] + params["private_key"]
     files = {
         spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
         spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
         spark_edge.TOKENS: (params["tokens"], spark_edge.FILE_MODE),
+        spark_edge.ROUTE: (params["route"], spark_edge.FILE_MODE),
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
+        spark_edge.ROUTE_UNIT_FILE: (params["route_unit"], spark_edge.UNIT_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
         **{path: (params[name], spark_edge.UNIT_MODE) for path, name in zip(spark_edge.END_FILES, END, strict=True)},
         spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
@@ -140,7 +154,7 @@ def unwanted(params: dict[str, Any]) -> list[str]:
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
     """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
-    units = (spark_edge.UNIT_FILE, *spark_edge.END_FILES, spark_edge.SWITCH_UNIT_FILE)
+    units = (*UNIT_FILES, *spark_edge.END_FILES, spark_edge.SWITCH_UNIT_FILE)
     same = (spark_edge.TOKENS, spark_edge.SWITCH, *units)
     for path, (content, _) in files.items():
         if path == spark_edge.CERTIFICATE:
@@ -170,18 +184,20 @@ def install(files: dict[str, tuple[str, str]], params: dict[str, Any]) -> None:
     spark_edge.ensure_states()
     if not os.path.isfile(spark_edge.KEYS) or params["first_keys"]:
         spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
+    configs = [content for path, (content, _) in files.items() if path in CONFIGS]
     for path, (content, mode) in files.items():
-        if path == spark_edge.CONFIG:
-            judge(params["config"])
+        # Neither is replaced if HAProxy refuses one.
+        while path in CONFIGS and configs:
+            judge(configs.pop())
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         write_file(path, content, mode)
 
 
-def unit_step(files: dict[str, tuple[str, str]], state: dict[str, str]) -> str:
-    """Return the command of systemctl that the unit needs, or nothing."""
-    if state.get("ActiveState") != "active":
+def unit_step(files: dict[str, tuple[str, str]], states: list[dict[str, str]]) -> str:
+    """Return the command of systemctl that the units of both stages need, or nothing."""
+    if any(state.get("ActiveState") != "active" for state in states):
         return "start"
-    if spark_edge.UNIT_FILE in files:
+    if files.keys() & UNIT_FILES:
         return "restart"
     return "reload" if files.keys() - {*spark_edge.switch_files(), *spark_edge.END_FILES} else ""
 
@@ -207,16 +223,19 @@ def settle_switch(step: str, removes: list[str]) -> None:
         must("systemctl", "restart", spark_edge.SWITCH_UNIT)
 
 
-def settle(step: str, files: dict[str, tuple[str, str]], state: dict[str, str]) -> None:
-    """Bring the unit to its state, and its map of keys to that of the file."""
-    if files.keys() & {spark_edge.UNIT_FILE, *spark_edge.END_FILES} or state.get("NeedDaemonReload") == "yes":
+def settle(step: str, files: dict[str, tuple[str, str]], states: list[dict[str, str]]) -> None:
+    """Bring the units to their state, and the map of keys to that of the file."""
+    stale_units = any(state.get("NeedDaemonReload") == "yes" for state in states)
+    if stale_units or files.keys() & {*UNIT_FILES, *spark_edge.END_FILES}:
         must("systemctl", "daemon-reload")
-    if state.get("UnitFileState") != "enabled":
+    if states[0].get("UnitFileState") != "enabled":
         must("systemctl", "enable", spark_edge.UNIT)
     if step == "reload":
         spark_edge.reload()
     elif step:
         must("systemctl", step, spark_edge.UNIT)
+        # The first stage only wants it: that it does not start is an error here.
+        must("systemctl", "start", spark_edge.ROUTE_UNIT)
     elif not spark_edge.apply_keys(spark_edge.read_keys()):
         raise spark_edge.EdgeError(f"nothing answers at {SOCKET}")
 
@@ -237,8 +256,10 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "stopped"], "default": "present"},
             "config": text,
+            "route": text,
             "tokens": text,
             "unit": text,
+            "route_unit": text,
             **dict.fromkeys(END, text),
             "certificate": text,
             "authority": text,
@@ -255,8 +276,9 @@ def main() -> None:
     try:
         if params["state"] == "stopped":
             stop(module)
-        files, state, removes = planned(params), spark_edge.unit_state(), unwanted(params)
-        step, switch = unit_step(files, state), switch_step(files, removes, params)
+        files, removes = planned(params), unwanted(params)
+        states = [spark_edge.unit_state(unit) for unit in spark_edge.STAGES]
+        step, switch = unit_step(files, states), switch_step(files, removes, params)
         steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
         steps += [f"a key of {name}" for name in spark_edge.persons(params["first_keys"])]
         steps += [f"{path} is removed" for path in removes]
@@ -265,7 +287,7 @@ def main() -> None:
         if not module.check_mode:
             install(files, params)
             settle_switch(switch, removes)
-            settle(step, files, state)
+            settle(step, files, states)
     except (OSError, CommandError, spark_edge.EdgeError) as error:
         module.fail_json(
             msg=f"the edge was not installed: {error} — expected: HAProxy takes the configuration, and "

@@ -1,15 +1,18 @@
 """Clients without a key that hold connections or fill buffers: a client with a key is answered meanwhile.
 
-The attackers have addresses of their own. `pytest -s` shows what they held, and HAProxy's memory.
+The attackers have one address or eight. `pytest -s` shows what they held, the memory of both stages, and how long the
+client with a key waits for its answers.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import statistics
 import struct
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
@@ -25,19 +28,22 @@ from vllm_spark.core.units import MIB
 from vllm_spark.edge import config
 from waiting import until
 
-ATTACKERS = [f"127.0.0.{number}" for number in range(2, 6)]
+ATTACKERS = [f"127.0.0.{number}" for number in range(2, 10)]
 # No test waits for so long: what ends a connection then is a limit of another kind.
 FOREVER_S = 600
-# Connections of one attacker, more than a quarter of the default.
+# Connections that one attacker opens, more than any address may hold.
 MANY = 130
-# Nearly a buffer.
 HEADER_BYTES = 16 * MIB
 PART = b"x" * 60_000
-# What HAProxy needs beside the buffers, with TLS.
-REST_MIB = 64
+# What a header may have that the first stage still reads.
+FITTING = b"x" * 15_000
+# What both stages may have together, and how long a client with a key may wait.
+MOST_MIB, LONGEST_S = 64, 2.0
 # A client's preface, its empty SETTINGS, and the types of the frames of a header.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 HEADERS, CONTINUATION = 1, 9
+BEGIN = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 16000000\r\n"
 
 
 def dial(edge: RunningEdge, source: str, port: int = 0) -> socket.socket:
@@ -79,11 +85,12 @@ def answers(edge: RunningEdge) -> bool:
 def test_connections_that_say_nothing_end(start: Start, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CLIENT_SILENCE_S", 3)
     edge = start(limits={"connections": 16, "header_timeout_s": 3})
+    edge.show_key()
     with ExitStack() as held:
-        wires = [held.enter_context(dial(edge, source)) for source in ATTACKERS for _ in range(4)]
+        wires = [held.enter_context(dial(edge, source)) for source in ATTACKERS]
         if way == "after TLS":
             wires = [held.enter_context(encrypted(wire, edge)) for wire in wires]
-        until(lambda: connections(edge) == len(wires) == 16)
+        until(lambda: connections(edge) == len(wires) == 8)
         assert answers(edge)
         assert all(ends(wire) for wire in wires)
 
@@ -93,25 +100,31 @@ def frame(kind: int, content: bytes) -> bytes:
     return struct.pack(">I", len(content))[1:] + bytes((kind, 0, 0, 0, 0, 1)) + content
 
 
-def endless(protocol: str) -> Iterator[bytes]:
-    """Yield the parts of a header that does not end."""
-    parts = [PART] * (HEADER_BYTES // len(PART))
-    if protocol == "h2":
-        yield PREFACE
-        yield frame(HEADERS, PART)
-        yield from (frame(CONTINUATION, part) for part in parts)
-    else:
-        yield b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
-        yield from parts
+# Attack -> (the protocol in TLS, empty for none; what each connection sends, piece by piece).
+ATTACKS: dict[str, tuple[str, Callable[[], Iterable[bytes]]]] = {
+    "nothing, before TLS": ("", tuple),
+    "nothing, after TLS": ("http/1.1", tuple),
+    "half a handshake": ("", lambda: [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"]),
+    "a header without end": ("http/1.1", lambda: [BEGIN, *[PART] * (HEADER_BYTES // len(PART))]),
+    "a header that stops": ("http/1.1", lambda: [BEGIN, FITTING]),
+    "CONTINUATION without end": (
+        "h2",
+        lambda: [PREFACE, frame(HEADERS, PART[:16000]), *[frame(CONTINUATION, PART[:16000])] * (HEADER_BYTES // 16000)],
+    ),
+    "CONTINUATION that stops": ("h2", lambda: [PREFACE, frame(HEADERS, FITTING), frame(CONTINUATION, FITTING[:9000])]),
+    "a body without a key": ("http/1.1", lambda: [POST, b"\r\n", *[PART] * 20]),
+    "a body with a wrong key": ("http/1.1", lambda: [POST, b"Authorization: Bearer x\r\n\r\n", *[PART] * 20]),
+}
 
 
-def filled(edge: RunningEdge, protocol: str) -> socket.socket | None:
-    """Return a connection that has sent a header without end, None if the edge has cut it."""
+def attack(edge: RunningEdge, source: str, kind: str) -> socket.socket | None:
+    """Return a connection that has sent its part, None if the edge has refused or cut it."""
+    protocol, parts = ATTACKS[kind]
     wire = socket.socket()
     try:
-        wire = dial(edge, ATTACKERS[0])
-        wire = encrypted(wire, edge, protocol) if edge.planned.settings.tls != "off" else wire
-        for part in endless(protocol):
+        wire = dial(edge, source)
+        wire = encrypted(wire, edge, protocol) if protocol else wire
+        for part in parts():
             wire.sendall(part)
     except OSError:
         wire.close()
@@ -119,24 +132,54 @@ def filled(edge: RunningEdge, protocol: str) -> socket.socket | None:
     return wire
 
 
-@pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
-@pytest.mark.parametrize("tls", ["off", "own-ca"])
-def test_headers_without_end_of_one_address_fill_few_buffers(
-    start: Start, tls: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+def answer_ms(edge: RunningEdge) -> list[float]:
+    """Return how long a client with a key waits for its answers, in milliseconds. Each has a connection of its own."""
+    times = []
+    for _ in range(5):
+        began = time.monotonic()
+        assert answers(edge)
+        times.append(1000 * (time.monotonic() - began))
+    return times
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+@pytest.mark.parametrize("sources", [1, 8])
+def test_strangers_take_neither_the_memory_nor_the_place_of_a_client(
+    start: Start, sources: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "CLIENT_SILENCE_S", FOREVER_S)
-    edge = start(tls=tls, limits={"header_timeout_s": 60})
+    edge = start(limits={"header_timeout_s": 60, "requests_per_minute": 1000})
+    edge.show_key()
+    jobs = [source for _ in range(MANY) for source in ATTACKERS[:sources]]
     with ExitStack() as held:
-        with ThreadPoolExecutor(8) as pool:
-            wires = [wire for wire in pool.map(lambda _: filled(edge, protocol), range(MANY)) if wire]
-        for wire in wires:
-            held.enter_context(wire)
+        with ThreadPoolExecutor(16) as pool:
+            running = pool.map(lambda source: attack(edge, source, kind), jobs)
+            during = answer_ms(edge)
+            for wire in running:
+                if wire:
+                    held.enter_context(wire)
         taken = connections(edge)
-        assert answers(edge)
+        times = [*during, *answer_ms(edge)]
         peak = edge.memory_kib("VmHWM") // 1024
-        print(f"\n{MANY} headers without end, {protocol}, tls {tls}: {taken} held, HAProxy's peak {peak} MiB")
-    assert taken > 0
-    assert peak < 256 + REST_MIB
+    waited = f"{statistics.median(times):.0f} | {max(times):.0f}"
+    print(f"\n| {kind} | {sources} | {len(jobs)} | {taken} | {peak} | {waited} |")
+    assert taken <= edge.planned.settings.limits.connections // 2 + 1
+    assert peak < MOST_MIB
+    assert max(times) < 1000 * LONGEST_S
+
+
+def test_the_address_of_a_client_may_attack_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one address may be a client with a key and a stranger."""
+    monkeypatch.setattr(config, "CLIENT_SILENCE_S", FOREVER_S)
+    edge = start(limits={"header_timeout_s": 60})
+    edge.show_key()
+    with ExitStack() as held:
+        with ThreadPoolExecutor(16) as pool:
+            for wire in pool.map(lambda kind: attack(edge, "127.0.0.1", kind), [*ATTACKS] * 13):
+                if wire:
+                    held.enter_context(wire)
+        assert edge.memory_kib("VmHWM") // 1024 < MOST_MIB
+        assert answers(edge)
 
 
 def test_the_port_of_the_metrics_takes_no_place_of_a_client(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

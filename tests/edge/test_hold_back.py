@@ -40,7 +40,7 @@ def code(answer: Answer) -> str:
 def edge(start: Start, monkeypatch: pytest.MonkeyPatch) -> RunningEdge:
     """The edge of this host: the programs find its socket."""
     running = start()
-    monkeypatch.setattr(edge_admin, "SOCKET", running.files.admin_socket)
+    monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", running.files.route_admin_socket)
     return running
 
 
@@ -109,7 +109,7 @@ def test_an_edge_that_does_not_know_the_deployment_and_none(edge: RunningEdge, m
     assert not edge_admin.hold_back("missing")
     assert not edge_admin.let_in("missing")
     assert edge_admin.requests_at("missing") == 0
-    monkeypatch.setattr(edge_admin, "SOCKET", f"{edge.files.admin_socket}.missing")
+    monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", f"{edge.files.admin_socket}.missing")
     assert not edge_admin.hold_back("demo")
     assert not edge_admin.let_in("demo", stopped=True)
     assert edge_admin.requests_at("demo") == 0
@@ -117,6 +117,7 @@ def test_an_edge_that_does_not_know_the_deployment_and_none(edge: RunningEdge, m
 
 def test_the_socket_is_the_one_of_the_plan() -> None:
     assert edge_admin.SOCKET == spark_edge_admin.SOCKET == host_layout.EDGE_ADMIN_SOCKET
+    assert edge_admin.ROUTE_SOCKET == spark_edge_admin.ROUTE_SOCKET == host_layout.EDGE_ROUTE_ADMIN_SOCKET
 
 
 def test_the_other_sparks_of_a_site_see_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ def test_the_other_sparks_of_a_site_see_it_too(tmp_path: Path, monkeypatch: pyte
     site.engines["third"].streams = [Stream([Event(0.5 * number, content="word ") for number in range(1, 5)])]
     site.start()
     first, second = site.edges["spark1"], site.edges["spark2"]
-    monkeypatch.setattr(edge_admin, "SOCKET", second.files.admin_socket)
+    monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", second.files.route_admin_socket)
     try:
         until(lambda: ask(first, "t").status == 200)
         with ThreadPoolExecutor() as pool:

@@ -243,7 +243,7 @@ def hold_bodies(edge: RunningEdge) -> None:
 
 def buffers(edge: RunningEdge) -> int:
     """Return how many buffers HAProxy uses."""
-    found = re.search(r"Pool buffer .* (\d+) used", edge.admin("show pools"))
+    found = re.search(r"Pool buffer .* (\d+) used", edge.admin_route("show pools"))
     assert found
     return int(found[1])
 

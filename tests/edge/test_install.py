@@ -21,6 +21,7 @@ from vllm_spark.edge import authority, config, steps, switch_request
 from vllm_spark.edge.config import EdgeFiles
 
 NOW = datetime.now(UTC)
+START_ROUTE = "start vllm-edge-route.service"
 Install = Callable[..., dict[str, Any]]
 
 
@@ -33,8 +34,8 @@ class Host:
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        files = ("CONFIG", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "UNIT_FILE", "SOCKET")
-        for name in (*files, "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
+        files = ("CONFIG", "ROUTE", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "SOCKET")
+        for name in (*files, "UNIT_FILE", "ROUTE_UNIT_FILE", "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
         monkeypatch.setattr(spark_edge, "FOLDER", str(folder))
@@ -50,7 +51,7 @@ class Host:
         monkeypatch.setattr(spark_edge, "write_keys", self.bound(spark_edge.write_keys))
         monkeypatch.setattr(spark_edge, "apply_keys", lambda _: True)
         # Each reload has another process.
-        monkeypatch.setattr(spark_edge, "worker", lambda: str(len(self.systemctl)))
+        monkeypatch.setattr(spark_edge, "worker", lambda _: str(len(self.systemctl)))
 
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the keys on the file of this host."""
@@ -99,13 +100,17 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
         tokens=str(tmp_path / "tokens.lua"),
         states=str(tmp_path / "states.map"),
         admin_socket=str(tmp_path / "admin.sock"),
+        route_admin_socket=str(tmp_path / "route.sock"),
+        route_sockets=str(tmp_path),
     )
     own = edge_cases.edge_of([edge_cases.DEMO], {"open": False})
     pair = authority.new_certificate(authority.new_authority(NOW), ["spark1"], NOW)
     return {
         "config": config.config(own, "127.0.0.1", replace(files)),
+        "route": config.route(own, files),
         "tokens": steps.tokens_file(),
         "unit": steps.unit_file(),
+        "route_unit": steps.unit_file(spark_edge.ROUTE_UNIT),
         "certificate": pair.certificate,
         "private_key": pair.private_key,
         "first_keys": {HASH: "owner"},
@@ -117,19 +122,21 @@ def test_a_first_run_places_everything_and_a_second_nothing(
 ) -> None:
     first = install(**wanted)
     assert first["changed"]
-    assert host.systemctl == ["daemon-reload", "enable vllm-edge.service", "start vllm-edge.service"]
+    assert host.systemctl == ["daemon-reload", "enable vllm-edge.service", "start vllm-edge.service", START_ROUTE]
     assert {file.name for file in host.folder.iterdir()} == {
         "haproxy.cfg",
+        "route.cfg",
         "keys.map",
         "tls.pem",
         "tokens.lua",
         "states.map",
         "vllm-edge.service",
+        "vllm-edge-route.service",
     }
     assert (host.folder / "tls.pem").stat().st_mode & 0o777 == 0o640
     assert spark_edge.read_keys() == {HASH: "owner"}
     host.systemctl.clear()
-    again = {key: wanted[key] for key in ("config", "unit")}
+    again = {key: wanted[key] for key in ("config", "route", "unit", "route_unit")}
     second = install(**again)
     assert (second["changed"], second["steps"], host.systemctl) == (False, [], [])
 
@@ -144,6 +151,8 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
         states=str(tmp_path / "states.map"),
         authority=str(tmp_path / "ca.crt"),
         admin_socket=str(tmp_path / "admin.sock"),
+        route_admin_socket=str(tmp_path / "route.sock"),
+        route_sockets=str(tmp_path),
     )
     own = edge_cases.edge_of([edge_cases.DEMO, edge_cases.REPLICA], {"open": False, "site": edge_cases.SITE})
     text = config.config(own, "127.0.0.1", files)
@@ -180,7 +189,10 @@ def test_a_changed_configuration_is_a_reload(host: Host, install: Install, wante
     assert host.systemctl == ["reload vllm-edge.service"]
     host.systemctl.clear()
     install(config=wanted["config"], unit=wanted["unit"] + "# changed\n")
-    assert host.systemctl == ["daemon-reload", "restart vllm-edge.service"]
+    assert host.systemctl == ["daemon-reload", "restart vllm-edge.service", START_ROUTE]
+    host.systemctl.clear()
+    install(route=wanted["route"].replace("maxconn 2048", "maxconn 600"))
+    assert host.systemctl == ["reload vllm-edge.service"]
 
 
 def test_a_configuration_that_haproxy_refuses_replaces_nothing(
@@ -188,10 +200,11 @@ def test_a_configuration_that_haproxy_refuses_replaces_nothing(
 ) -> None:
     install(**wanted)
     host.systemctl.clear()
-    failed = install(config=wanted["config"] + "  nonsense\n", unit=wanted["unit"])
+    failed = install(config=wanted["config"] + "  nonsense\n", route=wanted["route"] + "\n", unit=wanted["unit"])
     assert "unknown keyword 'nonsense'" in failed["msg"]
     assert "See docs/runbooks/edge-unit.md" in failed["msg"]
     assert Path(spark_edge.CONFIG).read_text() == wanted["config"]
+    assert Path(spark_edge.ROUTE).read_text() == wanted["route"]
     assert host.systemctl == []
     assert not (host.folder / ".candidate").exists()
 

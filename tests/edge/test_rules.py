@@ -38,7 +38,7 @@ def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) 
     (tmp_path / "ca.crt").write_text(pair.certificate)
     (tmp_path / "tokens.lua").write_text(steps.tokens_file())
     text = file.read_text()
-    for folder in ("/etc/vllm-spark/edge/", "/run/vllm-edge/", "/run/vllm-spark/states"):
+    for folder in ("/etc/vllm-spark/edge/", "/run/vllm-edge/", "/run/vllm-edge-route/", "/run/vllm-spark/states"):
         text = text.replace(folder, f"{tmp_path}/{'states' if folder.endswith('states') else ''}")
     verdict = check(text, tmp_path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
@@ -167,7 +167,7 @@ def test_a_request_is_routed_by_its_model(
 
 def test_no_engine_is_a_503(start: Start, engine: ScriptedEngine) -> None:
     edge = start()
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     assert edge.ask("GET", "/v1/models").error["code"] == "no_model_active"
     answer = edge.ask("POST", CHAT, question())
     assert (answer.status, answer.error["code"]) == (503, "model_not_active")

@@ -44,7 +44,7 @@ def writer(edge: RunningEdge, monkeypatch: pytest.MonkeyPatch) -> Write:
         (etc / name).mkdir(parents=True)
         (etc / name / "launch").touch()
     places = Places(edge.files.sockets, str(edge.folder / "states"), str(edge.folder / "wants"), str(etc))
-    monkeypatch.setattr(edge_admin, "SOCKET", edge.files.admin_socket)
+    monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", edge.files.route_admin_socket)
 
     def write(state: str, name: str = "other") -> None:
         StateOf(name, places).write(state, "a reason")
@@ -107,11 +107,11 @@ def test_each_change_is_seen_at_once_and_by_a_restarted_edge(edge: RunningEdge, 
     assert code(ask(edge)) == "model_loading"
     write("gave up")
     assert code(ask(edge)) == "model_failed"
-    assert edge.admin(f"show map {edge.files.states}").count(" other ") == 1
+    assert edge.admin_route(f"show map {edge.files.states}").count(" other ") == 1
 
 
 def test_a_state_is_written_though_no_edge_answers(edge: RunningEdge, write: Write) -> None:
-    edge_admin.SOCKET += ".missing"  # the fixture puts it back
+    edge_admin.ROUTE_SOCKET += ".missing"  # the fixture puts it back
     write("loading")
     assert code(ask(edge)) == "model_not_active"
     restart(edge)
@@ -119,7 +119,7 @@ def test_a_state_is_written_though_no_edge_answers(edge: RunningEdge, write: Wri
 
 
 def test_who_names_no_model_reads_what_this_spark_does(edge: RunningEdge, write: Write) -> None:
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     assert ask(edge, None).error["message"] == "No model of this Spark is started."
     for state, expected in (("loading", "model_loading"), ("stopped", "no_model_active")):
         write(state, "demo")
@@ -127,7 +127,7 @@ def test_who_names_no_model_reads_what_this_spark_does(edge: RunningEdge, write:
 
 
 def test_a_model_that_loads_is_what_this_spark_has(edge: RunningEdge, write: Write) -> None:
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     write("loading", "demo")
     assert ask(edge).error["message"].startswith("other-model is not active: this Spark serves model, which is loading")
 

@@ -102,7 +102,7 @@ def test_the_time_of_the_last_start_is_named(start_both: StartBoth) -> None:
     time.sleep(2)
     switch.end("other")
     assert ask(edge).error["message"] == "other-model has just been started: ask again."
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     assert ask(edge, "model").error["code"] == "model_starting"
     assert switch.wait_for_call(2) == "demo"
     switch.end("demo")
@@ -113,7 +113,7 @@ def test_the_time_of_the_last_start_is_named(start_both: StartBoth) -> None:
 
 def test_the_queue_is_bounded_and_one_switch_runs_at_a_time(start_both: StartBoth) -> None:
     edge, switch = start_both({"switches_waiting": 0, "switch_stay_s": 0})
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     assert ask(edge).error["code"] == "model_starting"
     switch.wait_for_call(1)
     full = ask(edge, "model")
@@ -197,7 +197,7 @@ def test_a_hostile_name_reaches_nothing(start_both: StartBoth, engine: ScriptedE
         assert answer.status == 200, name
     assert len(engine.requests) == len(HOSTILE)
     # Without an engine the edge answers.
-    edge.admin("disable server demo/engine")
+    edge.admin_route("disable server demo/engine")
     assert edge.ask("POST", CHAT, {"messages": [], "model": "../demo"}, headers=forged).status == 503
     assert (switch.calls(), switch.journal.read_text()) == ([], "")
 

@@ -1,4 +1,4 @@
-"""A real HAProxy on the loopback device with the configuration of a spec, and scripted engines on unix sockets."""
+"""Both stages of a real edge on the loopback device, with the configuration of a spec, and scripted engines."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.host_edge import Edge
+from vllm_spark.node import host_layout
 from waiting import LIMIT_S, until
 
 KEY = "sk-of-ada"
@@ -43,9 +44,9 @@ def haproxy() -> str:
     return found
 
 
-def unit_environment() -> dict[str, str]:
-    """Return the variables that the unit gives HAProxy."""
-    lines = (paths.ROOT / "templates/vllm-edge.service").read_text(encoding="utf-8").splitlines()
+def unit_environment(unit: str = host_layout.EDGE_UNIT) -> dict[str, str]:
+    """Return the variables that a unit gives HAProxy."""
+    lines = (paths.TEMPLATES / unit).read_text(encoding="utf-8").splitlines()
     return dict(line.removeprefix("Environment=").split("=", 1) for line in lines if line.startswith("Environment="))
 
 
@@ -109,7 +110,8 @@ class Answer:
 
 @dataclass
 class RunningEdge:
-    """HAProxy with the configuration of a spec, with its files in a folder."""
+    """HAProxy with the configuration of a spec, with its files in a folder. `process` is the first stage, `second` the
+    second one."""
 
     planned: Edge
     folder: Path
@@ -122,17 +124,21 @@ class RunningEdge:
         self.port = held_port()
         self.files = EdgeFiles(
             config=str(self.folder / "haproxy.cfg"),
+            route=str(self.folder / "route.cfg"),
             keys=str(self.folder / "keys.map"),
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
             tokens=str(self.tokens),
             states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),
+            route_admin_socket=str(self.folder / "route" / "admin.sock"),
+            route_sockets=str(self.folder / "route"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),
             log=str(self.folder / "log"),
         )
-        Path(self.files.sockets).mkdir(parents=True, exist_ok=True)
+        for sockets in (self.files.sockets, self.files.route_sockets):
+            Path(sockets).mkdir(parents=True, exist_ok=True)
         Path(self.files.states).touch()
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
@@ -157,8 +163,8 @@ class RunningEdge:
         self._run()
 
     def _run(self) -> None:
-        command = [haproxy(), "-W", "-f", self.files.config]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **unit_environment()})
+        self.second = _haproxy(self.files.route, host_layout.EDGE_ROUTE_UNIT)
+        self.process = _haproxy(self.files.config, host_layout.EDGE_UNIT)
         try:
             self._await_listener()
         except BaseException:
@@ -173,6 +179,7 @@ class RunningEdge:
     def configure(self) -> None:
         self.text = config.config(self.planned, self.address, self.files)
         Path(self.files.config).write_text(self.text, encoding="utf-8")
+        Path(self.files.route).write_text(config.route(self.planned, self.files), encoding="utf-8")
 
     def _certify(self) -> None:
         """Make a certificate, and an authority if there is none, as the controller does."""
@@ -188,20 +195,22 @@ class RunningEdge:
         until(lambda: f",{status}," in self._state(backend, server))
 
     def _state(self, backend: str, server: str) -> str:
-        lines = self.admin("show stat").splitlines()
+        lines = self.admin_route("show stat").splitlines()
         return next((line for line in lines if line.startswith(f"{backend},{server},")), "")
 
     def reload(self) -> None:
         """Reload as the unit does. Returns at once: `worker` then becomes another one."""
-        self.process.send_signal(signal.SIGUSR2)
+        for process in (self.second, self.process):
+            process.send_signal(signal.SIGUSR2)
 
     def worker(self) -> str:
-        """Return the process id of the worker that answers the runtime API, empty while none does."""
-        return spark_edge.worker(self.files.admin_socket)
+        """Return the process ids of the workers that answer the runtime API, empty unless both do."""
+        return spark_edge.workers((self.files.admin_socket, self.files.route_admin_socket))
 
     def _await_listener(self) -> None:
         def listens() -> bool:
-            assert self.process.poll() is None, self.process.communicate()[1].decode()
+            for process in (self.second, self.process):
+                assert process.poll() is None, process.communicate()[1].decode()
             with socket.socket() as probe:
                 return probe.connect_ex((self.address, self.port)) == 0 and bool(self.worker())
 
@@ -240,28 +249,38 @@ class RunningEdge:
         return line
 
     def memory_kib(self, what: str = "VmRSS") -> int:
-        """Return the resident memory of the worker, or its peak: VmHWM."""
-        found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{self.worker()}/status").read_text(encoding="ascii"))
-        assert found
-        return int(found[1])
+        """Return the resident memory of both workers together, or its peak: VmHWM."""
+        texts = [Path(f"/proc/{worker}/status").read_text(encoding="ascii") for worker in self.worker().split()]
+        return sum(int(kib) for text in texts for kib in re.findall(rf"{what}:\s+(\d+) kB", text))
 
-    def admin(self, command: str) -> str:
-        """Return the answer of HAProxy's runtime API."""
+    def admin(self, command: str, admin_socket: str = "") -> str:
+        """Return the answer of HAProxy's runtime API. Without a socket that of the first stage."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(self.files.admin_socket)
+            client.connect(admin_socket or self.files.admin_socket)
             client.sendall(f"{command}\n".encode())
             return b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+    def admin_route(self, command: str) -> str:
+        """Return the answer of the runtime API of the second stage."""
+        return self.admin(command, self.files.route_admin_socket)
 
     def close(self) -> None:
         self._end()
         self.log.close()
 
     def _end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        for process in (self.process, self.second):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+
+
+def _haproxy(file: str, unit: str) -> subprocess.Popen[bytes]:
+    """Start a stage as its unit does."""
+    environment = {**os.environ, **unit_environment(unit)}
+    return subprocess.Popen([haproxy(), "-W", "-f", file], stderr=subprocess.PIPE, env=environment)

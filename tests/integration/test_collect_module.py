@@ -305,6 +305,7 @@ def test_the_edge_of_a_host_is_no_deployment_and_keeps_its_keys(
 ) -> None:
     files = {
         "haproxy.cfg": "frontend edge\n",
+        "route.cfg": "frontend edge\n",
         "tls.pem": "-----BEGIN PRIVATE KEY-----\n",
         "keys.map": f"{'5a' * 32} ada\n",
     }
@@ -317,6 +318,7 @@ def test_the_edge_of_a_host_is_no_deployment_and_keeps_its_keys(
     assert collected.manifest["deployments"] == {}
     assert [name for name in collected.files if name.startswith("edge/")] == [
         "edge/haproxy.cfg",
+        "edge/route.cfg",
         "edge/unit-state.txt",
         "edge/journal.txt",
     ]

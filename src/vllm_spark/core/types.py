@@ -306,7 +306,7 @@ class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
     the chain; `authority`: that of the authorities that it trusts. `keys`: the persons that have one; `key_hashes`:
     SHA-256 of a key -> its person, with the right to start models; `may_switch`: the persons with that right. `unit`:
-    properties of systemd; `switch`: those of the unit that starts models."""
+    properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts models."""
 
     program: bool
     account: bool
@@ -317,6 +317,7 @@ class EdgeFacts(TypedDict):
     key_hashes: Mapping[str, str]
     may_switch: list[str]
     unit: Mapping[str, str]
+    route: Mapping[str, str]
     switch: Mapping[str, str]
 
 

@@ -1,4 +1,7 @@
-"""haproxy.cfg of one host: a pure function of its edge and its address. Its text is templates/haproxy.cfg.j2."""
+"""The configurations of one host's edge, a file per stage: pure functions of the edge and of the host's address.
+
+haproxy.cfg is the first stage: what clients reach, with small buffers. route.cfg is the second one: the route by model,
+with buffers that hold a whole body."""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, paths, persons, site, switch_request
-from vllm_spark.inventory.edge import OFF, EdgeBackend, EdgeLimits
+from vllm_spark.inventory.edge import OFF, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, host_layout
 
@@ -23,10 +27,13 @@ MORE_CONNECTIONS = 32
 THREADS = 4
 # The buffer holds the body, the header, and HAProxy's own bookkeeping.
 BUFFER_RESERVE = 256 * 1024
-# A client that neither speaks nor waits for an answer, until its connection ends.
-CLIENT_SILENCE_S = 30
-# Buffers that one address may fill before it has shown a key.
-STRANGER_BYTES = 256 * MIB
+# An address that has shown no key may hold this share of all connections, and as many as a browser opens.
+STRANGERS_SHARE, FEWEST = 16, 6
+# What a buffer of the first stage has beside the largest header.
+FRONT_RESERVE = 16 * 1024
+# A client that neither speaks nor waits for an answer, until its connection ends: within a request or before its first
+# one, and between two requests.
+CLIENT_SILENCE_S, KEPT_S = 15, 30
 # Connections to the metrics, of all their readers.
 READERS = 16
 # The longest name of a person that has a key.
@@ -38,6 +45,7 @@ class EdgeFiles:
     """The places that the configuration names. Tests have their own."""
 
     config: str = host_layout.EDGE_CONFIG
+    route: str = host_layout.EDGE_ROUTE
     unit: str = host_layout.EDGE_UNIT
     keys: str = host_layout.EDGE_KEYS
     certificate: str = host_layout.EDGE_CERTIFICATE
@@ -45,6 +53,8 @@ class EdgeFiles:
     tokens: str = host_layout.EDGE_TOKENS
     states: str = host_layout.EDGE_STATES
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
+    route_admin_socket: str = host_layout.EDGE_ROUTE_ADMIN_SOCKET
+    route_sockets: str = host_layout.EDGE_ROUTE_RUN_DIR
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
     log: str = "/dev/log"
@@ -60,19 +70,28 @@ class _Backend:
 
 
 def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
-    """Return haproxy.cfg. `address` is the host's address in the inventory."""
+    """Return haproxy.cfg, the first stage. `address` is the host's address in the inventory."""
+    return _render("haproxy.cfg.j2", edge, files, names=list(dict.fromkeys(names(edge, address))))
+
+
+def route(edge: Edge, files: EdgeFiles = EdgeFiles()) -> str:
+    """Return route.cfg, the second stage."""
+    return _render("haproxy-route.cfg.j2", edge, files)
+
+
+def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
     settings = edge.settings
     routes, switches = site.routes(edge), switch_request.routes(edge)
-    body = settings.limits.body_mib * MIB
+    limits = settings.limits
+    body = limits.body_mib * MIB
     text: str = (
         templates.templates()
-        .get_template("haproxy.cfg.j2")
+        .get_template(template)
         .render(
             host=edge.host,
             files=files,
             settings=settings,
-            limits=settings.limits,
-            names=list(dict.fromkeys(names(edge, address))),
+            limits=limits,
             listeners=listeners(edge),
             widest=_widest(edge),
             tls="" if settings.tls == OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
@@ -83,7 +102,7 @@ def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
             site=routes,
-            only_forwards=edge.only_forwards,
+            is_asked=edge.is_asked,
             switches=switches,
             own_switch=next((switch for switch in switches if not switch.host), None),
             may_switch=persons.MAY_SWITCH,
@@ -94,20 +113,17 @@ def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
             healthy=answers.HEALTHY,
             body_bytes=body,
             buffer_bytes=body + BUFFER_RESERVE,
-            strangers=strangers(settings.limits),
+            strangers=max(limits.connections // STRANGERS_SHARE, FEWEST),
+            front_buffer_bytes=limits.header_kib * 1024 + FRONT_RESERVE,
             readers=READERS,
             silence_s=CLIENT_SILENCE_S,
+            kept_s=KEPT_S,
             threads=THREADS,
             user_length=MAX_USER,
+            **more,
         )
     )
     return text
-
-
-def strangers(limits: EdgeLimits) -> int:
-    """Return how many connections an address may hold before its first key: those whose buffers fill STRANGER_BYTES,
-    and at most those of any address."""
-    return min(limits.connections // 4, STRANGER_BYTES // (limits.body_mib * MIB + BUFFER_RESERVE))
 
 
 def names(edge: Edge, address: str) -> Iterator[str]:

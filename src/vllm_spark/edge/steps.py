@@ -16,30 +16,37 @@ from vllm_spark.node import host_layout
 
 PRESENT, ABSENT = "present", "absent"
 FILE_MODE, UNIT_MODE = "0640", "0644"
+# The units of every edge: both stages, and what warns before the certificate ends -> their arguments of the module
+# vllm_edge.
+UNITS = {
+    host_layout.EDGE_UNIT_FILE: "unit",
+    host_layout.EDGE_ROUTE_UNIT_FILE: "route_unit",
+    host_layout.EDGE_END_UNIT_FILE: "end_unit",
+    host_layout.EDGE_END_TIMER_FILE: "end_timer",
+}
+# The files of every edge -> those arguments.
+ARGUMENTS = {
+    host_layout.EDGE_CONFIG: "config",
+    host_layout.EDGE_ROUTE: "route",
+    host_layout.EDGE_TOKENS: "tokens",
+    **UNITS,
+}
 # The files of the program that starts models -> their arguments of the module vllm_edge.
 SWITCH_ARGUMENTS = {
     host_layout.EDGE_SWITCH: "switch_program",
     host_layout.EDGE_SWITCH_LIST: "switch_list",
     host_layout.EDGE_SWITCH_UNIT_FILE: "switch_unit",
 }
-# The units that warn before the certificate ends -> their arguments of the module.
-END_ARGUMENTS = {
-    host_layout.EDGE_END_UNIT_FILE: "end_unit",
-    host_layout.EDGE_END_TIMER_FILE: "end_timer",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSteps:
-    """The changes of one host. `renewal` is why it gets a new certificate, empty for none. `units` has the module's
-    arguments about the units that warn before the certificate ends, `switch` those about the program that starts
-    models, none if requests may start nothing. `present`: the host has files of an edge. `edited`: those of them that
-    are not as planned."""
+    """The changes of one host. `texts` and `switch` have arguments of the module: those that every edge has, and those
+    of the program that starts models, none if requests may start nothing. `renewal` is why the host gets a new
+    certificate, empty for none. `present`: the host has files of an edge. `edited`: those of them that are not as
+    planned."""
 
-    config: str
-    tokens: str
-    unit: str
-    units: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str]
     switch: Mapping[str, str] = field(default_factory=dict)
     renewal: str = ""
     first_key: bool = False
@@ -64,9 +71,9 @@ def state(edge: Edge, facts: Facts) -> str:
 
 
 def runs(facts: Facts) -> bool:
-    """Return True if the facts have a running edge."""
+    """Return True if the facts have an edge of which both stages run."""
     found = facts.get("edge")
-    return bool(found and found["unit"].get("ActiveState") == "active")
+    return bool(found and all(unit.get("ActiveState") == "active" for unit in (found["unit"], found["route"])))
 
 
 def lacks_program(edge: Edge, facts: Facts) -> bool:
@@ -88,16 +95,14 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
     if content.keys() & SWITCH_ARGUMENTS.keys():
         stays = stays and found["switch"].get("ActiveState") == "active"
     return EdgeSteps(
-        config=content[host_layout.EDGE_CONFIG],
-        tokens=content[host_layout.EDGE_TOKENS],
-        unit=content[host_layout.EDGE_UNIT_FILE],
-        units={END_ARGUMENTS[path]: text for path, text in content.items() if path in END_ARGUMENTS},
+        texts={argument: content[path] for path, argument in ARGUMENTS.items()},
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         present=bool(found["files"]),
         edited=edited(edge, facts, address),
         renewal=_renewal(edge, found["certificate"], list(config.names(edge, address)), trusted, now),
         first_key=not found["keys"],
-        differs=not (same and stays and found["account"]) or found["unit"].get("NeedDaemonReload") == "yes",
+        differs=not (same and stays and found["account"])
+        or any(unit.get("NeedDaemonReload") == "yes" for unit in (found["unit"], found["route"])),
     )
 
 
@@ -114,8 +119,9 @@ def files_of(edge: Edge, address: str) -> list[File]:
     """Return the files of an edge but its certificates."""
     return [
         File(host_layout.EDGE_CONFIG, config.config(edge, address), FILE_MODE),
+        File(host_layout.EDGE_ROUTE, config.route(edge), FILE_MODE),
         File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
-        *(File(path, _text(path), UNIT_MODE) for path in (host_layout.EDGE_UNIT_FILE, *END_ARGUMENTS)),
+        *(File(path, unit_file(path), UNIT_MODE) for path in UNITS),
         *switch_request.files(edge),
     ]
 
@@ -127,12 +133,7 @@ def _stale(files: Sequence[File], facts: Facts) -> list[str]:
     return [*differ, *sorted((SWITCH_ARGUMENTS.keys() & present.keys()) - {file.path for file in files})]
 
 
-def unit_file() -> str:
-    """Return the unit, the same text on every host."""
-    return _text(host_layout.EDGE_UNIT_FILE)
-
-
-def _text(path: str) -> str:
+def unit_file(path: str = host_layout.EDGE_UNIT_FILE) -> str:
     """Return a unit of the edge, the same text on every host."""
     return (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")
 

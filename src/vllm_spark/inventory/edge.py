@@ -20,6 +20,11 @@ SCHEMA = Path(__file__).with_name("edge.schema.json")
 
 OWN_CA, FILES, OFF = "own-ca", "files", "off"
 
+# MemoryMax of the units of both stages, and what each stage has beside the buffers of clients (both in MiB).
+FRONT_MIB, ROUTE_MIB, STAGE_MIB = 512, 2048, 128
+# What a connection of the first stage has beside the largest header: the rest of a buffer for each direction, and TLS.
+CONNECTION_KIB = 96
+
 # The addresses of home and office networks (RFC 1918, RFC 4193), of one link, and of the host itself. The addresses of
 # providers (100.64.0.0/10) are not among them; Tailscale uses those too.
 PRIVATE_NETWORKS = (
@@ -166,6 +171,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             what = f"vllm_edge.origins[{index}]: {schema.format_value(origin)}: {reason}"
             yield Fault(what, origins.expected(origin))
     yield from _site_faults(document)
+    yield from _memory_faults(EdgeLimits(**document.get("limits", {})))
     if document.get("open") and document.get("switch_by_request"):
         yield Fault("vllm_edge.switch_by_request: true, and open is true", "open: false, or no switch_by_request")
     files = {name: document.get(name, "") for name in ("certificate", "private_key")}
@@ -176,6 +182,23 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
         for name, file in files.items():
             if file:
                 yield Fault(f"vllm_edge.{name}: {file}, and tls is not files", f"tls: files, or no {name}")
+
+
+def _memory_faults(limits: EdgeLimits) -> Iterator[Fault]:
+    """Yield limits by which one person, or all connections, fill a stage's memory, which ends it with all streams."""
+    needs = {
+        f"body_mib {limits.body_mib} x streams {limits.streams}": (limits.body_mib * limits.streams, ROUTE_MIB),
+        f"connections {limits.connections} x header_kib {limits.header_kib}": (
+            limits.connections * (2 * limits.header_kib + CONNECTION_KIB) // 1024,
+            FRONT_MIB,
+        ),
+    }
+    for what, (mib, most) in needs.items():
+        if mib > most - STAGE_MIB:
+            expected = (
+                f"at most {most - STAGE_MIB} MiB, because the edge ends above {most} MiB, with all of its streams"
+            )
+            yield Fault(f"vllm_edge.limits: {what} may take {mib} MiB of memory", expected)
 
 
 def _site_faults(document: Mapping[str, Any]) -> Iterator[Fault]:

@@ -25,7 +25,8 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
 
     - `open`: whether the engine itself is on the network
     - `bind`, `port`: of an open engine
-    - `edge`: the state of the edge's unit; `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key
+    - `edge`: the state of the edge's unit, or that of its second stage if only the first is active
+    - `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key
     - `switch`: the state of the unit that starts models, None if requests may start nothing; `may_switch`: who may
       None: unknown, because the inventory does not have it active or the host was not asked
     """
@@ -42,12 +43,18 @@ def of_edge(settings: EdgeSettings | None, found: EdgeFacts | None) -> dict[str,
     return {
         **UNKNOWN,
         "open": False,
-        "edge": found["unit"].get("ActiveState") if found else None,
+        "edge": _state(found) if found else None,
         "tls": settings.tls != edge.OFF if settings else None,
         "from": list(settings.allow_from) if settings else None,
         "persons": list(found["keys"]) if found else None,
         **(_switch(found) if found and settings and settings.switch_by_request else {}),
     }
+
+
+def _state(found: EdgeFacts) -> str | None:
+    """Return the state of the first unit that is not active."""
+    states = [unit.get("ActiveState") for unit in (found["unit"], found["route"])]
+    return next((state for state in states if state != "active"), "active")
 
 
 def _switch(found: EdgeFacts) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import socket
 
+# The first stage has the keys of persons, the second one the engines and the states of deployments.
 SOCKET = "/run/vllm-edge/admin.sock"
+ROUTE_SOCKET = "/run/vllm-edge-route/admin.sock"
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
 # The server of a deployment's backend, and how the names of a site's backends begin: there a server has the name of its
-# deployment (templates/haproxy.cfg.j2).
+# deployment (templates/haproxy-route.cfg.j2).
 SERVER, SITE = "engine", "site_"
 
 
@@ -46,8 +48,8 @@ def set_state(states: str, deployment: str, state: str) -> bool:
     """Give the edge the state of a deployment, in its map of this path. Returns False if no edge has the map."""
     try:
         # HAProxy changes only a key that is there, and would add a second value to it.
-        answer = ask_admin(f"set map {states} {deployment} {state}", SOCKET).strip()
-        return not (answer and ask_admin(f"add map {states} {deployment} {state}", SOCKET).strip())
+        answer = ask_admin(f"set map {states} {deployment} {state}", ROUTE_SOCKET).strip()
+        return not (answer and ask_admin(f"add map {states} {deployment} {state}", ROUTE_SOCKET).strip())
     except OSError:
         return False
 
@@ -56,7 +58,7 @@ def requests_at(deployment: str) -> int:
     """Return how many requests the edge has at a deployment now; 0 without an edge. The engine's own count lacks those
     that it has not read yet."""
     try:
-        lines = ask_admin("show stat -1 4 -1", SOCKET).splitlines()
+        lines = ask_admin("show stat -1 4 -1", ROUTE_SOCKET).splitlines()
     except OSError:
         return 0
     # Backend, server, requests in its queue and the most of them, requests.
@@ -71,6 +73,6 @@ def requests_at(deployment: str) -> int:
 def _set(command: str) -> bool:
     """Return True if HAProxy has done what it answers nothing to."""
     try:
-        return not ask_admin(command, SOCKET).strip()
+        return not ask_admin(command, ROUTE_SOCKET).strip()
     except OSError:
         return False

@@ -12,9 +12,9 @@ from ansible import constants
 from fakes import edge_cases, fake_ansible
 from fakes.cases import resolved
 from fakes.fake_ansible import FakeRun
-from vllm_spark.edge import authority, persons, store
+from vllm_spark.edge import authority, persons, steps, store
 
-NOTHING = {"program": True, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}}
+NOTHING = {"program": True, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}, "route": {}}
 RESULT = {"steps": ["files"], "changed": True}
 
 
@@ -193,7 +193,7 @@ def test_check_mode_makes_no_authority_and_no_key(tmp_path: Path) -> None:
     checked.act("vllm_edge", **arguments(tmp_path))
     assert not (tmp_path / "edge").exists()
     ((_, sent),) = checked.calls
-    assert set(sent) == {"config", "tokens", "unit", "end_unit", "end_timer"}
+    assert set(sent) == set(steps.ARGUMENTS.values())
     assert checked.lines == [
         "spark1  the edge would be installed: https on 0.0.0.0:8000",
         "spark1  the edge would be given a new certificate: there is none",

@@ -48,7 +48,7 @@ def found(**more: Any) -> Any:
         "key_hashes": {"a1": "ada"},
         "may_switch": [],
     }
-    states = {"unit": RUNS, "switch": {"ActiveState": "inactive"}}
+    states = {"unit": RUNS, "route": RUNS, "switch": {"ActiveState": "inactive"}}
     holder = {"unit": "vllm-edge.service", "process": "haproxy", "pid": 1, "container": ""}
     return {
         "units": {},
@@ -111,7 +111,7 @@ def test_the_head_of_inactive_deployments_knows_them() -> None:
     assert [one.deployment for one in front.backends] == ["other"]
     assert not front.only_forwards
     text = config.config(front, "192.168.1.20")
-    assert "backend other\n" in text
+    assert "backend other\n" in config.route(front)
     assert "bind 0.0.0.0:9465 " in text
 
 

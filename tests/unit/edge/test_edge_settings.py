@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import deployment, edge
 from vllm_spark.inventory.edge import EdgeLimits, EdgeSettings
@@ -101,6 +103,15 @@ REFUSED: list[tuple[object, list[str]]] = [
     ({"open": True, "switch_by_request": True}, ["vllm_edge.switch_by_request: true, and open is true"]),
     ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
     ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
+    (
+        {"open": False, "limits": {"body_mib": 64, "streams": 1024}},
+        ["vllm_edge.limits: body_mib 64 x streams 1024 may take 65536 MiB of memory — expected: at most 1920 MiB"],
+    ),
+    ({"limits": {"body_mib": 64}}, ["vllm_edge.limits: body_mib 64 x streams 32 may take 2048 MiB of memory"]),
+    (
+        {"limits": {"connections": 4096, "header_kib": 64}},
+        ["vllm_edge.limits: connections 4096 x header_kib 64 may take 896 MiB of memory — expected: at most 384 MiB"],
+    ),
     ({1: 2}, ["vllm_edge: key 1 is a number"]),
     ({"open": False, "origins": "https://a"}, ['vllm_edge.origins: "https://a" — expected: a list']),
     ({"open": False, "origins": [1]}, ["vllm_edge.origins[0]: 1 — expected: an origin"]),
@@ -149,6 +160,17 @@ def test_a_fault_is_named_with_its_place(document: object, starts: list[str]) ->
     found = faults(document)
     assert len(found) == len(starts)
     assert all(fault.startswith(start) for fault, start in zip(found, starts, strict=True)), found
+
+
+@pytest.mark.parametrize("limits", [{"body_mib": 64, "streams": 30}, {"connections": 3000}, {"header_kib": 64}])
+def test_limits_that_fit_into_the_memory_are_taken(limits: dict[str, int]) -> None:
+    assert edge.parse({"limits": limits}).limits == EdgeLimits(**limits)
+
+
+@pytest.mark.parametrize(("unit", "mib"), [("vllm-edge", edge.FRONT_MIB), ("vllm-edge-route", edge.ROUTE_MIB)])
+def test_the_units_have_the_memory_that_the_limits_are_judged_by(unit: str, mib: int) -> None:
+    text = (paths.TEMPLATES / f"{unit}.service").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^MemoryMax=(.*)$", text) == [f"{mib}M"]
 
 
 def test_a_spec_carries_the_settings_as_json(resolve: Callable[..., Spec]) -> None:

@@ -43,6 +43,7 @@ def as_planned(edge: Edge) -> dict[str, Any]:
         "keys": ["ada"],
         "may_switch": [],
         "unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"},
+        "route": {"ActiveState": "active", "NeedDaemonReload": "no"},
         "switch": {"ActiveState": "inactive"},
     }
 
@@ -74,7 +75,7 @@ def test_a_deploy_names_the_files_that_were_edited() -> None:
 # Change of the facts -> (differs, renewal starts with, first key).
 CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
     "nothing is there": (
-        {"program": False, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}},
+        {"program": False, "account": False, "files": {}, "certificate": "", "keys": [], "unit": {}, "route": {}},
         True,
         "there is none",
         True,
@@ -88,6 +89,13 @@ CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
     ),
     "no account": ({"account": False}, True, "", False),
     "it does not run": ({"unit": {"ActiveState": "failed", "UnitFileState": "enabled"}}, True, "", False),
+    "its second stage does not run": ({"route": {"ActiveState": "failed"}}, True, "", False),
+    "systemd has an old unit of the second stage": (
+        {"route": {"ActiveState": "active", "NeedDaemonReload": "yes"}},
+        True,
+        "",
+        False,
+    ),
     "not enabled": ({"unit": {"ActiveState": "active", "UnitFileState": "disabled"}}, True, "", False),
     "systemd has an old unit": (
         {"unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "yes"}},

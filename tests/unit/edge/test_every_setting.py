@@ -34,6 +34,7 @@ def files(case: str, **changed: Any) -> list[str]:
     edge = edge_cases.edge_of(deployments, {**settings, **changed})
     return [
         config.config(edge, address),
+        config.route(edge),
         *config.names(edge, address),
         *(f.content for f in switch_request.files(edge)),
     ]

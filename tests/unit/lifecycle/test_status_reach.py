@@ -18,6 +18,7 @@ EDGE: dict[str, Any] = {
     "keys": ["ada", "owner"],
     "may_switch": ["ada"],
     "unit": {"ActiveState": "active"},
+    "route": {"ActiveState": "active"},
     "switch": {"ActiveState": "active"},
 }
 CLOSED = {"open": False, "allow_from": ["10.0.0.0/8"]}
@@ -46,6 +47,7 @@ def test_an_engine_on_the_network_is_open(bind: str, is_open: bool, text: str) -
         ({"keys": ["a", "b", "c"]}, {}, "edge: 3 keys"),
         ({}, {"tls": "off"}, "edge, http: ada, owner"),
         ({"unit": {"ActiveState": "failed"}}, {}, "nobody: edge failed"),
+        ({"route": {"ActiveState": "activating"}}, {}, "nobody: edge activating"),
         ({}, {"switch_by_request": True}, "edge: ada, owner switch: ada"),
         ({"may_switch": []}, {"switch_by_request": True}, "edge: ada, owner switch: nobody"),
         ({"switch": {"ActiveState": "failed"}}, {"switch_by_request": True}, "edge: ada, owner switch: failed"),

@@ -74,6 +74,7 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (edge_switch.RETRY_S, answers.RETRY_S),
         (f"^{switch.NAME.pattern}$", NAMES["pattern"]),
         (edge_admin.SOCKET, host_layout.EDGE_ADMIN_SOCKET),
+        (edge_admin.ROUTE_SOCKET, host_layout.EDGE_ROUTE_ADMIN_SOCKET),
         (image_build.RECORD, host_layout.DERIVED_RECORD),
         (failover.COUNTER, observation.FINISHED),
         (server_wait.UNIX, unix_http.SCHEME),
