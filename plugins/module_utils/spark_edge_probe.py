@@ -11,7 +11,7 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -21,8 +21,19 @@ DRIP_MORE_S = 5.0
 DRIP_EVERY_S = 0.5
 CHAT = "/v1/chat/completions"
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+METRICS_PORT = re.compile(r"frontend edge_metrics\n +bind \S+:(\d+)")
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 MAX_ANSWER_BYTES = 1 << 16
+# Strangers: their addresses, the connections of each, what one sends of a header that does not end, and for how long it
+# tries to.
+STRANGERS, EACH = tuple(f"127.0.0.{number}" for number in range(2, 10)), 8
+PART, PARTS, SEND_S = b"x" * 16000, 64, 2.0
+# Beyond the limit of silence, until a connection counts as one that does not end.
+SILENCE_MORE_S = 5.0
+# HTTP/2: a client's preface with its empty SETTINGS, and the types of the frames of a header.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+HEADERS, CONTINUATION = 1, 9
+HTTP1, HTTP2 = "http/1.1", "h2"
 ODD_HOST = "not-this-spark.invalid"
 
 
@@ -37,13 +48,15 @@ class Target(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of a configuration, with which the probe goes one too far."""
+    """Limits of a configuration, with which the probe goes one too far. `metrics_port`: 0 if nothing listens there."""
 
     requests_per_minute: int
     streams: int
     body_bytes: int
     header_timeout_s: int
     connections: int
+    silence_s: int
+    metrics_port: int = 0
 
 
 def limits_of(config: str) -> Limits:
@@ -54,11 +67,14 @@ def limits_of(config: str) -> Limits:
         r"content-length\) gt (\d+)",
         r"timeout http-request (\d+)s",
         r"sc1_conn_cur gt (\d+)",
+        r"timeout client (\d+)s",
     )
     found = {pattern: re.search(pattern, config) for pattern in patterns}
     if missing := [pattern for pattern, match in found.items() if not match]:
         raise ValueError(f"haproxy.cfg has no line like {missing[0]}")
-    return Limits(*(int(match[1]) for match in found.values() if match))
+    metrics = METRICS_PORT.search(config)
+    limits = Limits(*(int(match[1]) for match in found.values() if match))
+    return limits._replace(metrics_port=int(metrics[1]) if metrics else 0)
 
 
 def outside(target: Target, unlisted: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -76,8 +92,16 @@ def outside(target: Target, unlisted: Iterable[tuple[str, str]]) -> dict[str, An
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def inside(target: Target, key: str, limits: Limits, *, thorough: bool = True) -> dict[str, Any]:
-    """Return what a client with a key sees that goes one too far. The limit of requests comes last: it uses them up.
+def inside(
+    target: Target,
+    key: str,
+    limits: Limits,
+    *,
+    thorough: bool = True,
+    memory: Callable[[], int] = int,
+) -> dict[str, Any]:
+    """Return what a client with a key sees that goes one too far, or that asks while strangers attack. The limit of
+    requests comes last: it uses them up. `memory` returns the bytes of the edge's first stage.
 
     If not `thorough`, one request is sent: the others wait for the end of a timeout or use up a minute's requests.
     """
@@ -87,6 +111,7 @@ def inside(target: Target, key: str, limits: Limits, *, thorough: bool = True) -
             return large
         return {
             **large,
+            "siege": siege(target, key, limits, memory),
             "drip": drip(target, limits.header_timeout_s),
             # A client of so many connections is cut before its key is looked at.
             "streams": one_stream_more(target, key, limits.streams)
@@ -96,6 +121,103 @@ def inside(target: Target, key: str, limits: Limits, *, thorough: bool = True) -
         }
     except OSError as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def siege(target: Target, key: str, limits: Limits, memory: Callable[[], int]) -> dict[str, Any]:
+    """Let strangers attack, and return by attack how long a client with a key waited for its answer (milliseconds, -1:
+    in vain), after how many seconds all silent connections had ended (-1: they did not), and by how many bytes the
+    edge's first stage grew. The silent ones stay while the others come."""
+    before, waited, most = memory(), {}, 0
+    began = time.monotonic()
+    with ExitStack() as silent:
+        wires = besiege(silent, target, "", ())
+        waited["silence"] = answer_ms(target, key)
+        for name, (protocol, parts) in ATTACKS.items():
+            with ExitStack() as held:
+                besiege(held, target, protocol, parts(target.name))
+                waited[name] = answer_ms(target, key)
+                most = max(most, memory())
+        if limits.metrics_port:
+            with ExitStack() as held:
+                besiege(held, target._replace(port=limits.metrics_port), "", ())
+                waited["metrics port"] = answer_ms(target, key)
+        most_s = limits.silence_s + SILENCE_MORE_S
+        ended = all_ended(wires, began + most_s)
+    return {
+        "waited_ms": waited,
+        # The attacks may have taken longer than the silent ones had.
+        "silence_s": round(min(time.monotonic() - began, most_s), 1) if ended else -1,
+        "grown_bytes": max(most - before, 0),
+    }
+
+
+def frame(kind: int, content: bytes) -> bytes:
+    """Return a frame of HTTP/2 of stream 1 that does not end its header."""
+    return len(content).to_bytes(3, "big") + bytes((kind, 0, 0, 0, 0, 1)) + content
+
+
+# Attack -> (protocol, the parts that one connection sends).
+ATTACKS: dict[str, tuple[str, Callable[[str], Sequence[bytes]]]] = {
+    "silence after TLS": (HTTP1, lambda _: ()),
+    "a header without end": (
+        HTTP1,
+        lambda name: (f"GET /v1/models HTTP/1.1\r\nHost: {name}\r\nX: ".encode(), *[PART] * PARTS),
+    ),
+    "CONTINUATION without end": (
+        HTTP2,
+        lambda _: (PREFACE, frame(HEADERS, PART), *[frame(CONTINUATION, PART)] * PARTS),
+    ),
+    "a slow body": (
+        HTTP1,
+        lambda name: (f"POST {CHAT} HTTP/1.1\r\nHost: {name}\r\nContent-Length: 1000000\r\n\r\n".encode(), b"x"),
+    ),
+}
+
+
+def besiege(held: ExitStack, target: Target, protocol: str, parts: Sequence[bytes]) -> list[socket.socket]:
+    """Open connections of strangers that each send parts, with TLS if there is a protocol and the edge has TLS. Returns
+    those that the edge has not cut, which `held` closes."""
+    wires = []
+    for source in STRANGERS * EACH:
+        try:
+            wire = held.enter_context(
+                socket.create_connection((target.address, target.port), SEND_S, source_address=(source, 0))
+            )
+            if protocol and target.tls:
+                context = ssl.create_default_context()
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.set_alpn_protocols([protocol])
+                wire = held.enter_context(context.wrap_socket(wire, server_hostname=target.name))
+            for part in parts:
+                wire.sendall(part)
+        except OSError:
+            continue
+        wires.append(wire)
+    return wires
+
+
+def answer_ms(target: Target, key: str) -> int:
+    """Return how long a client with a key waits for an answer, in milliseconds; -1 without one."""
+    began = time.monotonic()
+    try:
+        answered = status(target, head(target, "POST", CHAT, key))
+    except OSError:
+        answered = 0
+    return round(1000 * (time.monotonic() - began)) if answered else -1
+
+
+def all_ended(wires: Iterable[socket.socket], deadline: float) -> bool:
+    """Wait until the edge has ended connections on which it sends nothing. Returns False after the deadline."""
+    for wire in wires:
+        wire.settimeout(max(deadline - time.monotonic(), 0.01))
+        try:
+            while wire.recv(4096):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            continue
+    return True
 
 
 def uninvited(target: Target) -> dict[str, Any]:

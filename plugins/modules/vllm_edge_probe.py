@@ -51,6 +51,7 @@ edge:
 """
 
 import hashlib
+import re
 import secrets
 import ssl
 
@@ -63,6 +64,13 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports imp
 
 # In the configuration of an edge with TLS.
 TLS = " ssl crt "
+RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
+
+
+def first_stage_bytes() -> int:
+    """Return the resident memory of the stage that strangers reach, 0 if it does not run."""
+    found = RESIDENT.search(read_text(f"/proc/{spark_edge.worker(SOCKET)}/status") or "")
+    return int(found[1]) * 1024 if found else 0
 
 
 def with_key(target: Target, limits: Limits, *, thorough: bool) -> dict[str, object]:
@@ -73,7 +81,8 @@ def with_key(target: Target, limits: Limits, *, thorough: bool) -> dict[str, obj
     name = f"gate-{secrets.token_hex(4)}"
     ask_admin(f"add map {spark_edge.KEYS} {key_hash} {name}", SOCKET)
     try:
-        return {**spark_edge_probe.inside(target, key, limits, thorough=thorough), "limits": limits._asdict()}
+        seen = spark_edge_probe.inside(target, key, limits, thorough=thorough, memory=first_stage_bytes)
+        return {**seen, "limits": limits._asdict()}
     finally:
         ask_admin(f"del map {spark_edge.KEYS} {key_hash}", SOCKET)
 

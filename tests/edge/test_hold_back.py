@@ -101,7 +101,7 @@ def test_a_reload_lets_in(edge: RunningEdge) -> None:
     edge_admin.hold_back("demo")
     before = edge.worker()
     edge.reload()
-    until(lambda: edge.worker() not in ("", before))
+    until(lambda: edge.has_reloaded(before))
     assert code(ask(edge)) == ""
 
 

@@ -38,7 +38,7 @@ def test_a_key_is_added_and_revoked_at_once_and_survives_a_reload(start: Start, 
     assert events(stream) == len(EVENTS)
     before = edge.worker()
     edge.reload()
-    until(lambda: edge.worker() not in {"", before})
+    until(lambda: edge.has_reloaded(before))
     assert [edge.ask("GET", "/v1/models", key=one).status for one in (key, "sk-of-ada")] == [200, 401]
     assert spark_edge.read_keys(keys) == {persons.key_hash(key): "bob"}
     assert key not in Path(keys).read_text()

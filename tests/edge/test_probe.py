@@ -15,10 +15,18 @@ from conftest import Start
 from fakes.gate_requests import gate_request
 from fakes.running_edge import KEY, RunningEdge
 from fakes.scripted_engine import ScriptedEngine
+from loopback import held_port
+from vllm_spark.core.units import MIB
 from vllm_spark.edge import config
 from vllm_spark.verify.gates import edge as gate
 
-SMALL = {"streams": 4, "requests_per_minute": 40, "header_timeout_s": 2, "body_mib": 1}
+# As many connections as the strangers of the gate open.
+SMALL = {"streams": 4, "requests_per_minute": 40, "header_timeout_s": 2, "body_mib": 1, "connections": 64}
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CLIENT_SILENCE_S", 3)
 
 
 def observe(edge: RunningEdge) -> dict[str, Any]:
@@ -27,7 +35,8 @@ def observe(edge: RunningEdge) -> dict[str, Any]:
     target = Target("127.0.0.1", edge.port, tls, "127.0.0.1", authority)
     limits = spark_edge_probe.limits_of(edge.text)
     seen = spark_edge_probe.outside(target, gate.UNLISTED)
-    inside = {**seen, **spark_edge_probe.inside(target, KEY, limits), "limits": limits._asdict(), "tls": tls}
+    asked = spark_edge_probe.inside(target, KEY, limits, memory=lambda: 1024 * edge.memory_kib())
+    inside = {**seen, **asked, "limits": limits._asdict(), "tls": tls}
     return {
         "inside": {**inside, "placed": seen["certificate"], "holder": {"unit": "vllm-edge.service"}},
         "outside": seen,
@@ -43,8 +52,12 @@ def failed(seen: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("tls", ["own-ca", "off"])
 def test_a_sound_edge_passes_and_the_engine_is_not_asked(start: Start, tls: str, engine: ScriptedEngine) -> None:
-    edge = start(tls=tls, limits=SMALL)
+    port = held_port()
+    edge = start(tls=tls, limits=SMALL, metrics_from=["127.0.0.0/8"], metrics_port=port)
     seen = observe(edge)
+    print(f"\ntls {tls}: {seen['inside']['siege']}")
+    assert set(seen["inside"]["siege"]["waited_ms"]) == {"silence", *spark_edge_probe.ATTACKS, "metrics port"}
+    assert seen["inside"]["siege"]["grown_bytes"] < 32 * MIB
     assert failed(seen) == ([] if tls == "own-ca" else ["certificate"])
     # Not before its time. The gate judges whether it is too late.
     assert seen["inside"]["drip"]["seconds"] >= 1.5
@@ -68,6 +81,8 @@ MISSING = {
     r"  http-request return status 429 .* sc0_http_req_rate .*\n": {"rate"},
     r"  http-request return status 429 .* sc0_trackers .*\n": {"streams"},
     r"  timeout http-request .*\n": {"header"},
+    r"  timeout client .*\n": {"silence"},
+    r"  tcp-request connection reject .*sc1_get_gpt0 0 }\n  tcp-request connection reject .*sc2_.*\n": {"strangers"},
 }
 
 

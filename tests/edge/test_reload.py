@@ -19,17 +19,18 @@ def test_a_port_that_a_reload_adds_answers_when_it_ends(start: Start, monkeypatc
     config.write_text(
         config.read_text().replace("frontend edge_api\n", f"frontend edge_api\n  bind {ADDRESS}:{port}\n")
     )
-    monkeypatch.setattr(spark_edge, "SOCKET", edge.files.admin_socket)
+    stages = zip(spark_edge.STAGES, (edge.files.admin_socket, edge.files.route_admin_socket), strict=True)
+    monkeypatch.setattr(spark_edge, "STAGES", dict(stages))
     monkeypatch.setattr(spark_edge, "must", lambda *_: edge.reload())
     before = edge.worker()
     spark_edge.reload()
     with socket.create_connection((ADDRESS, port), timeout=5):
-        assert edge.worker() != before
+        assert edge.has_reloaded(before)
 
 
 def test_a_process_that_stays_is_an_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = start()
-    monkeypatch.setattr(spark_edge, "SOCKET", edge.files.admin_socket)
+    monkeypatch.setattr(spark_edge, "STAGES", {spark_edge.UNIT: edge.files.admin_socket})
     monkeypatch.setattr(spark_edge, "TAKEOVER_S", 0.3)
     monkeypatch.setattr(spark_edge, "must", lambda *_: None)
     with pytest.raises(spark_edge.EdgeError, match="still answers"):

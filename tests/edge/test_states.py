@@ -100,7 +100,7 @@ def test_each_change_is_seen_at_once_and_by_a_restarted_edge(edge: RunningEdge, 
         assert code(ask(edge)) == expected
     before = edge.worker()
     edge.reload()
-    until(lambda: edge.worker() not in ("", before))
+    until(lambda: edge.has_reloaded(before))
     edge.wait_for("other", "DOWN")
     assert code(ask(edge)) == "model_loading"
     restart(edge)

@@ -116,23 +116,26 @@ def test_a_key_comes_and_goes_without_an_effect_on_streams(start: Start, held: S
 
 
 def reloaded_under(edge: RunningEdge) -> set[int]:
-    """Reload while a client asks all the time. Returns the statuses that it got."""
+    """Reload while a client asks all the time, the first stage and the engine. Returns the statuses that it got."""
     before, statuses = edge.worker(), set[int]()
 
+    def ask() -> None:
+        statuses.update(edge.ask("GET", path).status for path in ("/health", "/v1/models"))
+
     def reloaded() -> bool:
-        statuses.add(edge.ask("GET", "/health").status)
-        return edge.worker() not in {"", before}
+        ask()
+        return edge.has_reloaded(before)
 
     edge.reload()
     until(reloaded)
-    # The old worker stops to accept a while after the new one has begun.
+    # The old workers stop to accept a while after the new ones have begun.
     for _ in range(50):
-        statuses.add(edge.ask("GET", "/health").status)
+        ask()
     return statuses
 
 
 def test_a_reload_cuts_no_stream_and_refuses_no_request(start: Start, held: ScriptedEngine) -> None:
-    edge = start()
+    edge = start(limits={"requests_per_minute": 100_000})
     streams = [open_stream(edge) for _ in range(STREAMS)]
     assert reloaded_under(edge) == {200}
     release(held, STREAMS * len(EVENTS))
@@ -147,11 +150,11 @@ def test_a_reload_after_an_upgrade_runs_the_new_program_and_cuts_no_stream(
     for copy in (program, upgrade):
         shutil.copy(haproxy(), copy)
     monkeypatch.setenv("HAPROXY", str(program))
-    edge = start()
+    edge = start(limits={"requests_per_minute": 100_000})
     streams = [open_stream(edge) for _ in range(STREAMS)]
     upgrade.replace(program)
     assert reloaded_under(edge) == {200}
-    assert Path(f"/proc/{edge.worker()}/exe").samefile(program)
+    assert all(Path(f"/proc/{worker}/exe").samefile(program) for worker in edge.worker().split())
     release(held, STREAMS * len(EVENTS))
     assert [whole(stream) for stream in streams] == [True] * STREAMS
     print(f"\n{STREAMS} streams under way, another HAProxy in its place and a reload: 0 failed")

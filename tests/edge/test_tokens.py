@@ -262,7 +262,7 @@ def test_a_haproxy_without_lua_takes_the_configuration_and_says_nothing(edge: Ed
     assert (verdict.returncode, verdict.stderr) == (0, "")
     before = edge.running.worker()
     edge.running.reload()
-    until(lambda: edge.running.worker() not in {"", before})
+    until(lambda: edge.running.has_reloaded(before))
     edge.answers(json.dumps(document(USAGE)).encode())
     assert edge.ask().status == 200
     assert edge.figures() == ("-", "-", "-")

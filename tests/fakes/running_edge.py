@@ -199,13 +199,18 @@ class RunningEdge:
         return next((line for line in lines if line.startswith(f"{backend},{server},")), "")
 
     def reload(self) -> None:
-        """Reload as the unit does. Returns at once: `worker` then becomes another one."""
+        """Reload as the units do. Returns at once, before `has_reloaded`."""
         for process in (self.second, self.process):
             process.send_signal(signal.SIGUSR2)
 
     def worker(self) -> str:
         """Return the process ids of the workers that answer the runtime API, empty unless both do."""
         return spark_edge.workers((self.files.admin_socket, self.files.route_admin_socket))
+
+    def has_reloaded(self, before: str) -> bool:
+        """Return whether both workers are others than before."""
+        now = self.worker().split()
+        return bool(now) and not {*now} & {*before.split()}
 
     def _await_listener(self) -> None:
         def listens() -> bool:

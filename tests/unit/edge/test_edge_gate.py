@@ -32,7 +32,8 @@ SOUND: dict[str, Any] = {
         "streams": 429,
         "rate": 429,
         "drip": {"seconds": 10.2},
-        "limits": {"header_timeout_s": 10},
+        "siege": {"waited_ms": {"silence": 2, "a slow body": 2000}, "silence_s": 16.1, "grown_bytes": 9 << 20},
+        "limits": {"header_timeout_s": 10, "silence_s": 15},
         "placed": "c" * 64,
         "tls": True,
         "holder": {"process": "haproxy", "pid": 7, "unit": "vllm-edge.service"},
@@ -76,14 +77,15 @@ def test_only_edges_of_the_site_are_answered(site: dict[str, Any] | None, ok: bo
 
 def test_a_sound_edge_passes() -> None:
     assert set(verdicts(SOUND).values()) == {True}
-    assert len(verdicts(SOUND)) == 12
+    assert len(verdicts(SOUND)) == 15
 
 
 def test_a_probe_that_is_not_thorough_judges_what_it_has_asked() -> None:
     seen = changed("inside.thorough", value=False)
-    for left_out in ("streams", "rate", "drip"):
+    for left_out in ("streams", "rate", "drip", "siege"):
         del seen["inside"][left_out]
-    assert set(verdicts(SOUND)) - set(verdicts(seen)) == {"streams", "rate", "header"}
+    left = set(verdicts(SOUND)) - set(verdicts(seen))
+    assert left == {"streams", "rate", "header", "strangers", "silence", "memory"}
     assert set(verdicts(seen).values()) == {True}
     assert verdicts({**seen, "inside": {**seen["inside"], "body": 200}})["body"] is False
 
@@ -101,6 +103,12 @@ FAULTS = [
     ("inside.rate", 400, "rate", False),
     ("inside.drip", {"seconds": -1}, "header", False),
     ("inside.drip", {"seconds": 60}, "header", False),
+    ("inside.siege.waited_ms.silence", 2001, "strangers", False),
+    ("inside.siege.waited_ms.silence", -1, "strangers", False),
+    ("inside.siege.waited_ms", {}, "strangers", False),
+    ("inside.siege.silence_s", -1, "silence", False),
+    ("inside.siege.silence_s", 30, "silence", False),
+    ("inside.siege.grown_bytes", 65 << 20, "memory", False),
     ("inside.certificate", "d" * 64, "certificate", False),
     ("inside.certificate", "", "certificate", False),
     ("inside.tls", False, "certificate", None),

@@ -145,9 +145,14 @@ LIMITS = edge.EdgeLimits()
         ("docs/operations/edge.md", f"{LIMITS.switches_waiting} more models may wait (`limits.switches_waiting`)"),
         ("docs/operations/edge.md", f"stays for at least {LIMITS.switch_stay_s} s (`limits.switch_stay_s`)"),
         ("docs/operations/edge.md", f"ask each other on port {edge.EdgeSettings().site_port} (`site_port`)"),
-        ("docs/operations/edge.md", f"{config.strangers(LIMITS)} with a `body_mib` of {LIMITS.body_mib}"),
+        ("docs/operations/edge.md", f"that says nothing ends after {config.CLIENT_SILENCE_S} s"),
+        ("docs/operations/edge.md", f"between two requests after {config.KEPT_S} s"),
+        ("docs/operations/edge.md", f"`body_mib` times `streams` {edge.ROUTE_MIB - edge.STAGE_MIB} MiB"),
+        (
+            "docs/operations/edge.md",
+            f"`header_kib` and {edge.CONNECTION_KIB} KiB {edge.FRONT_MIB - edge.STAGE_MIB} MiB",
+        ),
         ("docs/operations/edge.md", f"with {config.READERS} connections"),
-        ("docs/runbooks/edge-refused.md", f"{config.strangers(LIMITS)} with the default of `limits.body_mib`"),
         ("docs/runbooks/edge-refused.md", f"or nothing of it came for {config.CLIENT_SILENCE_S} s"),
     ],
 )

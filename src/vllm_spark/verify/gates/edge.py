@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.refusal import Fix
+from vllm_spark.core.units import MIB
 from vllm_spark.edge import lifetime
 from vllm_spark.node.host_layout import EDGE_UNIT
 from vllm_spark.verify.edge_target import EdgeTarget
@@ -31,6 +32,8 @@ UNLISTED = (
     ("POST", "/collective_rpc"),
     ("GET", "/v1/../metrics"),
 )
+# While strangers attack: how long a client with a key may wait, and how much the first stage may grow.
+WAIT_MS, GROWN_MIB = 2000, 64
 # Observation of a client with a key -> (status, what was one too many or too large).
 LIMITS: Mapping[str, tuple[int, str]] = {
     "body": (413, "a body above the limit"),
@@ -107,12 +110,38 @@ def _limits(seen: Mapping[str, Any]) -> Iterator[Verdict]:
             yield _status(id_, what, seen.get(id_), expected)
     if not thorough:
         return
+    yield from _siege(seen.get("siege", {}), seen.get("limits", {}).get("silence_s", 0))
     seconds, limit = seen.get("drip", {}).get("seconds", -1), seen.get("limits", {}).get("header_timeout_s", 0)
     if 0 <= seconds <= limit + 2:
         yield Verdict(NAME, "header", True, f"a header that drips was cut after {seconds:.0f} s")
     else:
         after = f"after {seconds:.0f} s" if seconds >= 0 else "never"
         yield _failed("header", f"a header that drips was cut {after}", f"after {limit} s")
+
+
+def _siege(seen: Mapping[str, Any], limit: int) -> Iterator[Verdict]:
+    """Yield the verdicts on strangers of eight addresses that attack while a client with a key asks."""
+    waited: Mapping[str, int] = seen.get("waited_ms", {})
+    slow = [
+        f"{name}: {f'{ms} ms' if ms >= 0 else 'no answer'}" for name, ms in waited.items() if not 0 <= ms <= WAIT_MS
+    ]
+    if slow or not waited:
+        observed = f"a client with a key waited while strangers attacked: {', '.join(slow) or 'nobody asked'}"
+        yield _failed("strangers", observed, f"an answer within {WAIT_MS} ms")
+    else:
+        observed = f"a client with a key was answered within {max(waited.values())} ms during {len(waited)} attacks"
+        yield Verdict(NAME, "strangers", True, observed)
+    seconds = seen.get("silence_s", -1)
+    if 0 <= seconds <= limit + 5:
+        yield Verdict(NAME, "silence", True, f"connections that say nothing ended after {seconds:.0f} s")
+    else:
+        after = f"after {seconds:.0f} s" if seconds >= 0 else "never"
+        yield _failed("silence", f"connections that say nothing ended {after}", f"after {limit} s")
+    grown = seen.get("grown_bytes", 0) // MIB
+    if grown <= GROWN_MIB:
+        yield Verdict(NAME, "memory", True, f"strangers cost the edge {grown} MiB")
+    else:
+        yield _failed("memory", f"strangers cost the edge {grown} MiB", f"at most {GROWN_MIB} MiB")
 
 
 def _certificate(seen: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -156,7 +185,7 @@ def _failed(id_: str, observed: str, expected: str) -> Verdict:
 
 GATE = Gate(
     name=NAME,
-    proves="the edge refuses foreign paths, hosts, keys and sizes, and no engine is on the network",
+    proves="the edge refuses foreign paths, hosts, keys, sizes and sieges, and no engine is on the network",
     order=66,
     optional=False,
     condition="a deployment behind an edge",
