@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import gzip
 import os
 import pwd
 import re
@@ -37,6 +38,11 @@ END_FILES = (layout.EDGE_END_UNIT_FILE, layout.EDGE_END_TIMER_FILE)
 # The units of both stages -> their runtime APIs.
 STAGES = {UNIT: SOCKET, ROUTE_UNIT: ROUTE_SOCKET}
 PROGRAM = "/usr/sbin/haproxy"
+PROC = "/proc"
+VERSION = re.compile(r"HAProxy version (\S+)")
+# The changelog of Debian's or Ubuntu's package, and the fault that the edge's reading of bodies had.
+CHANGELOG, MAX_CHANGELOG = "/usr/share/doc/haproxy/changelog.Debian.gz", 1 << 20
+CVE = "CVE-2025-11230"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
 SWITCH_UNIT, SWITCH_UNIT_FILE = layout.EDGE_SWITCH_UNIT, layout.EDGE_SWITCH_UNIT_FILE
@@ -69,6 +75,7 @@ def facts() -> dict[str, Any]:
         "unit": unit_state(),
         "route": unit_state(ROUTE_UNIT),
         "switch": unit_state(SWITCH_UNIT),
+        "haproxy": haproxy(),
     }
 
 
@@ -76,6 +83,34 @@ def certificates() -> dict[str, str]:
     """Return the edge's certificate with its chain and the authorities that it trusts, only the public part."""
     files = {"certificate": CERTIFICATE, "authority": AUTHORITY}
     return {name: "".join(PUBLIC.findall(read_text(path) or "")) for name, path in files.items()}
+
+
+def haproxy() -> dict[str, Any]:
+    """Return the version of the installed HAProxy, empty without one; whether the changelog of its package names the
+    fix of CVE, None without a changelog; and the units whose process is another program than the installed one."""
+    version = VERSION.match(run(PROGRAM, "-v").stdout)
+    return {
+        "version": version[1] if version else "",
+        "changelog_names_fix": _names_fix(),
+        "outdated": [unit for unit in STAGES if _is_outdated(unit)],
+    }
+
+
+def _names_fix() -> bool | None:
+    try:
+        with gzip.open(CHANGELOG, "rt", encoding="utf-8", errors="replace") as changelog:
+            return CVE in changelog.read(MAX_CHANGELOG)
+    except OSError:
+        return None
+
+
+def _is_outdated(unit: str) -> bool:
+    """Return True if the process of a unit runs a file that another one has replaced."""
+    process = unit_properties(unit, ("MainPID",)).get("MainPID", "0")
+    try:
+        return process != "0" and not os.path.samefile(f"{PROC}/{process}/exe", PROGRAM)
+    except OSError:
+        return False
 
 
 def switch_files() -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def answers(edge: RunningEdge) -> bool:
 @pytest.mark.parametrize("way", ["before TLS", "after TLS"])
 def test_connections_that_say_nothing_end(start: Start, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CLIENT_SILENCE_S", 3)
-    edge = start(limits={"connections": 16, "header_timeout_s": 3})
+    edge = start(limits={"connections": 32, "header_timeout_s": 3})
     edge.show_key()
     with ExitStack() as held:
         wires = [held.enter_context(dial(edge, source)) for source in ATTACKERS]

@@ -306,7 +306,8 @@ class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
     the chain; `authority`: that of the authorities that it trusts. `keys`: the persons that have one; `key_hashes`:
     SHA-256 of a key -> its person, with the right to start models; `may_switch`: the persons with that right. `unit`:
-    properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts models."""
+    properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts models.
+    `haproxy`: version, changelog_names_fix (edge/version.py) and `outdated`, the units whose process is older."""
 
     program: bool
     account: bool
@@ -319,6 +320,7 @@ class EdgeFacts(TypedDict):
     unit: Mapping[str, str]
     route: Mapping[str, str]
     switch: Mapping[str, str]
+    haproxy: Mapping[str, Any]
 
 
 class TableFacts(TypedDict):

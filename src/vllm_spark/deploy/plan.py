@@ -16,7 +16,7 @@ from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.images import ImageSteps
-from vllm_spark.edge import lifetime, ports
+from vllm_spark.edge import lifetime, ports, version
 from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
@@ -160,7 +160,7 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
     lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
-    return plan, [*lines, *_certificate(facts, purpose)]
+    return plan, [*lines, *_certificate(facts, purpose), *version.warnings(facts)]
 
 
 def _certificate(facts: Facts, purpose: Purpose) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
-from vllm_spark.edge import lifetime
+from vllm_spark.edge import lifetime, version
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
@@ -98,6 +98,7 @@ def _host_document(
         "lock": _lock(lock, result.holder_lives) if lock else None,
         "edge": _edge(result, own_drift),
         "certificate": _certificate(facts),
+        "haproxy": version.of_host(facts) if facts else None,
         "deployments": list(deployments),
     }
 

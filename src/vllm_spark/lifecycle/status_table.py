@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from vllm_spark.core import units
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
-from vllm_spark.edge import lifetime
+from vllm_spark.edge import lifetime, version
 from vllm_spark.lifecycle import operator_lock, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.node.deployment_state import STOPPED
@@ -147,6 +147,8 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{host['host']}  is held by {holder.label()}; {operator_lock.holder_life(holder, lock['alive'])}"
         if life := host["certificate"]:
             yield f"{host['host']}  {life['warning'] or lifetime.shown(life)}"
+        if haproxy := host["haproxy"]:
+            yield from (f"{host['host']}  {line}" for line in haproxy["warnings"] or [version.shown(haproxy)])
         for entry in host["deployments"]:
             where = f"{host['host']}  {entry['name']}"
             yield from (f"{where}: {line}" for line in _state_lines(entry))

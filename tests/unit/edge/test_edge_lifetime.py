@@ -41,7 +41,14 @@ DAYS: dict[str, tuple[float, float, str]] = {
 
 
 def facts_of(found: dict[str, str], facts: dict[str, Any]) -> dict[str, Any]:
-    unit = {"unit": {"ActiveState": "active"}, "switch": {}, "keys": ["ada"], "may_switch": [], "files": {}}
+    unit = {
+        "unit": {"ActiveState": "active"},
+        "route": {"ActiveState": "active"},
+        "switch": {},
+        "keys": ["ada"],
+        "may_switch": [],
+        "files": {},
+    }
     clock = {"before": NOW.timestamp(), "after": NOW.timestamp()}
     return {
         **facts,
