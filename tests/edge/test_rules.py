@@ -193,6 +193,12 @@ def test_a_large_body_is_refused_with_and_without_its_length(start: Start, engin
     assert engine.heads == []
 
 
+@pytest.mark.parametrize("length", ["16777217", "4294967296", "1099511627776"])
+def test_a_large_length_is_refused_before_the_body(start: Start, length: str, engine: ScriptedEngine) -> None:
+    assert start().ask("POST", CHAT, headers={"Content-Length": length}).error["code"] == "body_too_large"
+    assert engine.heads == []
+
+
 def test_a_large_header_is_refused(start: Start) -> None:
     edge = start(limits={"header_kib": 4})
     assert edge.ask("GET", "/v1/models", headers={"X-More": "x" * 5000}).error["code"] == "header_too_large"
