@@ -238,7 +238,7 @@ def main(kinds: Mapping[str, Callable[[Edge, Path], RunningEdge]] = EDGES) -> No
     """Measure the socket and edges, name -> how to make one."""
     streams = [int(word) for word in sys.argv[1:]] or [1, 16, 64]
     with tempfile.TemporaryDirectory() as folder:
-        limits = {"streams": 128, "requests_per_minute": 100000}
+        limits = {"streams": 100, "requests_per_minute": 100000}
         planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "limits": limits})
         path = Path(folder) / "api.sock"
         edges = {}
