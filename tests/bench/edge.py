@@ -243,8 +243,9 @@ def main(kinds: Mapping[str, Callable[[Edge, Path], RunningEdge]] = EDGES) -> No
         path = Path(folder) / "api.sock"
         edges = {}
         for name, kind in kinds.items():
-            (Path(folder) / name).mkdir()
-            edges[name] = kind(planned, Path(folder) / name)
+            own = Path(folder) / name.replace(" ", "-")
+            own.mkdir()
+            edges[name] = kind(planned, own)
         ways = [Way(SOCKET, socket=str(path)), *(way_of(name, edge, path) for name, edge in edges.items())]
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start\n")
         print(HEADER)
