@@ -63,6 +63,7 @@ class CallbackModule(Default):
         self._verb = self._task = ""
         self._parts: list[str] = []  # of a verb that consists of others
         self._part = 0
+        self._acted = False  # in this part
         self._began = time.monotonic()
         self._changes: dict[str, int] = {}
         self._puts_back = False
@@ -97,13 +98,19 @@ class CallbackModule(Default):
         signal.signal(signal.SIGINT, interrupted)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        self._part += 1
+        self._end_part()
+        self._part, self._acted = self._part + 1, False
         if not self.brief:
             super().v2_playbook_on_play_start(play)
             return
         self._play = play
         if self._parts:
             self._display.display(interruption.part(self._parts, self._part))
+
+    def _end_part(self) -> None:
+        """Say that no task of a part had its condition."""
+        if self._part and self._parts and self.brief and not self._acted:
+            self._display.display(interruption.LEFT_OUT)
 
     def _task_start(self, task: Any, prefix: str | None = None) -> None:
         self._task = task.get_name().strip().rpartition(" : ")[2]
@@ -123,6 +130,7 @@ class CallbackModule(Default):
     # Results.
 
     def v2_runner_on_ok(self, result: Any) -> None:
+        self._acted = True
         host = result.host.get_name()
         self._changes[host] = self._changes.get(host, 0) + bool(result.result.get("changed"))
         self._puts_back |= bool(result.result.get("put_back_after_interruption"))
@@ -154,6 +162,7 @@ class CallbackModule(Default):
             super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        self._acted = True
         if self._json and not ignore_errors:
             self._add_failure(self._json, result)
         if not self.brief:
@@ -172,6 +181,7 @@ class CallbackModule(Default):
             self._report(result)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
+        self._acted = True
         if self._json and not result.task.ignore_unreachable:
             self._add_failure(self._json, result)
         if not self.brief:
@@ -213,6 +223,7 @@ class CallbackModule(Default):
     def v2_playbook_on_stats(self, stats: Any) -> None:
         for host in tuple(self._rescued):
             self._print_rescued(host)
+        self._end_part()
         if self._json:
             print(json_output.text(self._json.document()), flush=True)
         failed = {*stats.failures, *stats.dark}

@@ -42,7 +42,8 @@ options:
     type: bool
     required: true
   open_only:
-    description: Whether to leave out recipes whose pins are all known.
+    description:
+      - Whether to leave out recipes whose pins are all known, and on several hosts the manifests of the models too.
     type: bool
     required: true
   registries:

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Refusal, RefusedError, register, typed
 from vllm_spark_ansible import page
 from vllm_spark_ansible.results import Step
 
@@ -236,8 +236,9 @@ class SparkAction(ActionBase):
         ]
 
     def with_logins(self, text: str) -> str:
-        """Return a text whose commands `ssh -t NAME` have the user and address of the inventory, so that they run. On
-        this machine they need no ssh."""
+        """Return a text whose commands run: the verbs of an installed toolkit, and `ssh -t NAME` with the user and the
+        address of the inventory. On this machine they need no ssh."""
+        text = typed(text)
         if "ssh -t " not in text:
             return text
         from vllm_spark.core import ssh_command  # noqa: PLC0415  most texts have no command

@@ -242,6 +242,20 @@ def test_lock_asks_nothing_where_nothing_is_open(folder: Path) -> None:
             assert (done.before, done.lines) == (done.after, ()), limit
 
 
+def test_lock_records_the_manifest_of_a_pinned_recipe_where_several_sparks_share_the_model(folder: Path) -> None:
+    pair = [{"name": "one", "recipe": "closed", "hosts": ["spark1", "spark2"]}]
+    with serving(registry_response) as (images, _), serving(hub_response) as (models, _):
+        alone = run(folder, images, models, deployments=pair, open_only=True)
+        both = run(folder, images, models, deployments=pair, limit=("spark1", "spark2"), open_only=True)
+    assert (alone.after, alone.lines) == ("", ())
+    assert MANIFEST.sha256 in both.after
+    (folder / "lock.yml").write_text(both.after)
+    with loopback.refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        again = run(folder, url, url, deployments=pair, limit=("spark1", "spark2"), open_only=True)
+    assert (again.before, again.lines) == (again.after, ())
+
+
 def test_lock_runs_in_a_process_of_its_own(folder: Path) -> None:
     args = {
         **{"deployments": PLACED, "limit": ["spark1"], "recipes": ["open"], "recipe_folders": [str(folder)]},

@@ -18,6 +18,7 @@ import yaml
 from fakes import local_spark
 from vllm_spark.core import paths
 from vllm_spark.deploy import consent
+from vllm_spark.lifecycle import interruption
 
 RUN = Path(sys.executable).with_name("ansible-playbook")
 RECIPE = "gemma-4-26b-a4b-nvfp4-mtp"
@@ -83,6 +84,8 @@ def test_check_mode_shows_each_part_and_what_would_come(inventory: Path) -> None
         f"[3/4] {part('pull')}",
         f"[4/4] {part('deploy')}",
     ]
+    assert out.endswith(f"{headings[3]}\n{interruption.LEFT_OUT}\n")
+    assert out.count(interruption.LEFT_OUT) == 1
     assert "To download: 17.7 GB for the model of gemma-4-26b-a4b-nvfp4-mtp and the image vllm/vllm-openai." in out
     assert "spark1  image vllm/vllm-openai" in out.partition(headings[2])[2]
     assert not (inventory.parent / "lock.yml").exists()

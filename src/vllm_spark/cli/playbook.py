@@ -52,11 +52,11 @@ def program(name: str, verb: str) -> str:
     """Return the path of a program of Ansible. `verb` is the sub-command that needs it. Raises RefusedError."""
     path = Path(sys.executable).with_name(name)
     if not path.exists():
-        raise NO_ANSIBLE.error(
-            what=f"{path} does not exist",
-            expected="the virtual environment of the clone",
-            fix=Fix("make setup", f"Then `.venv/bin/vllm-spark {verb}`."),
-        )
+        expected = "the ansible-core that the wheel requires" if paths.IS_INSTALLED else "the environment of the clone"
+        again = "install the wheel again, such as by `uv tool install --force FILE.whl`."
+        in_clone = Fix("make setup", f"Then `.venv/bin/vllm-spark {verb}`.")
+        fix = again if paths.IS_INSTALLED else in_clone
+        raise NO_ANSIBLE.error(what=f"{path} does not exist", expected=expected, fix=fix)
     return str(path)
 
 

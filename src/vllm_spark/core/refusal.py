@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from vllm_spark.core import paths
+
+PLAYBOOK = re.compile(r"\bansible-playbook (\w+)\.yml")
+
+
+def typed(text: str) -> str:
+    """Return a text whose commands run as printed: the verbs of an installed toolkit are commands, because the working
+    directory has no playbook."""
+    return PLAYBOOK.sub(r"vllm-spark \1", text) if paths.IS_INSTALLED else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,7 @@ def message(what: str, expected: str, fix: str | Fix, *, runbook: str) -> str:
 
     `what` carries the values seen. `fix` is a command or a variable. `runbook` is the stem of a file in docs/runbooks.
     """
-    return f"{what} — expected: {expected}. Fix: {fix} See docs/runbooks/{runbook}.md"
+    return f"{what} — expected: {expected}. Fix: {typed(str(fix))} See docs/runbooks/{runbook}.md"
 
 
 def command_of(fix: str | Fix) -> str:
@@ -41,7 +52,7 @@ def command_of(fix: str | Fix) -> str:
 def fix_to_json(fix: str, command: str) -> dict[str, str | None]:
     """Return the text of a fix as its two fields. `command` is what `command_of` returned."""
     remark = fix.removeprefix(f"{command}.").strip() if command else fix
-    return {"command": command or None, "remark": remark or None}
+    return {"command": typed(command) or None, "remark": typed(remark) or None}
 
 
 @dataclass(frozen=True, slots=True)

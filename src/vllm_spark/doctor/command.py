@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vllm_spark.core import json_output
-from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.core.refusal import Fix, Refusal, register, typed
 from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, last_words, reading
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
@@ -199,7 +199,7 @@ def _numbered(findings: Sequence[Finding], first: int) -> Iterator[str]:
     for place, finding in enumerate(findings, first):
         yield f"{place}. {finding.cause}"
         yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {log_line(finding)}"
-        yield f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+        yield f"   Fix: {typed(finding.fix)} See docs/runbooks/{finding.runbook}"
 
 
 def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from vllm_spark.core.refusal import typed
+
 UNRECOGNISED = "unrecognised"
 MOST_OF_A_CAUSE = 1  # remoteness
 AREA = "area-"  # how the ids of areas.yml begin
@@ -83,7 +85,7 @@ def _follows(area: Finding, findings: Sequence[Finding], severity: str) -> bool:
 
 def explain(finding: Finding) -> str:
     """Return one message to the operator: cause, matching line, fix, runbook."""
-    return f"{finding.cause} — seen: {log_line(finding)} Fix: {finding.fix} See docs/runbooks/{finding.runbook}"
+    return f"{finding.cause} — seen: {log_line(finding)} Fix: {typed(finding.fix)} See docs/runbooks/{finding.runbook}"
 
 
 def log_line(finding: Finding) -> str:

@@ -87,6 +87,10 @@ def _together(told: Sequence[Mapping[str, str]]) -> AfterCtrlC | None:
     return AfterCtrlC("; ".join(continues), undo=", ".join(undo))
 
 
+# Below the heading of a part that its verb leaves out.
+LEFT_OUT = "  left out: it would begin with what the parts before it bring"
+
+
 def part(names: Sequence[str], number: int) -> str:
     """Return the heading of a part of a verb that consists of others. `number` begins at 1."""
     return f"[{number}/{len(names)}] {names[number - 1]}"

@@ -56,7 +56,8 @@ class LockRequest:
     - `recipes`: names of recipes; if empty, those of every active deployment within the limit
     - `accepted`: keys of the lock file whose entries may move, or `all`
     - `verify`: True to check digests that the recipes pin themselves
-    - `open_only`: True to ask nothing for a recipe whose pins are all known
+    - `open_only`: True to ask nothing for a recipe whose pins are all known, and on several hosts the manifest of its
+      models too: a Spark may get them from another one, and the manifest tells whether they are those of the hub
     """
 
     deployments: object
@@ -87,7 +88,12 @@ def run(
     old = lockfile.read(file)
     documents = _documents(request)
     if request.open_only:
-        documents = [document for document in documents if lockfile.missing_pins(document, old)]
+        several = len(request.limit) > 1
+        documents = [
+            document
+            for document in documents
+            if lockfile.missing_pins(document, old) or (several and lockfile.missing_manifests(document, old))
+        ]
     refusals: list[Refusal] = []
     for document in documents if request.verify else ():
         try:

@@ -153,6 +153,11 @@ def manifest_refs(document: Document) -> Iterator[UnpinnedRef]:
             yield UnpinnedRef("manifest", _model_key(source))
 
 
+def missing_manifests(document: Document, lock: Lock) -> bool:
+    """Return True if the lock file lacks a manifest of a recipe."""
+    return not all(ref.accepts(locked_value(lock, ref)) for ref in manifest_refs(document))
+
+
 def manifests(document: Document, pinned_document: Document, lock: Lock) -> dict[str, str]:
     """Return OWNER/NAME@COMMIT -> sha256 of the manifests that the lock file has for a recipe. `pinned_document` is the
     recipe with its commits."""

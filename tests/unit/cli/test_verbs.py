@@ -160,12 +160,20 @@ def test_a_wrong_word_is_refused_with_the_command_that_was_meant(
     assert started == []
 
 
+@pytest.mark.parametrize(
+    ("installed", "fix"),
+    [
+        (False, "Fix: make setup. Then `.venv/bin/vllm-spark deploy`."),
+        (True, "Fix: install the wheel again, such as by `uv tool install --force FILE.whl`."),
+    ],
+)
 def test_without_ansible_the_command_that_installs_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    installed: bool, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(paths, "IS_INSTALLED", installed)
     assert main.main(["deploy"]) == 1
-    assert "Fix: make setup. Then `.venv/bin/vllm-spark deploy`." in capsys.readouterr().err
+    assert fix in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 4", 4), ("kill -TERM $$", 143)])

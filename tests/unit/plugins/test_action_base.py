@@ -103,6 +103,7 @@ def test_the_base_imports_little() -> None:
     assert imported == [
         "vllm_spark",
         "vllm_spark.core",
+        "vllm_spark.core.paths",
         "vllm_spark.core.refusal",
         "vllm_spark_ansible",
         "vllm_spark_ansible.action",

@@ -12,7 +12,7 @@ import pytest
 
 import typed_commands
 from vllm_spark.core import paths, strict_yaml
-from vllm_spark.core.refusal import Fix
+from vllm_spark.core.refusal import Fix, register, typed
 
 SOURCES = sorted(file for folder in ("src", "plugins") for file in (paths.ROOT / folder).rglob("*.py"))
 # What stands for a value in a template: a word that every parser takes.
@@ -215,6 +215,24 @@ def test_every_fix_of_the_code_is_a_command_or_a_sentence() -> None:
     assert len(found) > 250
     assert sum(isinstance(fix, Fix) for _, fix in found) > 40
     assert [f"{place}: {fault}" for place, fix in found for fault in faults(fix)] == []
+
+
+def test_every_fix_of_an_installed_toolkit_is_a_command_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no playbook in the working directory."""
+    monkeypatch.setattr(paths, "IS_INSTALLED", True)
+    changed = [
+        Fix(typed(fix.command), typed(fix.remark)) if isinstance(fix, Fix) else typed(fix)
+        for _, fix in (*fixes(), *rows())
+        if typed(str(fix)) != str(fix)
+    ]
+    assert len(changed) > 150
+    assert [fault for fix in changed for fault in faults(fix)] == []
+    assert not any(re.search(r"ansible-playbook (?!sandbox)\S*yml", str(fix)) for fix in changed)
+    message = register("port-taken", runbook="port-taken")(
+        what="a", expected="b", fix=Fix("ansible-playbook stop.yml -K")
+    )
+    assert "Fix: vllm-spark stop -K." in str(message)
+    assert message.to_json()["fix"]["command"] == "vllm-spark stop -K"
 
 
 def test_every_command_in_a_fix_of_the_data_runs_as_printed() -> None:
