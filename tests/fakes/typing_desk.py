@@ -145,7 +145,7 @@ class Desk:
     def _place(self) -> None:
         """Write the files of a Spark that pages name."""
         for name in ("NAME", "DEPLOYMENT"):
-            for file in ("launch", "failed/launch", "previous/launch", "current/launch", *SMALL):
+            for file in ("launch", "failed/launch", "previous/launch", "current/launch", "current/env", *SMALL):
                 self._write(f"etc/vllm-spark/{name}/{file}", "{}")
         for model in ("models--OWNER--NAME", "models--OWNER--REPOSITORY"):
             large = "a file of the hub"
