@@ -17,6 +17,9 @@ from vllm_spark.sizing import reference_spark
 WRONG_COUNT = register("wrong-count", runbook="recipe-refused")
 BAD_FACTS = register("bad-facts", runbook="recipe-refused")
 
+# Above them a forecast takes minutes, and no Spark has the memory.
+MOST, MOST_STREAMS = 16 << 20, 1 << 14
+
 # The facts that a plan without a host reads in any case.
 NEEDED_FACTS = ("memory", "docker")
 
@@ -47,10 +50,18 @@ def add_destination(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Return a number of at least 1, for `type=` of an argument."""
+    """Return a number from 1 to MOST, for `type=` of an argument."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MOST}")
+    return number
+
+
+def streams(text: str) -> int:
+    """Return a number of streams, for `type=` of an argument."""
+    number = positive(text)
+    if number > MOST_STREAMS:
+        raise argparse.ArgumentTypeError(f"{text} is above {MOST_STREAMS}")
     return number
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -173,8 +174,19 @@ def _unknown(argv: Sequence[str], known: Iterable[str]) -> Refusal:
     )
 
 
+def usable_streams() -> None:
+    """Replace standard streams that the caller has closed, and let no character fail that a stream cannot encode."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the program ends
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command. Returns its exit status: 1 for a refusal. Raises SystemExit(2) for wrong arguments."""
+    usable_streams()
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         status: int = args.run(args)

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--context", type=arguments.positive, help="tokens of context of each sequence")
     arguments.add_accepted(parser)
-    parser.add_argument("--streams", type=arguments.positive, default=1, help="concurrent sequences")
+    parser.add_argument("--streams", type=arguments.streams, default=1, help="concurrent sequences")
     parser.add_argument("--min-speed", type=float, metavar="TOK_S", help="refuse a slower forecast")
     parser.add_argument(
         "--site",

@@ -26,6 +26,9 @@ NO_DRAFTER = register("no-drafter", runbook="inventory-refused")
 NO_RAY = register("no-ray", runbook="pair-executor")
 NO_MP_NODES = register("no-mp-nodes", runbook="pair-executor")
 SECRET_EMPTY = register("secret-empty", runbook="secrets")
+SECRET_NAME = register("secret-name", runbook="secrets")
+# A name that docker run --env-file takes.
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The first release with --nnodes.
 MP_NODES_SINCE = (0, 12)
@@ -149,10 +152,17 @@ def executor_refusals(recipe: Document) -> Iterator[Refusal]:
 
 
 def secret_refusals(recipe: Document, secrets: Mapping[str, bool]) -> Iterator[Refusal]:
-    """Yield a refusal per secret that is empty, and per secret of the recipe that is not set.
+    """Yield a refusal per secret that is no variable or is empty, and per secret of the recipe that is not set.
 
     `secrets`: name -> True if it has a value.
     """
+    for name in sorted(secrets):
+        if not VARIABLE.fullmatch(name):
+            yield SECRET_NAME(
+                what=f"vllm_secrets has the name {text.quoted(name)}",
+                expected="the name of a variable: letters, digits and underscores, as text",
+                fix="correct the name; YAML reads yes, no, on, off, true and false as no text.",
+            )
     states = {name: "is empty" for name, has_value in sorted(secrets.items()) if not has_value}
     states |= {name: "is not set" for name in recipe.get("secrets", []) if name not in secrets}
     for name, state in states.items():

@@ -191,7 +191,11 @@ class Inventory:
             limit=tuple(args["limit"]),
             recipe_folders=tuple(Path(folder) for folder in args["recipe_folders"]),
             lock_file=Path(args["lock_file"]),
-            secrets={name: bool(value) for name, value in args["secrets"].items()},
+            secrets={
+                # The other names are refused: YAML reads true, on and 1 as no text.
+                name if isinstance(name, str) else f"{name} ({type(name).__name__})": bool(value)
+                for name, value in args["secrets"].items()
+            },
             accepted=tuple(args["accepted"]),
             site=SiteSettings(**args["site"]),
             everywhere=args.get("everywhere"),

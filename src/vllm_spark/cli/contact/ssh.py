@@ -56,8 +56,8 @@ def connected(target: Target, types: Sequence[str]) -> Iterator[Transport]:
     """
     try:
         transport = Transport(socket.create_connection((target.host, target.port), timeout=TIMEOUT_S))
-    except OSError as error:
-        raise unreachable(target, error.strerror or str(error) or type(error).__name__) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
+        raise unreachable(target, getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
     try:
         transport.get_security_options().key_types = [name for type_ in types for name in ALGORITHMS[type_]]
         transport.start_client(timeout=TIMEOUT_S)

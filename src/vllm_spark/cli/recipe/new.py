@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=arguments.positive, default=0, help="tokens of context; default: the longest that fits"
     )
-    parser.add_argument("--streams", type=arguments.positive, default=1, help="requests at once to plan for")
+    parser.add_argument("--streams", type=arguments.streams, default=1, help="requests at once to plan for")
     parser.add_argument(
         "--drafter", default="auto", help="none, a method (mtp), or a repository; default: the family's"
     )

@@ -62,7 +62,7 @@ def _samples(run: Evidence, host: str, field: str) -> list[tuple[float, float]]:
         (sample["t"], value)
         for cell in run.cells.values()
         for sample in cell["samples"].get(host, ())
-        if is_number(value := sample.get(field))
+        if is_number(value := sample.get(field)) and is_number(sample.get("t"))
     ]
 
 
