@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from vllm_spark.cli.recipe import new
 from vllm_spark.inventory import spec
 from vllm_spark.pinning.hub import Hub
 from waiting import LIMIT_S
+
+# A shell ignores Ctrl-C for what it starts in the background, and the processes of a test would ignore it too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
