@@ -56,6 +56,8 @@ class Desk:
 def desk(tmp_path: Path) -> Desk:
     """A desk without a Spark."""
     environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
+    # The socket of a shared connection would have too long a path.
+    environment["ANSIBLE_SSH_ARGS"] = "-o ControlMaster=no"
     return Desk(tmp_path, {**environment, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "140"})
 
 
