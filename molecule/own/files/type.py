@@ -48,7 +48,7 @@ def main() -> int:
     begun = time.monotonic()
     given = [word for each in variables for word in ("--env", each)]
     words = ["docker", "exec", "-it", "--user", user, "--workdir", f"/home/{user}", *given, container]
-    status, output = at_a_terminal([*words, "bash", "-lc", command], sys.stdin.readline().rstrip("\n"))
+    status, output = at_a_terminal([*words, "bash", "-c", command], sys.stdin.readline().rstrip("\n"))
     shown = f"{output.rstrip()}\n[status {status}, {time.monotonic() - begun:.0f} s, {len(output.splitlines())} lines]"
     with Path(transcript).open("a", encoding="utf-8") as file:
         file.write(f"\n$ {command}\n{shown}\n")
