@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import touched
@@ -28,3 +30,13 @@ def test_each_package_has_a_folder_of_tests(package: str) -> None:
 )
 def test_the_tests_of_another_file(file: str, folder: str) -> None:
     assert touched.tests([file]) == [folder]
+
+
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """`make look-alike` is one run of pytest over several folders, which imports each file by its name alone."""
+    names = [
+        file.name
+        for folder in ("unit", "integration", "lab")
+        for file in (paths.ROOT / "tests" / folder).rglob("test_*.py")
+    ]
+    assert [name for name, times in Counter(names).items() if times > 1] == []
