@@ -58,6 +58,11 @@ def desk(tmp_path: Path) -> Desk:
     environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
     # The socket of a shared connection would have too long a path.
     environment["ANSIBLE_SSH_ARGS"] = "-o ControlMaster=no"
+    # The look-alike is a Spark.
+    (without := tmp_path / "without").mkdir()
+    (without / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (without / "nvidia-smi").chmod(0o755)
+    environment["PATH"] = f"{without}:{environment['PATH']}"
     return Desk(tmp_path, {**environment, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "140"})
 
 
