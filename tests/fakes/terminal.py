@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from waiting import LIMIT_S
 
+QUIET_S = 0.5
+
 
 def typed(argv: Sequence[str], environment: Mapping[str, str], answers: Mapping[str, str]) -> tuple[int, str]:
     """Run a command and answer its questions in their order. `answers`: end of a question -> what is typed; "\\x03" is
@@ -20,14 +22,16 @@ def typed(argv: Sequence[str], environment: Mapping[str, str], answers: Mapping[
         os.execve(argv[0], argv, environment)  # noqa: S606  no shell
     output, rest, deadline = b"", list(answers.items()), time.monotonic() + 5 * LIMIT_S
     while time.monotonic() < deadline:
-        if rest and output.rstrip().endswith(rest[0][0].encode()):
-            answer = rest.pop(0)[1]
-            os.write(terminal, answer.encode() if answer == "\x03" else f"{answer}\r".encode())
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                output += os.read(terminal, 4096)
-            except OSError:  # the other end is closed
-                break
+        # A program that has printed its question may not read yet, and then loses what is typed.
+        if not select.select([terminal], [], [], QUIET_S)[0]:
+            if rest and output.rstrip().endswith(rest[0][0].encode()):
+                answer = rest.pop(0)[1]
+                os.write(terminal, answer.encode() if answer == "\x03" else f"{answer}\r".encode())
+            continue
+        try:
+            output += os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
     else:
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
