@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from vllm_spark.core import inventory_host
+from vllm_spark.core import inventory_host, this_machine
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
@@ -52,7 +51,8 @@ class ActionModule(SparkAction):
             return {}
         local = [host for host in self.args["sparks"] if inventory_host.is_local(self.hostvars[host])]
         addresses = {host: str(self.hostvars[host].get("ansible_host") or "") for host in local}
-        return {"own": addresses, "own_names": own_names()}
+        names = [name for name in (this_machine.mdns_name(), this_machine.routed_address()) if name]
+        return {"own": addresses, "own_names": names}
 
     def _warn(self) -> None:
         """Name each variable that nothing reads once, at the first host that has it. The first host names all: a run of
@@ -65,12 +65,3 @@ class ActionModule(SparkAction):
             own = set(self.task_vars if host == self.host else self.hostvars[host]) - named
             self.show(*(f"{host}  {line}" for line in variables.warnings(own, variables.known())))
             named |= own
-
-
-def own_names() -> list[str]:
-    """Return the name by which mDNS knows this machine, and the address of its default route."""
-    names = [f"{socket.gethostname().partition('.')[0]}.local"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire, suppress(OSError):
-        wire.connect(("192.0.2.1", 9))  # nothing is sent: the kernel chooses the address of this end
-        names.append(wire.getsockname()[0])
-    return names

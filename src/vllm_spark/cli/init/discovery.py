@@ -9,6 +9,7 @@ from functools import cache
 from vllm_spark.cli.init import sparks
 from vllm_spark.cli.init.conversation import Conversation
 from vllm_spark.cli.init.sparks import Spark
+from vllm_spark.core import this_machine
 from vllm_spark.core.refusal import register
 from vllm_spark.core.types import Facts
 from vllm_spark.node import mdns
@@ -27,7 +28,8 @@ def answers() -> tuple[Answer, ...]:
 
 def own_address() -> str:
     """Return an address by which others reach this machine: the name that it answers by mDNS, or that of its route."""
-    return next((answer.name for answer in answers() if sparks.is_here(answer.name)), sparks.routed_address())
+    known = (answer.name for answer in answers() if sparks.is_here(answer.name))
+    return next(known, this_machine.routed_address() or socket.gethostname())
 
 
 def choose(talk: Conversation) -> list[str]:

@@ -7,7 +7,6 @@ import getpass
 import json
 import re
 import shlex
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from vllm_spark.cli import playbook
 from vllm_spark.cli.contact import command, first_contact
 from vllm_spark.cli.contact.ssh import SSH_PORT
 from vllm_spark.cli.init.conversation import Conversation
-from vllm_spark.core import host_access, text
+from vllm_spark.core import host_access, text, this_machine
 from vllm_spark.core.host_access import Login
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
@@ -75,8 +74,8 @@ def _absolute(file: Path) -> Path:
 
 def is_here(name: str) -> bool:
     """Return True for a name of this machine."""
-    own = socket.gethostname().partition(".")[0].lower()
-    return name.lower() in ("localhost", own, f"{own}.local")
+    own = ("localhost", this_machine.short_name(), this_machine.mdns_name())
+    return name.lower() in map(str.lower, own)
 
 
 def this_is_a_spark() -> bool:
@@ -87,17 +86,6 @@ def this_is_a_spark() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return GPU in done.stdout
-
-
-def routed_address() -> str:
-    """Return the address of this machine in the network of its default route, or its name without one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # an address for documentation (RFC 5737); a datagram socket sends nothing
-        except OSError:
-            return socket.gethostname()
-        address: str = probe.getsockname()[0]
-        return address
 
 
 def read_facts(sparks: Mapping[str, Spark]) -> dict[str, Facts]:
