@@ -9,7 +9,6 @@ import pwd
 import re
 import shutil
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
@@ -197,12 +196,6 @@ def worker(admin_socket: str) -> str:
     except OSError:
         return ""
     return next((line.partition(": ")[2] for line in lines if line.startswith("Pid: ")), "")
-
-
-def workers(admin_sockets: Iterable[str]) -> str:
-    """Return the process ids of the HAProxys that answer runtime APIs, empty unless each does."""
-    found = [worker(admin_socket) for admin_socket in admin_sockets]
-    return " ".join(found) if all(found) else ""
 
 
 def read_keys(path: str = KEYS) -> dict[str, str]:

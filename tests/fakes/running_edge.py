@@ -205,7 +205,8 @@ class RunningEdge:
 
     def worker(self) -> str:
         """Return the process ids of the workers that answer the runtime API, empty unless both do."""
-        return spark_edge.workers((self.files.admin_socket, self.files.route_admin_socket))
+        found = [spark_edge.worker(place) for place in (self.files.admin_socket, self.files.route_admin_socket)]
+        return " ".join(found) if all(found) else ""
 
     def has_reloaded(self, before: str) -> bool:
         """Return whether both workers are others than before."""

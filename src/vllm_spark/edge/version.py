@@ -71,6 +71,6 @@ def _warnings(found: Mapping[str, Any], faulty: bool | None) -> list[str]:
 
 
 def shown(own: Mapping[str, Any]) -> str:
-    """Return the line about what `document` has returned, while there is no warning."""
+    """Return the line about what `of_host` has returned, while there is no warning."""
     unknown = f"; whether it has {CVE} is unknown" if own["faulty"] is None else ""
     return f"HAProxy {own['version']}{unknown}"
