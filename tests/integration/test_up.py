@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import pty
-import select
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fakes import local_spark
+from fakes import local_spark, terminal
 from vllm_spark.core import paths
 from vllm_spark.deploy import consent
 from vllm_spark.lifecycle import interruption
@@ -53,27 +49,6 @@ def run(inventory: Path, playbook: str, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def at_a_terminal(argv: list[str], answer: bytes) -> tuple[int, str]:
-    """Run a command at a terminal and type the answer to its question. Returns its exit status and its output."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(argv[0], argv, environment())  # noqa: S606  no shell
-    output, deadline = b"", time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 0.5)[0]:
-            # Ansible drops what was typed before it reads.
-            if output.rstrip().endswith(consent.QUESTION.encode()):
-                os.write(terminal, answer)
-            continue
-        try:
-            output += os.read(terminal, 4096)
-        except OSError:  # the other end is closed
-            break
-    else:
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output.decode()
-
-
 def test_check_mode_shows_each_part_and_what_would_come(inventory: Path) -> None:
     status, out, err = run(inventory, "up.yml", "--check")
     assert (status, err) == (0, "")
@@ -92,9 +67,9 @@ def test_check_mode_shows_each_part_and_what_would_come(inventory: Path) -> None
     assert not (inventory.parent / "hub").exists()
 
 
-@pytest.mark.parametrize("answer", [b"no\r", b"\r", b"\x03"], ids=["no", "nothing", "ctrl-c"])
-def test_an_answer_that_is_not_yes_ends_it_before_the_download(inventory: Path, answer: bytes) -> None:
-    status, output = at_a_terminal(argv(inventory, "up.yml"), answer)
+@pytest.mark.parametrize("answer", ["no", "", "\x03"], ids=["no", "nothing", "ctrl-c"])
+def test_an_answer_that_is_not_yes_ends_it_before_the_download(inventory: Path, answer: str) -> None:
+    status, output = terminal.typed(argv(inventory, "up.yml"), environment(), {consent.QUESTION: answer})
     assert status == 2, output
     assert output.count(consent.QUESTION) == 1
     assert consent.DECLINED in output
@@ -102,18 +77,18 @@ def test_an_answer_that_is_not_yes_ends_it_before_the_download(inventory: Path, 
     assert f"It ended in [2/4] {part('plan')}; the same command again continues." in output
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_without_a_question_it_goes_on_to_the_pull(inventory: Path, terminal: bool) -> None:
+@pytest.mark.parametrize("typed", [True, False])
+def test_without_a_question_it_goes_on_to_the_pull(inventory: Path, typed: bool) -> None:
     """A file stands where the lock belongs, so the pull ends before it changes anything."""
     lock = inventory.parent / "no-folder"
     lock.write_text("")
-    command = argv(inventory, "up.yml", "-e", f"spark_lock_folder={lock}/x", *["-e", "up_yes=true"] * terminal)
-    if terminal:
-        status, output = at_a_terminal(command, b"")
+    command = argv(inventory, "up.yml", "-e", f"spark_lock_folder={lock}/x", *["-e", "up_yes=true"] * typed)
+    if typed:
+        status, output = terminal.typed(command, environment(), {})
     else:
         status, out, err = run(inventory, "up.yml", *command[4:])
         output = out + err
     assert status == 2, output
     assert consent.QUESTION not in output
-    assert output.index("To download") < output.index("[3/4] Pull") if not terminal else "[3/4] Pull" in output
+    assert output.index("To download") < output.index("[3/4] Pull") if not typed else "[3/4] Pull" in output
     assert f"It ended in [3/4] {part('pull')}; the same command" in output
