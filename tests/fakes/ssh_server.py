@@ -49,10 +49,13 @@ class LoginPolicy(paramiko.ServerInterface):
         with subprocess.Popen(["sh", "-c", command], env=home, **pipes) as process:
             # Ansible leaves the input open behind a command that reads none.
             threading.Thread(target=self.feed, args=(channel, process.stdin), daemon=True).start()
-            channel.sendall(process.stdout.read())
-            channel.sendall_stderr(process.stderr.read())
-        channel.send_exit_status(process.returncode)
-        channel.close()
+            out, err = process.stdout.read(), process.stderr.read()
+        # The client may have gone.
+        with suppress(OSError):
+            channel.sendall(out)
+            channel.sendall_stderr(err)
+            channel.send_exit_status(process.returncode)
+            channel.close()
 
     def feed(self, channel: paramiko.Channel, stdin: IO[bytes]) -> None:
         with suppress(OSError), stdin:

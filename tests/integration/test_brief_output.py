@@ -194,7 +194,8 @@ def test_a_plan_of_many_hosts_tells_each_refusal_once(site: Site) -> None:
     rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
     assert rows == site.hosts
     assert "3 hosts: 3 would refuse; no-go: on-spark1, on-spark2, on-spark3." in out
-    refusals = err.splitlines()
+    # The three hosts are this machine at three moments, so what is free on them may differ.
+    refusals = [line for line in err.splitlines() if " GiB available of " not in line]
     assert refusals
     for refusal in refusals:
         assert refusal.startswith("spark1  ")
