@@ -6,11 +6,15 @@
 local KEPT_BYTES = 4096
 -- The objects around `usage`. Streams of /v1/responses have `response` around it.
 local AROUND, AROUND_IN_EVENT = 1, 2
--- Variable of the log -> its names in `usage`: of /v1/responses, and of the other paths.
+-- Variable of the log -> its names in `usage`, which are added: those of the cache stand beside `input_tokens` in
+-- /v1/messages, and elsewhere a number includes them.
 local FIGURES = {
-  ["txn.in_tokens"] = { "input_tokens", "prompt_tokens" },
+  ["txn.in_tokens"] = { "input_tokens", "prompt_tokens", "cache_read_input_tokens", "cache_creation_input_tokens" },
   ["txn.out_tokens"] = { "output_tokens", "completion_tokens" },
 }
+
+-- The first event of /v1/messages, reversed: its `usage` has no token of the answer yet.
+local START = '"trats_egassem"%s*:%s*"epyt"'
 
 -- Return what is in `usage`, nil without it. `text` is the end of a JSON text, reversed: nothing is open at that end, so
 -- from there it is certain which quotes and braces are structure. A model or a client has written what is in strings.
@@ -45,7 +49,7 @@ local function usage_of_events(text)
   local ended = text:find("\n", 1, true)
   for line in text:sub(ended or #text + 1):gmatch("[^\n]+") do
     local usage = usage_of(line, AROUND_IN_EVENT)
-    if usage then return usage end
+    if usage and not line:find(START) then return usage end
   end
 end
 
@@ -86,10 +90,12 @@ local function say(self, transaction)
     usage = usage_of(text, AROUND)
   end
   for variable, names in pairs(usage and FIGURES or {}) do
+    local sum
     for _, name in ipairs(names) do
       local figure = usage:match('"' .. name .. '"%s*:%s*(%d+)')
-      if figure then transaction:set_var(variable, figure) end
+      if figure then sum = (sum or 0) + tonumber(figure) end
     end
+    if sum then transaction:set_var(variable, sum) end
   end
 end
 

@@ -42,6 +42,7 @@ def answer(message: Mapping[str, Any]) -> Stream:
     return Stream(body=json.dumps({**fixed, "choices": [choice], "usage": usage}, ensure_ascii=False, indent=1))
 
 
+NO_KEY = "No valid API key: send Authorization: Bearer KEY, or x-api-key: KEY."
 CHAT, CALLS = answer(MESSAGE), answer({"role": "assistant", "content": None, "tool_calls": [CALL]})
 UNKNOWN = Stream(
     status=404,
@@ -113,7 +114,7 @@ def test_errors_are_those_of_openai(start: Start, engine: ScriptedEngine) -> Non
     seen = said(client(start(), "errors"))
     inactive = "other-model is not active: this Spark serves model. Its owner changes that with: "
     assert [(one["raised"], one["status"], one["code"], one["message"]) for one in seen] == [
-        ("AuthenticationError", 401, "invalid_api_key", "No valid API key: send Authorization: Bearer KEY."),
+        ("AuthenticationError", 401, "invalid_api_key", NO_KEY),
         ("NotFoundError", 404, 404, "The model `nobody` does not exist."),
         ("InternalServerError", 503, "model_not_active", f"{inactive}ansible-playbook switch.yml -e to=other"),
         ("NotFoundError", 404, "not_found", "The edge does not serve this path and method."),
@@ -148,7 +149,7 @@ def test_litellm(start: Start, engine: ScriptedEngine) -> None:
     assert tools == {"name": "get_weather", "arguments": CALL["function"]["arguments"]}  # type: ignore[index]
     assert "".join(text or "" for text in stream["texts"]) == "".join(event.content for event in EVENTS)
     assert refused["raised"] == "AuthenticationError"
-    assert "No valid API key: send Authorization: Bearer KEY." in refused["message"]
+    assert NO_KEY in refused["message"]
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2"])

@@ -19,9 +19,11 @@ from fakes import edge_cases
 from fakes.raw_engine import STREAM, RawEngine, chunk, document, event, stream
 from fakes.running_edge import KEY, Answer, Engines, RunningEdge, check
 from vllm_spark.core import paths
+from vllm_spark.recipe import engine_paths
 from waiting import until
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+MESSAGES, COUNT_TOKENS = engine_paths.MESSAGES, engine_paths.COUNT_TOKENS
 USAGE = {
     "prompt_tokens": 12,
     "total_tokens": 46,
@@ -35,6 +37,8 @@ NEW_USAGE = {
     "output_tokens_details": {"reasoning_tokens": 20},
     "total_tokens": 46,
 }
+# As vLLM writes it with enable-prompt-tokens-details: `input_tokens` are without the cache.
+MESSAGE_USAGE = {"input_tokens": 4, "output_tokens": 34, "cache_read_input_tokens": 8}
 LIE = '"usage":{"prompt_tokens":999,"completion_tokens":999}'
 # What a model may write, to be believed: bare, as a whole answer, as an event, with broken or unfinished escapes.
 HOSTILE = (
@@ -109,6 +113,8 @@ PLAIN: dict[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
     "completion": ("/v1/completions", {"choices": [{"text": "x"}], "usage": USAGE}, ("12", "34")),
     "response": (RESPONSES, {"tools": [], "usage": NEW_USAGE, "user": None}, ("12", "34")),
     "embedding": (EMBEDDINGS, {"data": [{"embedding": [0.5] * 4000}], "usage": {"prompt_tokens": 12}}, ("12", "-")),
+    "messages": (MESSAGES, {"type": "message", "content": [{"text": LIE}], "usage": MESSAGE_USAGE}, ("12", "34")),
+    "counted tokens": (COUNT_TOKENS, {"input_tokens": 12}, ("-", "-")),
     "no usage": (CHAT, document(), ("-", "-")),
     "an error": (CHAT, {"error": {"message": LIE, "code": 400}}, ("-", "-")),
     # Keys of a client, which /v1/responses returns.
@@ -149,6 +155,22 @@ def test_a_stream_of_responses_says_its_tokens(edge: Edge) -> None:
     edge.answers(event(created, "response.created"), event(completed, "response.completed"), kind=STREAM)
     assert edge.ask(RESPONSES).status == 200
     assert edge.figures() == ("12", "34", "2")
+
+
+def test_a_stream_of_messages_says_its_tokens_at_its_end(edge: Edge) -> None:
+    """The first event has those of the prompt, and none of the answer."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 12, "output_tokens": 0}}}
+    text = {"type": "content_block_delta", "delta": {"text": f'"type":"message_start",{LIE}'}}
+    end = {"type": "message_delta", "delta": {"stop_sequence": '"type":"message_start"'}, "usage": MESSAGE_USAGE}
+    begun = [event(start, "message_start"), event(text, "content_block_delta")]
+    ended = [event(end, "message_delta"), event({"type": "message_stop"}, "message_stop")]
+    edge.answers(*begun, *ended, kind=STREAM)
+    assert edge.ask(f"{MESSAGES}?beta=true").status == 200
+    assert edge.figures() == ("12", "34", "4")
+    edge.answers(*begun, kind=STREAM, cut=True)
+    with pytest.raises(IncompleteRead):
+        edge.ask(MESSAGES)
+    assert edge.figures()[:2] == ("-", "-")
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

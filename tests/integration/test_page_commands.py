@@ -50,7 +50,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 PRINTED = {
     *(("README.md", word) for word in ("recipes/*.yml", "inventory", "facts", "Spark")),
     *(("any-model.md", word) for word in ("args:",)),
-    *(("edge.md", word) for word in ("spark1", '{"error":')),
+    *(("edge.md", word) for word in ("spark1", '{"type":')),
     ("pull.md", "spark2"),
     *(("switch.md", word) for word in ("thinker", "in")),
 }

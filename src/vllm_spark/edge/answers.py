@@ -1,4 +1,5 @@
-"""The edge's own answers: errors of the shape of OpenAI's API, as arguments of HAProxy. Pure."""
+"""The edge's own answers: errors as arguments of HAProxy. Each has the shapes of OpenAI's API and of Anthropic's
+at once: clients of one ignore what those of the other need. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from vllm_spark.inventory.edge import EdgeSettings
 
+UNAVAILABLE = "service_unavailable_error"
+
 # The edge's name -> (type, code, message). A text may have {limits} and {whole}, and %[…], which HAProxy replaces.
 ERRORS: Mapping[str, tuple[str, str, str]] = {
     "forbidden": ("permission_error", "forbidden", "This address is not in vllm_edge.allow_from."),
@@ -14,7 +17,16 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "header": ("invalid_request_error", "header_too_large", "The header is larger than {limits.header_kib} KiB."),
     "path": ("invalid_request_error", "not_found", "The edge does not serve this path and method."),
     # LiteLLM takes every error of the type invalid_request_error for a faulty request, whatever its status is.
-    "key": ("authentication_error", "invalid_api_key", "No valid API key: send Authorization: Bearer KEY."),
+    "key": (
+        "authentication_error",
+        "invalid_api_key",
+        "No valid API key: send Authorization: Bearer KEY, or x-api-key: KEY.",
+    ),
+    "two_keys": (
+        "authentication_error",
+        "invalid_api_key",
+        "Authorization and x-api-key are not one key: send one of them.",
+    ),
     "rate": (
         "rate_limit_error",
         "rate_limit_exceeded",
@@ -24,45 +36,45 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "body": ("invalid_request_error", "body_too_large", "The body is larger than {limits.body_mib} MiB."),
     "empty": ("invalid_request_error", "empty_body", "The request has no body."),
     "inactive": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_not_active",
         "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. Its owner changes that with: "
         "ansible-playbook switch.yml -e to=%[var(txn.of)]",
     ),
     "loading": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_loading",
         "The model is loading, which takes minutes for a large one: ask again.",
     ),
     "draining": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_draining",
         "The model is being stopped: its last requests end, and it takes no new one.",
     ),
     "gave_up": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_failed",
         "The model does not start, and waits for its owner, who sees why with: ansible-playbook status.yml",
     ),
     "part": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_not_active",
         "This Spark has no model of its own now: it is a part of %[var(txn.part)]. Ask that Spark.",
     ),
     "elsewhere": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_not_active",
         "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. On %[var(txn.elsewhere)] it is not "
         "started, still loads, or cannot be reached. Its owner sees which with: ansible-playbook status.yml",
     ),
     "no_right": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "model_not_active",
         "%[var(txn.model)] is not active: this {whole} serves %[var(txn.serves)]. This key may not start it. Its owner "
         "changes that with: ansible-playbook switch.yml -e to=%[var(txn.of)]",
     ),
     "no_switch": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "no_switch",
         "The Spark that has the model does not start it now: journalctl -u vllm-edge-switch there has the reason.",
     ),
@@ -72,14 +84,14 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "No deployment has this model: this {whole} serves %[var(txn.serves)].",
     ),
     "member": ("permission_error", "forbidden", "This certificate does not belong to another Spark of vllm_edge.site."),
-    "not_here": ("service_unavailable_error", "not_here", "No engine of this Spark serves the model now."),
+    "not_here": (UNAVAILABLE, "not_here", "No engine of this Spark serves the model now."),
     "gone": (
-        "service_unavailable_error",
+        UNAVAILABLE,
         "no_model_active",
         "The engine that had the model has just ended: ask again.",
     ),
     "who": ("invalid_request_error", "bad_forward", "The other edge does not say who asks."),
-    "none": ("service_unavailable_error", "no_model_active", "No model of this {whole} is started."),
+    "none": (UNAVAILABLE, "no_model_active", "No model of this {whole} is started."),
 }
 
 # The status of HAProxy's own errors -> (type, code, message).
@@ -88,8 +100,18 @@ OWN_ERRORS: Mapping[int, tuple[str, str, str]] = {
     408: ("invalid_request_error", "request_timeout", "The request took too long to arrive."),
     500: ("server_error", "edge_error", "The edge has failed."),
     502: ("server_error", "bad_gateway", "The engine ended this request without a valid answer."),
-    503: ("service_unavailable_error", "no_model_active", "The engine does not answer, or its queue is full."),
+    503: (UNAVAILABLE, "no_model_active", "The engine does not answer, or its queue is full."),
     504: ("server_error", "gateway_timeout", "The engine did not answer in an hour."),
+}
+
+# Code or OpenAI's type of an error -> Anthropic's type, where it has another one. A model that is not there is not an
+# `overloaded_error`: that one says that a model is there and busy.
+ANTHROPIC_TYPES: Mapping[str, str] = {
+    "not_found": "not_found_error",
+    "model_not_found": "not_found_error",
+    "body_too_large": "request_too_large",
+    UNAVAILABLE: "api_error",
+    "server_error": "api_error",
 }
 
 SERVICE_UNAVAILABLE = 503
@@ -101,8 +123,7 @@ HEALTHY = 'content-type application/json string \'{"status":"ok"}\''
 def arguments(settings: EdgeSettings, whole: str = "Spark") -> dict[str, str]:
     """Return the arguments of `http-request return` for each error of the edge. `whole` is what it serves."""
     return {
-        name: f"content-type application/json {'lf-' if '%[' in message else ''}string "
-        + _quoted(type_, code, message.format(limits=settings.limits, whole=whole))
+        name: _returned(type_, code, message.format(limits=settings.limits, whole=whole))
         for name, (type_, code, message) in ERRORS.items()
     }
 
@@ -111,10 +132,25 @@ def own_errors() -> Iterator[tuple[int, str]]:
     """Yield the status and the arguments of each error that HAProxy itself reports. After its start it takes every
     engine for one that is up until its first checks, so a 503 passes."""
     for status, error in OWN_ERRORS.items():
-        yield status, _quoted(*error) + (f" hdr Retry-After {RETRY_S}" if status == SERVICE_UNAVAILABLE else "")
+        yield status, _returned(*error) + (f" hdr Retry-After {RETRY_S}" if status == SERVICE_UNAVAILABLE else "")
 
 
-def _quoted(type_: str, code: str, message: str) -> str:
-    """Return an error as a word of HAProxy. No text has a quote or a percent sign outside of %[…]."""
-    error = {"message": message, "type": type_, "param": None, "code": code}
-    return f"'{json.dumps({'error': error})}'"
+def lacking(path: str, version: str, first: str) -> str:
+    """Return the answer of a model whose engine lacks a path, which the version `first` was the first to have."""
+    return _returned(
+        "invalid_request_error", "not_found", f"The model runs on vLLM {version}. {path} needs vLLM {first} or later."
+    )
+
+
+def type_by_path(code: str, type_: str) -> str:
+    """Return OpenAI's type of an error, or an expression of HAProxy where Anthropic has another one:
+    haproxy-messages.j2 sets its variable for the paths of Anthropic's API."""
+    anthropic = ANTHROPIC_TYPES.get(code) or ANTHROPIC_TYPES.get(type_)
+    return f"%[var(txn.{anthropic},{type_})]" if anthropic else type_
+
+
+def _returned(type_: str, code: str, message: str) -> str:
+    """Return an error as arguments of HAProxy. No text has a quote or a percent sign outside of %[…]."""
+    error = {"message": message, "type": type_by_path(code, type_), "param": None, "code": code}
+    text = json.dumps({"type": "error", "error": error})
+    return f"content-type application/json {'lf-' if '%[' in text else ''}string '{text}'"

@@ -18,6 +18,7 @@ from vllm_spark.edge import answers, paths, persons, site, switch_request
 from vllm_spark.inventory.edge import OFF, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, host_layout
+from vllm_spark.recipe import engine_paths
 
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
 DEFAULT_SEQUENCES = 256
@@ -67,6 +68,7 @@ class _Backend:
     deployment: str
     models: tuple[str, ...]
     connections: int
+    engine: str
 
 
 def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
@@ -110,6 +112,10 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),
             errors=list(answers.own_errors()),
+            anthropic_types=sorted(set(answers.ANTHROPIC_TYPES.values())),
+            unavailable=answers.type_by_path("", answers.UNAVAILABLE),
+            lacking=engine_paths.lacking,
+            lacks_path=answers.lacking,
             healthy=answers.HEALTHY,
             body_bytes=body,
             buffer_bytes=body + BUFFER_RESERVE,
@@ -160,7 +166,7 @@ def _widest(edge: Edge) -> str:
 
 
 def _backend(backend: EdgeBackend) -> _Backend:
-    return _Backend(backend.deployment, backend.models, _connections(backend.sequences))
+    return _Backend(backend.deployment, backend.models, _connections(backend.sequences), backend.engine)
 
 
 def _connections(sequences: int | None) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-# What OpenAI's clients and the gates ask. The parts of vLLM that answer without a key, such as /invocations and
-# /tokenize (vllm-project/vllm#58144), and its switches, such as /pause and /collective_rpc, are not among them.
+from vllm_spark.recipe.engine_paths import COUNT_TOKENS, MESSAGES
+
+# What clients of OpenAI and Anthropic and the gates ask. The parts of vLLM that answer without a key, such as
+# /invocations and /tokenize (vllm-project/vllm#58144), and its switches, such as /pause, are not among them.
 GET_PATHS = ("/v1/models",)
-POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
+POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", MESSAGES, COUNT_TOKENS)

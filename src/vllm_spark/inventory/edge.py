@@ -111,12 +111,14 @@ class EdgeSettings:
 @dataclass(frozen=True, slots=True)
 class EdgeBackend:
     """A deployment as the edge of its head sees it. `models` are the names that clients ask for. `sequences` is the
-    engine's max-num-seqs, None if the recipe leaves it to the engine. `ranks` is the number of its Sparks."""
+    engine's max-num-seqs, None if the recipe leaves it to the engine. `ranks` is the number of its Sparks.
+    `engine` is the version of the engine."""
 
     deployment: str
     models: tuple[str, ...]
     bind: str
     port: int
+    engine: str
     sequences: int | None = None
     ranks: int = 1
 

@@ -126,6 +126,7 @@ def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
         port=headed.port,
         sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
         ranks=len(headed.hosts),
+        engine=recipe["engine"]["version"],
     )
 
 

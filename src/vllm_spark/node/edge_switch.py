@@ -34,6 +34,8 @@ LOCK = Path("/run/vllm-spark/operator.lock")
 STATES = Path("/run/vllm-spark/states.map")
 SWITCH = Path("/usr/local/bin/vllm-switch")
 WHO, DEPLOYMENT, MODEL = "x-vllm-edge-who", "x-vllm-edge-switch", "x-vllm-edge-model"
+# What a client calls an error with status 503.
+TYPE = "x-vllm-edge-type"
 # A person as the edge's log has it (vllm_spark.edge.persons).
 PERSON = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -60,12 +62,11 @@ class Answer:
     message: str
     retry_s: int
 
-    @property
-    def body(self) -> bytes:
-        """The error in the shape of OpenAI's API."""
-        kind = {404: "invalid_request_error", 429: "rate_limit_error"}.get(self.status, "service_unavailable_error")
+    def body(self, unavailable: str) -> bytes:
+        """Return the error in the shape of the edge's own. `unavailable`: the type of a 503 for this client."""
+        kind = {404: "invalid_request_error", 429: "rate_limit_error"}.get(self.status, unavailable)
         error = {"message": self.message, "type": kind, "param": None, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        return json.dumps({"type": "error", "error": error}).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +303,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         headers = [self.headers.get(name, "") for name in (WHO, DEPLOYMENT, MODEL)]
         answer = cast("Server", self.server).office.ask(*headers)
+        body = answer.body(self.headers.get(TYPE, "service_unavailable_error"))
         self.close_connection = True
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Retry-After", str(answer.retry_s))
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Length", str(len(body)))
         self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(answer.body)
+        self.wfile.write(body)
         self.drop_body()
 
     def drop_body(self) -> None:

@@ -24,7 +24,7 @@ Resolve = Callable[..., Spec]
 GOLDEN = paths.ROOT / "tests" / "data" / "firewall"
 
 SITE = {"spark1": "192.168.1.20", "spark2": "192.168.1.21"}
-BACKEND = EdgeBackend("demo", ("model",), ALL_INTERFACES, 8000)
+BACKEND = EdgeBackend("demo", ("model",), ALL_INTERFACES, 8000, "0.33.0")
 # Name of the golden file -> the edge, its deployments, the ports of sshd.
 CASES: dict[str, tuple[dict[str, Any], tuple[EdgeBackend, ...], list[int]]] = {
     "private-networks": ({}, (BACKEND,), [22]),

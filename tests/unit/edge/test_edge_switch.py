@@ -33,7 +33,7 @@ def desk(places: int = 1, stay_s: float = 60) -> Desk:
 def code(desk: Desk, target: str, now: float) -> str:
     answer = desk.ask(target, f"model-{target}", now)
     assert answer.retry_s > 0
-    assert json.loads(answer.body)["error"]["code"] == answer.code
+    assert json.loads(answer.body("api_error"))["error"]["code"] == answer.code
     return answer.code
 
 
