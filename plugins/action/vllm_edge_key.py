@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import persons
+from vllm_spark.node import edge_key
 from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 
@@ -23,8 +25,8 @@ class ActionModule(SparkAction):
         if not listed and (refusal := persons.name_refusal(self.args["name"])):
             raise RefusedError([refusal])
         done = self.execute("vllm_edge_key_file", self.args, "names")
-        may = set(done.get("may_switch", ()))
-        names = ", ".join(f"{name} (may switch)" if name in may else name for name in done["names"]) or "nobody"
+        entries = sorted(map(edge_key.parse, done["keys"].values()), key=attrgetter("person"))
+        names = ", ".join(entry.shown for entry in entries) or "nobody"
         ended = f"; the earlier key of {self.args['name']} has ended" if done.get("replaced") else ""
         self.say(f"keys: {names}{ended}" if done["edge"] else "has no edge")
         return done

@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import PLACES
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import ROUTE_SOCKET, SOCKET, ask_admin
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_key import parse, persons
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
     must,
@@ -31,6 +32,8 @@ AUTHORITY, TOKENS = layout.EDGE_AUTHORITY, layout.EDGE_TOKENS
 ROUTE, ROUTE_UNIT, ROUTE_UNIT_FILE = layout.EDGE_ROUTE, layout.EDGE_ROUTE_UNIT, layout.EDGE_ROUTE_UNIT_FILE
 # deployment -> state.
 STATES = PLACES.map
+# Person -> the end of its refusal.
+SPENT = layout.EDGE_SPENT
 UNIT, UNIT_FILE = layout.EDGE_UNIT, layout.EDGE_UNIT_FILE
 # The unit and the timer that warn before the certificate ends.
 END_FILES = (layout.EDGE_END_UNIT_FILE, layout.EDGE_END_TIMER_FILE)
@@ -45,8 +48,6 @@ CVE = "CVE-2025-11230"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
 SWITCH_UNIT, SWITCH_UNIT_FILE = layout.EDGE_SWITCH_UNIT, layout.EDGE_SWITCH_UNIT_FILE
-# What follows a person in the map if that key may start a model (vllm_spark.edge.persons).
-MAY_SWITCH = "/switch"
 # Root writes, and the group of the edge reads. New files get the group of the folder.
 FOLDER_MODE, FILE_MODE, UNIT_MODE, PROGRAM_MODE = "2750", "0640", "0644", "0755"
 PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -71,6 +72,7 @@ def facts() -> dict[str, Any]:
         "keys": persons(keys),
         "key_hashes": keys,
         "may_switch": may_switch(keys),
+        "batch": batch(keys),
         "unit": unit_state(),
         "route": unit_state(ROUTE_UNIT),
         "switch": unit_state(SWITCH_UNIT),
@@ -117,14 +119,14 @@ def switch_files() -> tuple[str, ...]:
     return SWITCH, SWITCH_LIST, SWITCH_UNIT_FILE
 
 
-def persons(keys: dict[str, str]) -> list[str]:
-    """Return the persons that have a key."""
-    return sorted({value.removesuffix(MAY_SWITCH) for value in keys.values()})
-
-
 def may_switch(keys: dict[str, str]) -> list[str]:
     """Return the persons whose requests may start a model."""
-    return sorted({value.removesuffix(MAY_SWITCH) for value in keys.values() if value.endswith(MAY_SWITCH)})
+    return sorted({entry.person for entry in map(parse, keys.values()) if entry.may_switch})
+
+
+def batch(keys: dict[str, str]) -> list[str]:
+    """Return the persons whose requests leave the engine to others."""
+    return sorted({entry.person for entry in map(parse, keys.values()) if entry.batch})
 
 
 def has_account() -> bool:
@@ -153,6 +155,17 @@ def ensure_folder() -> None:
     os.makedirs(FOLDER, mode=0o750, exist_ok=True)
     shutil.chown(FOLDER, "root", ACCOUNT)
     os.chmod(FOLDER, int(FOLDER_MODE, 8))
+
+
+def ensure_spent() -> None:
+    """Create the folder of the edge's user, and the file of persons that have used their tokens of today, which the
+    configuration names. The unit makes both again."""
+    folder = os.path.dirname(SPENT)
+    os.makedirs(folder, mode=0o755, exist_ok=True)
+    with open(SPENT, "a", encoding="utf-8"):
+        pass
+    for path in (folder, SPENT):
+        shutil.chown(path, ACCOUNT, ACCOUNT)
 
 
 def ensure_states() -> None:
@@ -199,14 +212,14 @@ def worker(admin_socket: str) -> str:
 
 
 def read_keys(path: str = KEYS) -> dict[str, str]:
-    """Return the keys of the map: hash -> name, which MAY_SWITCH may follow."""
+    """Return the keys of the map: hash -> entry (spark_edge_key)."""
     lines = [line.split() for line in (read_text(path) or "").splitlines()]
     return {words[0]: words[1] for words in lines if len(words) > 1 and not words[0].startswith("#")}
 
 
 def write_keys(keys: dict[str, str], path: str = KEYS) -> None:
     """Replace the map."""
-    lines = ["# SHA-256 of a key, name. Written by vllm-spark key; no key is on this host.\n"]
+    lines = ["# SHA-256 of a key, person/right/class/quota. Written by vllm-spark key; no key is on this host.\n"]
     lines += [f"{key} {name}\n" for key, name in sorted(keys.items(), key=lambda item: item[1])]
     write_file(path, "".join(lines), FILE_MODE)
 

@@ -105,6 +105,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_admin import SOCKET
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_key import persons
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     CommandError,
     mode_of,
@@ -182,6 +183,7 @@ def install(files: dict[str, tuple[str, str]], params: dict[str, Any]) -> None:
     spark_edge.ensure_account()
     spark_edge.ensure_folder()
     spark_edge.ensure_states()
+    spark_edge.ensure_spent()
     if not os.path.isfile(spark_edge.KEYS) or params["first_keys"]:
         spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
     configs = [content for path, (content, _) in files.items() if path in CONFIGS]
@@ -280,7 +282,7 @@ def main() -> None:
         states = [spark_edge.unit_state(unit) for unit in spark_edge.STAGES]
         step, switch = unit_step(files, states), switch_step(files, removes, params)
         steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
-        steps += [f"a key of {name}" for name in spark_edge.persons(params["first_keys"])]
+        steps += [f"a key of {name}" for name in persons(params["first_keys"])]
         steps += [f"{path} is removed" for path in removes]
         steps += [f"systemctl {switch} {spark_edge.SWITCH_UNIT}"] if switch else []
         steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []

@@ -24,6 +24,13 @@ options:
   may_switch:
     description: Whether a request of this key may start a model that is not active.
     type: bool
+  class:
+    description: C(batch) requests leave a part of the engine to the others.
+    type: str
+    choices: [interactive, batch]
+  tokens_a_day:
+    description: After so many tokens of a day the key is refused until midnight. 0 sets no quota.
+    type: int
 extends_documentation_fragment: vllm_spark.toolkit.decides
 """
 

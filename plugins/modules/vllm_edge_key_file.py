@@ -27,6 +27,15 @@ options:
     description: Whether a request of this key may start a model that is not active.
     type: bool
     default: false
+  class:
+    description: C(batch) requests leave a part of the engine to the others.
+    type: str
+    choices: [interactive, batch]
+    default: interactive
+  tokens_a_day:
+    description: After so many tokens of a day the key is refused until midnight. 0 sets no quota.
+    type: int
+    default: 0
 attributes:
   check_mode:
     support: full
@@ -50,13 +59,8 @@ names:
   returned: always
   type: list
   elements: str
-may_switch:
-  description: Those of them whose requests may start a model.
-  returned: always
-  type: list
-  elements: str
 keys:
-  description: SHA-256 of each key to its person, with the right to start a model, as they are afterwards.
+  description: SHA-256 of each key to its entry (person, right, class, quota), as they are afterwards.
   returned: always
   type: dict
 replaced:
@@ -73,18 +77,42 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_key import (
+    BATCH,
+    CLASSES,
+    Entry,
+    parse,
+    persons,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import CommandError, read_text
 
-# In the configuration of an edge that separates a person from the right.
-READS_RIGHTS = "field(1,/)"
+# In the configuration of an edge that reads every field of an entry, and of one that has a share for batch.
+READS_FIELDS, HAS_SHARE = "map_str_int", "acl batch"
 
 
-def desired(current: dict[str, str], state: str, name: str, key_hash: str, right: str = "") -> dict[str, str]:
-    """Return the keys after the change: hash -> name and right. A name has one key."""
+def desired(current: dict[str, str], state: str, entry: Entry, key_hash: str) -> dict[str, str]:
+    """Return the keys after the change: hash -> entry. A person has one key."""
     if state == "listed":
         return current
-    others = {key: owner for key, owner in current.items() if owner.removesuffix(spark_edge.MAY_SWITCH) != name}
-    return others if state == "absent" else {**others, key_hash: f"{name}{right}"}
+    others = {key: owner for key, owner in current.items() if parse(owner).person != entry.person}
+    return others if state == "absent" else {**others, key_hash: str(entry)}
+
+
+def refusal(entry: Entry) -> str:
+    """Return why the edge that is here does not take an entry, or nothing."""
+    if entry.has_more and READS_FIELDS not in (read_text(spark_edge.CONFIG) or ""):
+        return (
+            f"{spark_edge.CONFIG} is of an older toolkit, which takes rights, class and quota for a part of the name — "
+            "expected: an edge that knows them. Fix: ansible-playbook deploy.yml. Then the same command. "
+            "See docs/runbooks/edge-key.md"
+        )
+    if entry.batch and HAS_SHARE not in (read_text(spark_edge.ROUTE) or ""):
+        return (
+            f"the edge has no share for keys of the class {BATCH} — expected: vllm_edge.fair true, and deployed. "
+            "Fix: ansible-playbook deploy.yml. With vllm_edge: {fair: true} in the inventory. Then the same command. "
+            "See docs/runbooks/edge-key.md"
+        )
+    return ""
 
 
 def main() -> None:
@@ -95,20 +123,18 @@ def main() -> None:
             # The hash of 256 random bits does not lead to the key. no_log would hide it in no other place.
             "hash": {"type": "str", "default": "", "no_log": False},
             "may_switch": {"type": "bool", "default": False},
+            "class": {"type": "str", "choices": list(CLASSES), "default": CLASSES[0]},
+            "tokens_a_day": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
     params = module.params
     edge = os.path.isfile(spark_edge.CONFIG)
     current = spark_edge.read_keys()
-    if params["may_switch"] and edge and READS_RIGHTS not in (read_text(spark_edge.CONFIG) or ""):
-        module.fail_json(
-            msg=f"{spark_edge.CONFIG} is of an older toolkit, which takes the right for a part of the name — expected: "
-            "an edge that knows rights. Fix: ansible-playbook deploy.yml. Then the same command. "
-            "See docs/runbooks/edge-key.md"
-        )
-    right = spark_edge.MAY_SWITCH if params["may_switch"] else ""
-    keys = desired(current, params["state"], params["name"], params["hash"], right) if edge else current
+    entry = Entry(params["name"], params["may_switch"], params["class"] == BATCH, params["tokens_a_day"])
+    if edge and (why := refusal(entry)):
+        module.fail_json(msg=why)
+    keys = desired(current, params["state"], entry, params["hash"]) if edge else current
     running = False
     if keys != current and not module.check_mode:
         try:
@@ -123,10 +149,9 @@ def main() -> None:
     module.exit_json(
         changed=keys != current,
         edge=edge,
-        names=spark_edge.persons(keys),
-        may_switch=spark_edge.may_switch(keys),
+        names=persons(keys),
         keys=keys,
-        replaced=params["state"] == "present" and params["name"] in spark_edge.persons(current),
+        replaced=params["state"] == "present" and params["name"] in persons(current),
         running=running,
     )
 

@@ -34,7 +34,7 @@ class Host:
         self.unit = {"ActiveState": "inactive", "UnitFileState": "disabled"}
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
-        files = ("CONFIG", "ROUTE", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "SOCKET")
+        files = ("CONFIG", "ROUTE", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "SPENT", "SOCKET")
         for name in (*files, "UNIT_FILE", "ROUTE_UNIT_FILE", "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
@@ -43,6 +43,7 @@ class Host:
         monkeypatch.setattr(spark_edge, "has_account", lambda: True)
         monkeypatch.setattr(spark_edge, "ensure_account", lambda: None)
         monkeypatch.setattr(spark_edge, "ensure_folder", lambda: None)
+        monkeypatch.setattr(spark_edge.shutil, "chown", lambda *_: None)
         monkeypatch.setattr(
             spark_edge, "unit_state", lambda unit="": self.switch if unit == spark_edge.SWITCH_UNIT else self.unit
         )
@@ -99,6 +100,7 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
         certificate=str(tmp_path / "tls.pem"),
         tokens=str(tmp_path / "tokens.lua"),
         states=str(tmp_path / "states.map"),
+        spent=str(tmp_path / "spent.map"),
         admin_socket=str(tmp_path / "admin.sock"),
         route_admin_socket=str(tmp_path / "route.sock"),
         route_sockets=str(tmp_path),
@@ -130,6 +132,7 @@ def test_a_first_run_places_everything_and_a_second_nothing(
         "tls.pem",
         "tokens.lua",
         "states.map",
+        "spent.map",
         "vllm-edge.service",
         "vllm-edge-route.service",
     }
@@ -149,6 +152,7 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
         certificate=str(tmp_path / "tls.pem"),
         tokens=str(tmp_path / "tokens.lua"),
         states=str(tmp_path / "states.map"),
+        spent=str(tmp_path / "spent.map"),
         authority=str(tmp_path / "ca.crt"),
         admin_socket=str(tmp_path / "admin.sock"),
         route_admin_socket=str(tmp_path / "route.sock"),

@@ -55,6 +55,11 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
     ),
     "front": ([OTHER, REPLICA, THIRD], {"open": False, "site": SITE, "switch_by_request": True}, "192.168.1.20"),
     "front-of-a-worker": ([FAR_PAIR, THIRD], {"open": False, "site": SITE}, "192.168.1.20"),
+    "fair": (
+        [DEMO, OTHER, REPLICA, SPARE, THIRD],
+        {"open": False, "site": SITE, "fair": True, "limits": {"batch_share": 25}},
+        "192.168.1.20",
+    ),
     "own-files": (
         [DEMO],
         {

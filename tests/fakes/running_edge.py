@@ -129,6 +129,7 @@ class RunningEdge:
             certificate=str(self.folder / "tls.pem"),
             authority=str(self.folder / "ca.crt"),
             tokens=str(self.tokens),
+            spent=str(self.folder / "spent.map"),
             states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),
             route_admin_socket=str(self.folder / "route" / "admin.sock"),
@@ -139,7 +140,8 @@ class RunningEdge:
         )
         for sockets in (self.files.sockets, self.files.route_sockets):
             Path(sockets).mkdir(parents=True, exist_ok=True)
-        Path(self.files.states).touch()
+        for file in (self.files.states, self.files.spent):
+            Path(file).touch()
         self.log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.log.bind(self.files.log)
         self.log.settimeout(LIMIT_S)

@@ -305,9 +305,10 @@ class StatusFacts(TypedDict):
 class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
     the chain; `authority`: that of the authorities that it trusts. `keys`: the persons that have one; `key_hashes`:
-    SHA-256 of a key -> its person, with the right to start models; `may_switch`: the persons with that right. `unit`:
-    properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts models.
-    `haproxy`: version, changelog_names_fix (edge/version.py) and `outdated`, the units whose process is older."""
+    SHA-256 of a key -> its entry (node/edge_key.py); `may_switch`, `batch`: the persons with that right, and of that
+    class. `unit`: properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts
+    models. `haproxy`: version, changelog_names_fix (edge/version.py) and `outdated`, the units whose process is
+    older."""
 
     program: bool
     account: bool
@@ -317,6 +318,7 @@ class EdgeFacts(TypedDict):
     keys: list[str]
     key_hashes: Mapping[str, str]
     may_switch: list[str]
+    batch: list[str]
     unit: Mapping[str, str]
     route: Mapping[str, str]
     switch: Mapping[str, str]

@@ -14,7 +14,7 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.templates import ShellVariable
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import host_layout
-from vllm_spark.recipe import engine_flags
+from vllm_spark.recipe import engine_flags, known_issues
 from vllm_spark.recipe.flag_argv import OptionArgv
 
 SOCKET_FLAG = "uds"
@@ -30,6 +30,11 @@ MEMORY = ShellVariable("$memory")
 # The engine creates its socket with the mode that its umask leaves (create_server_unix_socket binds and does no more),
 # and a connection needs the right to write. So the group of the folder may connect, and nobody else.
 UMASK = "0007"
+
+
+# With vllm_edge.fair the engine takes requests by the class of their key: a header, which it reads since this version.
+POLICY, BY_CLASS = "scheduling-policy", "priority"
+READS_CLASS = "0.28.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ def serves(spec: Spec) -> bool:
 def flags(spec: Spec) -> dict[str, object]:
     """Return the flags that the recipe may overrule."""
     known = _engine(spec).flags
-    return {one.name: one.value for one in FLAGS if one.name in known}
+    found = {one.name: one.value for one in FLAGS if one.name in known}
+    return found | ({POLICY: BY_CLASS} if spec.edge.settings.fair and _reads_class(spec) else {})
 
 
 def address(spec: Spec) -> dict[str, object]:
@@ -95,7 +101,27 @@ def unknown(spec: Spec) -> list[str]:
         *((f"--{one.name}", one.why) for one in FLAGS if one.name not in engine.flags),
         *((one.name, one.why) for one in _variables(spec) if one.name not in engine.variables),
     ]
-    return [f"vLLM {engine.version} has no {name}, so this does not hold: {why}" for name, why in missing]
+    lines = [f"vLLM {engine.version} has no {name}, so this does not hold: {why}" for name, why in missing]
+    return [*lines, *_unfair(spec)]
+
+
+def _unfair(spec: Spec) -> Iterator[str]:
+    """Yield a line about an engine that does not take requests by their class although vllm_edge.fair is true."""
+    policy = spec.recipe["args"].get(POLICY, BY_CLASS)
+    if not spec.edge.settings.fair or (policy == BY_CLASS and _reads_class(spec)):
+        return
+    why, fix = f"has {POLICY} {policy}", f"remove {POLICY} from its args."
+    if not _reads_class(spec):
+        version = spec.recipe["engine"]["version"]
+        why, fix = f"is vLLM {version}, which reads no class", f"a recipe with vLLM {READS_CLASS} or later."
+    yield (
+        "vllm_edge.fair: batch has a share of the engine and waits for it at the edge, but within the engine it is not "
+        f"behind others: {spec.deployment.name} {why}. Fix: {fix}"
+    )
+
+
+def _reads_class(spec: Spec) -> bool:
+    return known_issues.version_matches({"since": READS_CLASS}, spec.recipe["engine"]["version"])
 
 
 def options() -> Iterator[OptionArgv]:

@@ -33,6 +33,16 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "This key has made {limits.requests_per_minute} requests in a minute.",
     ),
     "streams": ("rate_limit_error", "rate_limit_exceeded", "This key has {limits.streams} requests at the same time."),
+    "quota": (
+        "rate_limit_error",
+        "quota_exceeded",
+        "This key has used its tokens of today. It is free again after midnight of this {whole}.",
+    ),
+    "batch": (
+        "rate_limit_error",
+        "batch_queue_full",
+        "Keys of the class batch have {limits.batch_share} percent of the engine, and their queue is full: ask again.",
+    ),
     "body": ("invalid_request_error", "body_too_large", "The body is larger than {limits.body_mib} MiB."),
     "empty": ("invalid_request_error", "empty_body", "The request has no body."),
     "inactive": (
@@ -117,6 +127,8 @@ ANTHROPIC_TYPES: Mapping[str, str] = {
 SERVICE_UNAVAILABLE = 503
 # Seconds after which a client asks again for a model that loads: neither liveness nor HAProxy's check is much faster.
 RETRY_S = 10
+# Seconds after which a batch job asks again. OpenAI's clients obey at most a minute.
+BATCH_RETRY_S = 30
 HEALTHY = 'content-type application/json string \'{"status":"ok"}\''
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, paths, persons, site, switch_request
+from vllm_spark.edge import answers, paths, site, switch_request
 from vllm_spark.inventory.edge import OFF, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
-from vllm_spark.node import deployment_state, host_layout
+from vllm_spark.node import deployment_state, edge_key, host_layout
 from vllm_spark.recipe import engine_paths
 
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
@@ -37,6 +37,8 @@ FRONT_RESERVE = 16 * 1024
 CLIENT_SILENCE_S, KEPT_S = 15, 30
 # Connections to the metrics, of all their readers.
 READERS = 16
+# What the edge tells the engine of a batch request; 0 of an interactive one. The engine takes the lowest first.
+BATCH_PRIORITY = 10
 # The longest name of a person that has a key.
 MAX_USER = 64
 
@@ -52,6 +54,7 @@ class EdgeFiles:
     certificate: str = host_layout.EDGE_CERTIFICATE
     authority: str = host_layout.EDGE_AUTHORITY
     tokens: str = host_layout.EDGE_TOKENS
+    spent: str = host_layout.EDGE_SPENT
     states: str = host_layout.EDGE_STATES
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
     route_admin_socket: str = host_layout.EDGE_ROUTE_ADMIN_SOCKET
@@ -63,12 +66,13 @@ class EdgeFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    """A backend of the template."""
+    """A backend of the template. `batch_share`: how many of the `connections` keys of the class batch have at most."""
 
     deployment: str
     models: tuple[str, ...]
     connections: int
     engine: str
+    batch_share: int
 
 
 def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
@@ -85,6 +89,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
     settings = edge.settings
     routes, switches = site.routes(edge), switch_request.routes(edge)
     limits = settings.limits
+    share = partial(_share, percent=limits.batch_share)
     body = limits.body_mib * MIB
     text: str = (
         templates.templates()
@@ -97,7 +102,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             listeners=listeners(edge),
             widest=_widest(edge),
             tls="" if settings.tls == OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
-            backends=[_backend(backend) for backend in edge.backends],
+            backends=[_backend(backend, share(backend.sequences)) for backend in edge.backends],
             parts=edge.parts,
             active_states=" ".join(deployment_state.ACTIVE),
             retry_s=answers.RETRY_S,
@@ -107,8 +112,12 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             is_asked=edge.is_asked,
             switches=switches,
             own_switch=next((switch for switch in switches if not switch.host), None),
-            may_switch=persons.MAY_SWITCH,
+            may_switch=edge_key.MAY_SWITCH,
+            batch_class=edge_key.BATCH,
+            batch_priority=BATCH_PRIORITY,
+            batch_retry_s=answers.BATCH_RETRY_S,
             connections=_connections,
+            share=share,
             socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),
             errors=list(answers.own_errors()),
@@ -165,13 +174,19 @@ def _widest(edge: Edge) -> str:
     return binds.pop() if len(binds) == 1 else ALL_INTERFACES
 
 
-def _backend(backend: EdgeBackend) -> _Backend:
-    return _Backend(backend.deployment, backend.models, _connections(backend.sequences), backend.engine)
+def _backend(backend: EdgeBackend, share: int) -> _Backend:
+    connections = _connections(backend.sequences)
+    return _Backend(backend.deployment, backend.models, connections, backend.engine, share)
 
 
 def _connections(sequences: int | None) -> int:
     """Return how many requests an engine gets at the same time."""
     return (sequences or DEFAULT_SEQUENCES) + MORE_CONNECTIONS
+
+
+def _share(sequences: int | None, percent: int) -> int:
+    """Return how many batch requests an engine gets at the same time."""
+    return max((sequences or DEFAULT_SEQUENCES) * percent // 100, 1)
 
 
 def is_address(name: str) -> bool:

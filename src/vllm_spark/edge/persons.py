@@ -6,12 +6,13 @@ import hashlib
 import re
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.node import edge_key
 
 BAD_NAME = register("edge-key-name", runbook="edge-key")
 
@@ -19,8 +20,6 @@ BAD_NAME = register("edge-key-name", runbook="edge-key")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PREFIX = "sk-spark-"
 KEY_BYTES = 32
-# What follows a person in the map, after a slash, if a request of this key may start a model. No name has a slash.
-MAY_SWITCH = "switch"
 # The person of the key that a first deploy makes.
 OWNER = "owner"
 # Digits of a hash by which a person tells two keys apart.
@@ -40,7 +39,7 @@ def key_hash(key: str) -> str:
 @dataclass(frozen=True, slots=True)
 class SiteKeys:
     """The keys of the other hosts of a site, or of the head of a worker, for a host without keys. `hashes`: SHA-256 ->
-    person, with the right to start models. `sources`: the hosts that have them; `unread`: hosts of the site that the
+    entry (node/edge_key.py). `sources`: the hosts that have them; `unread`: hosts of the site that the
     run has not read."""
 
     hashes: Mapping[str, str]
@@ -49,12 +48,7 @@ class SiteKeys:
 
     @property
     def persons(self) -> list[str]:
-        return sorted(set(map(person, self.hashes.values())))
-
-
-def person(value: str) -> str:
-    """Return the person of an entry of the map."""
-    return value.removesuffix(f"/{MAY_SWITCH}")
+        return edge_key.persons(dict(self.hashes))
 
 
 def head_of(intent: HostIntent) -> str:
@@ -75,10 +69,11 @@ def of_site(edge: Edge, head: str, facts: Mapping[str, Facts]) -> SiteKeys:
     hashes: dict[str, str] = {}
     for keys in read.values():
         for key, entry in keys.items():
-            # The right to start models is one of the Spark on which it was given.
-            value = person(entry) if head else entry
-            # A key that may start models on one host alone does not get that right here: a name without it is shorter.
-            hashes[key] = min(hashes.get(key, value), value)
+            known = edge_key.parse(hashes.get(key, entry))
+            # The right to start models is one of the Spark on which it was given. A key that has it on one host alone
+            # does not get it here.
+            may_switch = known.may_switch and edge_key.parse(entry).may_switch and not head
+            hashes[key] = str(replace(known, may_switch=may_switch))
     sources = tuple(host for host, keys in read.items() if keys)
     return SiteKeys(hashes, sources, tuple(host for host in others if host not in read))
 
@@ -99,10 +94,10 @@ def different(keys: Mapping[str, Mapping[str, Collection[str]]]) -> list[str]:
 
 
 def shown(hashes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return person -> the first digits of each key. `hashes`: SHA-256 -> person, with the right to start models."""
+    """Return person -> the first digits of each key. `hashes`: SHA-256 -> entry."""
     found: dict[str, list[str]] = {}
     for key, value in hashes.items():
-        found.setdefault(person(value), []).append(key[:SHOWN_DIGITS])
+        found.setdefault(edge_key.parse(value).person, []).append(key[:SHOWN_DIGITS])
     return found
 
 

@@ -49,6 +49,8 @@ class EdgeLimits:
     - `header_timeout_s`: seconds until the last byte of a request's header
     - `switches_waiting`: models that wait for their start, if requests may start models
     - `switch_stay_s`: seconds that a model which a request has started stays before the next one takes its place
+    - `batch_share`: percent of an engine's sequences that all keys of the class `batch` have together; at least one
+    - `batch_waiting`: batch requests of a deployment that wait for the share, for at most `batch_wait_s` seconds
     """
 
     requests_per_minute: int = 300
@@ -59,6 +61,9 @@ class EdgeLimits:
     header_timeout_s: int = 10
     switches_waiting: int = 4
     switch_stay_s: int = 60
+    batch_share: int = 50
+    batch_waiting: int = 64
+    batch_wait_s: int = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class EdgeSettings:
     - `site`: the Sparks whose edges serve the models of all of them, host -> its address for the other edges, which ask
       it on `site_port`; none means that an edge serves the models of its own Spark
     - `switch_by_request`: True lets a person with that right start an inactive model by asking for it
+    - `fair`: True gives keys of the class `batch` a share of each engine, and lets the engine read the class
     """
 
     open: bool = False
@@ -91,6 +97,7 @@ class EdgeSettings:
     site: Mapping[str, str] = field(default_factory=dict)
     site_port: int = 9465
     switch_by_request: bool = False
+    fair: bool = False
 
     @property
     def scheme(self) -> str:
@@ -173,9 +180,10 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             what = f"vllm_edge.origins[{index}]: {schema.format_value(origin)}: {reason}"
             yield Fault(what, origins.expected(origin))
     yield from _site_faults(document)
-    yield from _memory_faults(EdgeLimits(**document.get("limits", {})))
-    if document.get("open") and document.get("switch_by_request"):
-        yield Fault("vllm_edge.switch_by_request: true, and open is true", "open: false, or no switch_by_request")
+    yield from _memory_faults(EdgeLimits(**document.get("limits", {})), document.get("fair", False))
+    for name in ("switch_by_request", "fair"):
+        if document.get("open") and document.get(name):
+            yield Fault(f"vllm_edge.{name}: true, and open is true", f"open: false, or no {name}")
     files = {name: document.get(name, "") for name in ("certificate", "private_key")}
     if document.get("tls", OWN_CA) == FILES:
         for name in (name for name, file in files.items() if not file):
@@ -186,10 +194,14 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
                 yield Fault(f"vllm_edge.{name}: {file}, and tls is not files", f"tls: files, or no {name}")
 
 
-def _memory_faults(limits: EdgeLimits) -> Iterator[Fault]:
-    """Yield limits by which one person, or all connections, fill a stage's memory, which ends it with all streams."""
+def _memory_faults(limits: EdgeLimits, fair: bool) -> Iterator[Fault]:
+    """Yield limits by which one person with all batch requests that wait, or all connections, fill a stage's memory,
+    which ends it with all streams."""
+    bodies, held = limits.streams, f"streams {limits.streams}"
+    if fair:
+        bodies, held = bodies + limits.batch_waiting, f"({held} + batch_waiting {limits.batch_waiting})"
     needs = {
-        f"body_mib {limits.body_mib} x streams {limits.streams}": (limits.body_mib * limits.streams, ROUTE_MIB),
+        f"body_mib {limits.body_mib} x {held}": (limits.body_mib * bodies, ROUTE_MIB),
         f"connections {limits.connections} x header_kib {limits.header_kib}": (
             limits.connections * (2 * limits.header_kib + CONNECTION_KIB) // 1024,
             FRONT_MIB,

@@ -16,7 +16,9 @@ from vllm_spark.inventory.spec import Spec
 SOCKET = re.compile(r"(?m)^\s*--uds\b")
 BIND = re.compile(r"(?m)^\s*--host (\S+)")
 PORT = re.compile(r"(?m)^\s*--port (\d+)")
-UNKNOWN: Mapping[str, Any] = dict.fromkeys(("bind", "port", "edge", "tls", "from", "persons", "switch", "may_switch"))
+UNKNOWN: Mapping[str, Any] = dict.fromkeys(
+    ("bind", "port", "edge", "tls", "from", "persons", "batch", "switch", "may_switch")
+)
 
 
 def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[str, Any] | None:
@@ -26,7 +28,7 @@ def document(spec: Spec | None, launch: str, found: EdgeFacts | None) -> dict[st
     - `open`: whether the engine itself is on the network
     - `bind`, `port`: of an open engine
     - `edge`: the state of the edge's unit, or that of its second stage if only the first is active
-    - `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key
+    - `tls`: whether clients use TLS; `from`: networks; `persons`: who has a key; `batch`: whose is of that class
     - `switch`: the state of the unit that starts models, None if requests may start nothing; `may_switch`: who may
       None: unknown, because the inventory does not have it active or the host was not asked
     """
@@ -47,6 +49,7 @@ def of_edge(settings: EdgeSettings | None, found: EdgeFacts | None) -> dict[str,
         "tls": settings.tls != edge.OFF if settings else None,
         "from": list(settings.allow_from) if settings else None,
         "persons": list(found["keys"]) if found else None,
+        "batch": list(found["batch"]) if found else None,
         **(_switch(found) if found and settings and settings.switch_by_request else {}),
     }
 
@@ -72,7 +75,7 @@ def cell(reach: Mapping[str, Any] | None) -> str:
     if reach["edge"] != "active":
         return f"nobody: edge\n{reach['edge']}"
     scheme = "edge, http" if reach["tls"] is False else "edge"
-    persons = reach["persons"]
+    persons = [f"{name} (batch)" if name in reach["batch"] else name for name in reach["persons"]]
     who = f"{scheme}:\n{', '.join(persons) if len(persons) <= 2 else f'{len(persons)} keys'}"  # noqa: PLR2004
     if reach["switch"] is None:
         return who

@@ -12,9 +12,9 @@ SOCKET = "/run/vllm-edge/admin.sock"
 ROUTE_SOCKET = "/run/vllm-edge-route/admin.sock"
 TIMEOUT_S = 5.0
 MAX_BYTES = 1 << 20
-# The server of a deployment's backend, and how the names of a site's backends begin: there a server has the name of its
-# deployment (templates/haproxy-route.cfg.j2).
-SERVER, SITE = "engine", "site_"
+# The server of a deployment's backend, and how the names of backends begin in which a server has the name of its
+# deployment: those of a site, and those of batch (templates/haproxy-route.cfg.j2).
+SERVER, SHARED = "engine", ("site_", "batch_")
 
 
 def ask_admin(command: str, admin_socket: str) -> str:
@@ -66,7 +66,7 @@ def requests_at(deployment: str) -> int:
     return sum(
         int(row[4] or 0)
         for row in rows
-        if row[:2] == [deployment, SERVER] or (row[0].startswith(SITE) and row[1] == deployment)
+        if row[:2] == [deployment, SERVER] or (row[0].startswith(SHARED) and row[1] == deployment)
     )
 
 

@@ -61,6 +61,9 @@ EDGE_UNIT_FILE = f"{UNIT_DIR}/{EDGE_UNIT}"
 EDGE_END_UNIT = "vllm-edge-end.service"
 EDGE_END_UNIT_FILE = f"{UNIT_DIR}/{EDGE_END_UNIT}"
 EDGE_END_TIMER_FILE = f"{UNIT_DIR}/vllm-edge-end.timer"
+# What belongs to the user of the edge: person -> the end of its refusal, for keys with a quota.
+EDGE_STATE_DIR = f"{STATE_DIR}/edge"
+EDGE_SPENT = f"{EDGE_STATE_DIR}/spent.map"
 # deployment -> state, which node/state_writer.py writes.
 EDGE_STATES = f"{RUN_DIR}/states.map"
 EDGE_RUN_DIR = "/run/vllm-edge"

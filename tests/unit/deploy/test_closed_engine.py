@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_status
 from test_launch import PRINT_ARGV, SHELLCHECK
 
+from fakes import edge_cases
 from fakes.cases import CASES, hosts_of, resolved
 from fakes.deployed_spark import deployed_facts
 from vllm_spark.deploy import closed_engine, files, launch, plan, ranks
@@ -254,3 +255,27 @@ def test_the_parser_of_the_data_refuses_what_no_engine_takes() -> None:
     """The checks above can fail: an unknown flag is refused."""
     with pytest.raises((ValueError, argparse.ArgumentError)):
         engine_flags.parser("0.21.0").parse_args(["--udsx", "/a"])
+
+
+FAIR = {"open": False, "fair": True}
+READS = "0.28.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "args", "policy", "said"),
+    [
+        ({"open": False}, READS, {}, None, ""),
+        (FAIR, READS, {}, "priority", ""),
+        (FAIR, "0.33.0", {}, "priority", ""),
+        (FAIR, "0.24.0", {}, None, "is vLLM 0.24.0, which reads no class. Fix: a recipe with vLLM 0.28.0 or later."),
+        (FAIR, READS, {"scheduling-policy": "fcfs"}, "fcfs", "has scheduling-policy fcfs. Fix: remove"),
+    ],
+)
+def test_a_fair_engine_takes_requests_by_their_class(
+    settings: dict[str, Any], version: str, args: dict[str, Any], policy: str | None, said: str
+) -> None:
+    spec = edge_cases.resolved([{**edge_cases.DEMO, "overrides": {"args": args}}], settings)
+    spec = replace(spec, recipe={**spec.recipe, "engine": {**spec.recipe["engine"], "version": version}})
+    assert launch.flags(spec).get("scheduling-policy") == policy
+    lines = [line for line in closed_engine.unknown(spec) if line.startswith("vllm_edge.fair")]
+    assert [said in line for line in lines] == [True] * bool(said)

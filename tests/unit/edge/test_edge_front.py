@@ -47,6 +47,7 @@ def found(**more: Any) -> Any:
         "keys": ["ada"],
         "key_hashes": {"a1": "ada"},
         "may_switch": [],
+        "batch": [],
     }
     states = {"unit": RUNS, "route": RUNS, "switch": {"ActiveState": "inactive"}}
     holder = {"unit": "vllm-edge.service", "process": "haproxy", "pid": 1, "container": ""}

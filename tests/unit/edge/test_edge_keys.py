@@ -12,6 +12,8 @@ from fakes.fake_ansible import FakeRun
 from project_files import load_module
 from vllm_spark.cli import main, playbook
 from vllm_spark.edge import config, persons
+from vllm_spark.node import edge_key
+from vllm_spark.node.edge_key import Entry
 
 
 def test_keys_are_long_and_never_the_same() -> None:
@@ -85,10 +87,41 @@ def test_a_right_is_one_of_a_new_key(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "key_may_switch=true" not in ran.argv
     assert main.main(["key", "add", "ada", "--may-switch"]) == 0
     assert ran.argv[ran.argv.index("key_may_switch=true") - 1] == "-e"
+    assert main.main(["key", "add", "ci", "--class", "batch", "--tokens-a-day", "1000000"]) == 0
+    assert {"key_class=batch", "key_tokens_a_day=1000000"} <= {*ran.argv}
     capsys.readouterr()
     for action in (["revoke", "ada"], ["list"]):
-        assert main.main(["key", *action, "--may-switch"]) == 1
-        assert f"key {action[0]} has --may-switch" in capsys.readouterr().err
+        for option in (["--may-switch"], ["--class", "batch"], ["--tokens-a-day", "5"]):
+            assert main.main(["key", *action, *option]) == 1
+            assert f"key {action[0]} has {option[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tokens", ["0", "-1", "1.5", "many", "1000000000001", "²"])
+def test_a_quota_is_a_number(tokens: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["key", "add", "ci", f"--tokens-a-day={tokens}"])
+    assert "expected: a whole number from 1 to 1000000000000" in capsys.readouterr().err
+
+
+# An entry of the map -> what it says, and what a person reads of it.
+ENTRIES = {
+    "ada": (Entry("ada"), "ada"),
+    "ada/switch": (Entry("ada", may_switch=True), "ada (may switch)"),
+    "ci//batch": (Entry("ci", batch=True), "ci (batch)"),
+    "ci///5000": (Entry("ci", tokens_a_day=5000), "ci (5000 tokens a day)"),
+    "ci/switch/batch/7": (Entry("ci", True, True, 7), "ci (may switch, batch, 7 tokens a day)"),
+}
+
+
+@pytest.mark.parametrize("text", ENTRIES)
+def test_an_entry_of_the_map_is_read_as_it_is_written(text: str) -> None:
+    entry, shown = ENTRIES[text]
+    assert (edge_key.parse(text), str(entry), entry.shown) == (entry, text, shown)
+
+
+@pytest.mark.parametrize("text", ["ada/", "ada/other", "ada//other", "ada///many", "ada///²", "ada////more"])
+def test_fields_that_no_toolkit_has_written_say_nothing(text: str) -> None:
+    assert edge_key.parse(text) == Entry("ada")
 
 
 def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,17 +143,19 @@ def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: p
 )
 def test_a_person_has_one_key(state: str, name: str, expected: dict[str, str]) -> None:
     module = load_module("vllm_edge_key_file")
-    assert module.desired({"1": "ada", "2": "bob"}, state, name, "9") == expected
+    assert module.desired({"1": "ada", "2": "bob"}, state, Entry(name), "9") == expected
 
 
 def test_the_action_names_the_persons() -> None:
-    run = FakeRun(modules={"vllm_edge_key_file": {"names": ["ada", "bob"], "edge": True, "changed": True}})
+    keys = {"2": "bob", "1": "ada"}
+    run = FakeRun(modules={"vllm_edge_key_file": {"names": [], "keys": keys, "edge": True, "changed": True}})
     run.act("vllm_edge_key", state="absent", name="eve", hash="")
     assert run.lines == ["spark1  keys: ada, bob"]
-    run = FakeRun(modules={"vllm_edge_key_file": {"names": ["ada", "bob"], "may_switch": ["bob"], "edge": True}})
+    keys["2"] = "bob/switch/batch"
+    run = FakeRun(modules={"vllm_edge_key_file": {"names": [], "keys": keys, "edge": True}})
     run.act("vllm_edge_key", state="listed", name="", hash="")
-    assert run.lines == ["spark1  keys: ada, bob (may switch)"]
-    run = FakeRun(modules={"vllm_edge_key_file": {"names": [], "edge": False}})
+    assert run.lines == ["spark1  keys: ada, bob (may switch, batch)"]
+    run = FakeRun(modules={"vllm_edge_key_file": {"names": [], "keys": {}, "edge": False}})
     run.act("vllm_edge_key", state="listed", name="", hash="")
     assert run.lines == ["spark1  has no edge"]
     with pytest.raises(Exception, match="expected: a name of at most 64 letters"):

@@ -47,6 +47,7 @@ def facts_of(found: dict[str, str], facts: dict[str, Any]) -> dict[str, Any]:
         "switch": {},
         "keys": ["ada"],
         "may_switch": [],
+        "batch": [],
         "files": {},
     }
     clock = {"before": NOW.timestamp(), "after": NOW.timestamp()}

@@ -101,6 +101,12 @@ REFUSED: list[tuple[object, list[str]]] = [
         ["vllm_edge.limits.switches_waiting: 33 — expected: at most"],
     ),
     ({"open": True, "switch_by_request": True}, ["vllm_edge.switch_by_request: true, and open is true"]),
+    ({"open": True, "fair": True}, ["vllm_edge.fair: true, and open is true — expected: open: false, or no fair"]),
+    ({"fair": True, "limits": {"batch_share": 91}}, ["vllm_edge.limits.batch_share: 91 — expected: at most 90"]),
+    (
+        {"fair": True, "limits": {"batch_waiting": 100}},
+        ["vllm_edge.limits: body_mib 16 x (streams 32 + batch_waiting 100) may take 2112 MiB of memory"],
+    ),
     ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
     ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
     (

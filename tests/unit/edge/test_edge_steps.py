@@ -42,6 +42,7 @@ def as_planned(edge: Edge) -> dict[str, Any]:
         "certificate": authority.new_certificate(SITE, names, NOW).certificate,
         "keys": ["ada"],
         "may_switch": [],
+        "batch": [],
         "unit": {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"},
         "route": {"ActiveState": "active", "NeedDaemonReload": "no"},
         "switch": {"ActiveState": "inactive"},

@@ -14,9 +14,10 @@ from fakes.edge_cases import DEMO, OTHER, PAIR, REPLICA, SITE, SPARE, edge_of
 from project_files import load_module
 from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.edge import config, persons, switch_request
-from vllm_spark.node import edge_switch, host_layout
+from vllm_spark.edge import config, switch_request
+from vllm_spark.node import edge_key, edge_switch, host_layout
 from vllm_spark.node.deployment_state import ACTIVE
+from vllm_spark.node.edge_key import Entry
 from vllm_spark.node.edge_switch import Desk, Office
 
 CLOSED = {"open": False, "switch_by_request": True}
@@ -198,7 +199,6 @@ def test_the_list_is_what_the_program_reads(tmp_path: Path) -> None:
 
 
 def test_constants_of_the_host_are_the_same_everywhere() -> None:
-    assert f"/{persons.MAY_SWITCH}" == spark_edge.MAY_SWITCH
     assert str(edge_switch.LIST) == host_layout.EDGE_SWITCH_LIST == spark_edge.SWITCH_LIST
     assert str(edge_switch.SOCKET) == host_layout.EDGE_SWITCH_SOCKET
     assert str(edge_switch.SWITCH) == host_layout.SWITCH_PROGRAM
@@ -278,40 +278,60 @@ def test_a_site_forwards_to_the_spark_of_the_deployment() -> None:
 @pytest.mark.parametrize(
     ("state", "name", "right", "expected"),
     [
-        ("present", "ada", "", {"2": "bob/switch", "9": "ada"}),
-        ("present", "bob", "", {"1": "ada", "9": "bob"}),
-        ("present", "bob", "/switch", {"1": "ada", "9": "bob/switch"}),
-        ("absent", "bob", "", {"1": "ada"}),
-        ("absent", "bo", "", {"1": "ada", "2": "bob/switch"}),
+        ("present", "ada", False, {"2": "bob/switch", "9": "ada"}),
+        ("present", "bob", False, {"1": "ada", "9": "bob"}),
+        ("present", "bob", True, {"1": "ada", "9": "bob/switch"}),
+        ("absent", "bob", False, {"1": "ada"}),
+        ("absent", "bo", False, {"1": "ada", "2": "bob/switch"}),
     ],
 )
-def test_a_right_comes_and_goes_with_its_key(state: str, name: str, right: str, expected: dict[str, str]) -> None:
+def test_a_right_comes_and_goes_with_its_key(state: str, name: str, right: bool, expected: dict[str, str]) -> None:
     module = load_module("vllm_edge_key_file")
-    assert module.desired({"1": "ada", "2": "bob/switch"}, state, name, "9", right) == expected
+    assert module.desired({"1": "ada", "2": "bob/switch"}, state, Entry(name, right), "9") == expected
 
 
 def test_who_may_switch_is_listed(tmp_path: Path) -> None:
     file = str(tmp_path / "keys.map")
     spark_edge.write_keys({"2": "bob/switch", "1": "ada"}, file)
     keys = spark_edge.read_keys(file)
-    assert (spark_edge.persons(keys), spark_edge.may_switch(keys)) == (["ada", "bob"], ["bob"])
+    assert (edge_key.persons(keys), spark_edge.may_switch(keys)) == (["ada", "bob"], ["bob"])
 
 
-@pytest.mark.parametrize(("text", "status"), [("var(txn.key)\n", 1), ("var(txn.key),field(1,/)\n", 0)])
-def test_a_right_waits_for_an_edge_that_knows_it(
-    text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+# What the key has, which vllm_edge the edge here was deployed with (None: an older toolkit), and why it is refused.
+WAITS: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [
+    ({"may_switch": True}, None, "is of an older toolkit"),
+    ({"may_switch": True}, {}, ""),
+    ({"tokens_a_day": 5}, None, "is of an older toolkit"),
+    ({"tokens_a_day": 5}, {}, ""),
+    ({"class": "batch"}, None, "is of an older toolkit"),
+    ({"class": "batch"}, {}, "has no share for keys of the class batch — expected: vllm_edge.fair true"),
+    ({"class": "batch"}, {"fair": True}, ""),
+    ({}, None, ""),
+]
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_what_a_key_has_waits_for_an_edge_that_knows_it(
+    case: tuple[dict[str, Any], dict[str, Any] | None, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "haproxy.cfg").write_text(text)
+    more, settings, why = case
+    edge = edge_of([DEMO], {"open": False, **(settings or {})})
+    texts = {"CONFIG": config.config(edge, "spark1"), "ROUTE": config.route(edge)}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text if settings is not None else "var(txn.key),field(1,/)\n")
+        monkeypatch.setattr(spark_edge, name, str(tmp_path / name))
     written: list[dict[str, str]] = []
-    monkeypatch.setattr(spark_edge, "CONFIG", str(tmp_path / "haproxy.cfg"))
     monkeypatch.setattr(spark_edge, "read_keys", lambda: {"1": "ada"})
     monkeypatch.setattr(spark_edge, "write_keys", written.append)
     monkeypatch.setattr(spark_edge, "apply_keys", lambda _: True)
-    arguments = {"state": "present", "name": "bob", "hash": "9", "may_switch": True}
+    arguments = {"state": "present", "name": "bob", "hash": "9", **more}
     with patch_module_args(arguments), pytest.raises(SystemExit) as ended:
         load_module("vllm_edge_key_file").main()
     result = json.loads(capsys.readouterr().out)
-    assert ended.value.code == status
-    assert written == ([] if status else [{"1": "ada", "9": "bob/switch"}])
-    assert ("is of an older toolkit" in result.get("msg", "")) == bool(status)
-    assert result.get("may_switch") == (None if status else ["bob"])
+    entry = Entry("bob", "may_switch" in more, "class" in more, more.get("tokens_a_day", 0))
+    assert ended.value.code == (1 if why else 0)
+    assert written == ([] if why else [{"1": "ada", "9": str(entry)}])
+    assert why in result.get("msg", "")

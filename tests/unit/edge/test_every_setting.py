@@ -23,6 +23,7 @@ VALUES: Mapping[str, tuple[str, Any]] = {
     "site": ("one-spark", edge_cases.SITE),
     "site_port": ("site", 9999),
     "switch_by_request": ("switch-by-request", False),
+    "fair": ("fair", False),
 }
 # An open edge has no files, `chosen` says who chose, the limits follow below, and the deploy places the certificate.
 ELSEWHERE = {"open", "chosen", "limits", "certificate", "private_key"}
@@ -52,5 +53,5 @@ def test_a_setting_changes_a_file(setting: str) -> None:
 
 @pytest.mark.parametrize("limit", [one.name for one in fields(EdgeLimits)])
 def test_a_limit_changes_a_file(limit: str) -> None:
-    case = "switch-by-request"
-    assert files(case, limits={limit: getattr(EdgeLimits(), limit) + 1}) != files(case)
+    case = "fair" if limit.startswith("batch_") else "switch-by-request"
+    assert files(case, limits={limit: getattr(EdgeLimits(), limit) + 1}) != files(case, limits={})

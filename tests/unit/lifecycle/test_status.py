@@ -353,7 +353,15 @@ def test_files_of_a_host_are_read_without_secrets(tmp_path: Path) -> None:
 
 def test_status_shows_who_reaches_a_spark_that_forwards(host_facts: dict[str, Any]) -> None:
     active = {"ActiveState": "active"}
-    edge = {"program": True, "unit": active, "route": active, "switch": {}, "keys": ["ada"], "may_switch": []}
+    edge = {
+        "program": True,
+        "unit": active,
+        "route": active,
+        "switch": {},
+        "keys": ["ada"],
+        "may_switch": [],
+        "batch": [],
+    }
     forwarding = edge_cases.intent_of([edge_cases.REPLICA, edge_cases.THIRD], {"open": False, "site": edge_cases.SITE})
     facts = {**host_facts, "edge": edge, "running_units": [], "ports": {}}
     facts["status"] = {**facts["status"], "deployments": {}}

@@ -17,6 +17,7 @@ EDGE: dict[str, Any] = {
     "certificate": "",
     "keys": ["ada", "owner"],
     "may_switch": ["ada"],
+    "batch": [],
     "unit": {"ActiveState": "active"},
     "route": {"ActiveState": "active"},
     "switch": {"ActiveState": "active"},
@@ -45,6 +46,7 @@ def test_an_engine_on_the_network_is_open(bind: str, is_open: bool, text: str) -
     [
         ({}, {}, "edge: ada, owner"),
         ({"keys": ["a", "b", "c"]}, {}, "edge: 3 keys"),
+        ({"batch": ["owner"]}, {}, "edge: ada, owner (batch)"),
         ({}, {"tls": "off"}, "edge, http: ada, owner"),
         ({"unit": {"ActiveState": "failed"}}, {}, "nobody: edge failed"),
         ({"route": {"ActiveState": "activating"}}, {}, "nobody: edge activating"),

@@ -80,7 +80,6 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (server_wait.UNIX, unix_http.SCHEME),
         (upstream.DOCKER_HUB, image_name.DOCKER_HUB),
         (model_files.COMMIT.pattern, lockfile.COMMIT.pattern),
-        (spark_edge.MAY_SWITCH, f"/{persons.MAY_SWITCH}"),
         (spark_edge.FILE_MODE, steps.FILE_MODE),
         (spark_edge.UNIT_MODE, steps.UNIT_MODE),
         (spark_launches.CACHE, container_layout.CACHE_IN_CONTAINER),

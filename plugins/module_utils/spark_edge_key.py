@@ -1,0 +1,1 @@
+../../src/vllm_spark/node/edge_key.py
