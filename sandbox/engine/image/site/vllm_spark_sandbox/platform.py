@@ -5,6 +5,10 @@ import os
 import torch
 from vllm.platforms.cpu import CpuPlatform
 
+# A workaround: Linux ends a process that uses AMX without having asked, and vLLM's attention on a CPU does not ask.
+# With --enforce-eager nothing else has asked before it runs.
+torch.cpu._init_amx()
+
 
 class SandboxPlatform(CpuPlatform):
     """vLLM's CPU platform with forked processes, Ray, and gloo between hosts."""
