@@ -207,6 +207,12 @@ bench-edge: setup-dev ## Measure what the edge adds to a stream: time to the fir
 	tests/edge/install
 	python tests/bench/edge.py
 
+# FAIR: arguments of the program, such as those of a real engine. `python tests/bench/fair.py -h` has them.
+.PHONY: bench-fair
+bench-fair: setup-dev ## Measure what a batch job does to the first token of an interactive client, with and without classes
+	tests/edge/install
+	python tests/bench/fair.py $(FAIR)
+
 .PHONY: bench-doctor
 bench-doctor: setup-dev ## Judge the doctor by real logs, and measure its speed and memory use
 	python tests/bench/doctor_logs.py

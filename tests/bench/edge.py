@@ -32,7 +32,7 @@ from itertools import pairwise
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "collections")]
 
 from fakes import edge_cases  # noqa: E402
 from fakes.running_edge import KEY, RunningEdge  # noqa: E402
