@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
+import pip
 import pytest
 
+from fakes import wheel_index
 from vllm_spark.node import image_build
 from vllm_spark.node.image_build import StepError
 
@@ -245,16 +248,89 @@ def test_installed_lists_the_packages_of_this_python() -> None:
     assert image_build.installed()["pyyaml"]
 
 
-def test_a_failure_of_pip_is_refused_with_the_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package index is empty."""
-    pins = tmp_path / "pins.txt"
-    pins.write_text("vllm-spark-no-such-package==1.0\n")
-    monkeypatch.setenv("PIP_INDEX_URL", tmp_path.as_uri())
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(StepError, match=r"pip cannot add vllm-spark-no-such-package==1\.0"):
-        image_build.install(str(pins))
-    assert "pyyaml==" in pins.with_suffix(".constraints").read_text()
+ANY = "py3-none-any"
+SHELF = {
+    f"wish-1-{ANY}": "needed\nlacking",
+    f"wish-2-{ANY}": "needed>=2",
+    f"needed-1-{ANY}": "",
+    f"needed-2-{ANY}": "",
+    f"lacking-1-{ANY}": "",
+}
+OWN = ".".join(map(str, sys.version_info[:2]))
+NO_HASH = f"wish==1 --hash=sha256:{'0' * 64}"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A Python whose packages are those of a base image: pip and needed==1."""
+    folder = tmp_path / "base"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next(folder.glob("lib/python3*/site-packages"))
+    # An installation of pip takes ten times as long as the test.
+    (site / "pip").symlink_to(Path(pip.__file__).parent)
+    wheel = wheel_index.SHELF["wheel"](tmp_path, "needed", "1")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)  # noqa: S202  written above
+    return folder / "bin" / "python"
+
+
+def added(base: Path, folder: Path, pins: list[str], lines: list[str], python: str = OWN) -> tuple[str, str]:
+    """Return what a step adds to the base, as JSON, and the refusal; one of them is empty."""
+    environment = wheel_index.write(folder, SHELF)
+    known = {line.partition(" ")[0]: line for line in (wheel_index.line(folder, file) for file in SHELF)}
+    (folder / "pins.txt").write_text("\n".join(pins) + "\n")
+    (folder / "wheels.txt").write_text("".join(f"{known.get(line, line)}\n" for line in lines))
+    program = "import image_build, json, sys\ntry:\n    print(json.dumps(image_build.install(*sys.argv[1:])))\n"
+    program += "except image_build.StepError as error:\n    sys.exit(str(error))\n"
+    argv = [str(base), "-c", program, str(folder / "pins.txt"), str(folder / "wheels.txt"), python]
+    environment |= {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(image_build.__file__).parent)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    said = (done.stdout + done.stderr).strip().splitlines()[-1]
+    return ("", said) if done.returncode else (done.stdout.strip().splitlines()[-1], "")
+
+
+# name -> (pins, lines of wheels, what is added)
+ADDED: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
+    "what the base lacks": (
+        ["wish==1"], ["lacking==1", "needed==2", "wish==1"], {"wish": "1", "lacking": "1"},
+    ),
+    "what a pin names": (["wish==2", "needed==2"], ["needed==2", "wish==2"], {"wish": "2", "needed": "2"}),
+    "what is there": (["needed==1"], ["needed==1"], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_packages_are_added_and_those_of_the_base_stay(name: str, base: Path, tmp_path: Path) -> None:
+    pins, lines, expected = ADDED[name]
+    done, refused = added(base, tmp_path / "shelf", pins, lines)
+    assert (json.loads(done or "{}"), refused) == (expected, "")
+
+
+# name -> (pins, lines of wheels, a part of the refusal)
+NOT_ADDED = {
+    "another checksum": (["wish==1"], ["lacking==1", NO_HASH], "another wheel of wish==1 (above)"),
+    "no such release": (["wish==9"], [f"wish==9 --hash=sha256:{'0' * 64}"], "pip cannot download wish==9"),
+    "another version of the base's": (
+        ["wish==2"],
+        ["needed==2", "wish==2"],
+        "pip cannot add wish==2 (above): they need",
+    ),
+    "a wheel too few": (["wish==1"], ["needed==2", "wish==1"], "or one that is not among their wheels"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ADDED)
+def test_a_failure_of_pip_is_refused_and_adds_nothing(name: str, base: Path, tmp_path: Path) -> None:
+    pins, lines, reason = NOT_ADDED[name]
+    before = sorted(path.name for path in base.parent.parent.rglob("*.dist-info"))
+    done, refused = added(base, tmp_path / "shelf", pins, lines)
+    assert (done, reason in refused) == ("", True), refused
+    assert sorted(path.name for path in base.parent.parent.rglob("*.dist-info")) == before
+
+
+def test_wheels_for_another_python_are_refused(tmp_path: Path) -> None:
+    done, refused = added(Path(sys.executable), tmp_path / "shelf", ["wish==1"], ["wish==1"], "3.4")
+    assert (done, refused) == ("", f"the wheels are for Python 3.4, and the base image has {OWN} (image.derive.python)")
 
 
 def test_the_program_needs_only_the_standard_library() -> None:

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 SOURCES = {
@@ -31,16 +32,31 @@ SOURCES = {
 WISHES = {("tiny_wish", "1"): "shellingham==99", ("shellingham", "99"): ""}
 
 
-def wheel(folder: Path, name: str, version: str, requires: str) -> Path:
-    """Write an empty package that pip can install. Returns its path."""
-    made = folder / f"{name}-{version}-py3-none-any.whl"
+def wheel(folder: Path, name: str, version: str, requires: str = "", tag: str = "py3-none-any") -> Path:
+    """Write an empty package that pip can install, with the same bytes on every machine. `requires` has a requirement
+    per line. Returns its path."""
+    made = folder / f"{name}-{version}-{tag}.whl"
     about = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    needs = "".join(f"Requires-Dist: {line}\n" for line in requires.splitlines())
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        "WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        "RECORD": "",
+    }
     with zipfile.ZipFile(made, "w") as packed:
-        packed.writestr(f"{about}/METADATA", metadata + (f"Requires-Dist: {requires}\n" if requires else ""))
-        packed.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        packed.writestr(f"{about}/RECORD", "")
+        for file, text in files.items():
+            packed.writestr(zipfile.ZipInfo(f"{about}/{file}"), text)
     return made
+
+
+def index(folder: Path, packages: Iterable[Path]) -> None:
+    """Write a package index (PEP 503) of some wheels into a folder."""
+    for package in packages:
+        project = folder / package.name.partition("-")[0].lower().replace("_", "-")
+        project.mkdir(parents=True, exist_ok=True)
+        shutil.copy(package, project)
+        page = "".join(f'<a href="{path.name}">{path.name}</a>\n' for path in sorted(project.glob("*.whl")))
+        (project / "index.html").write_text(page)
 
 
 def archive() -> bytes:
@@ -64,11 +80,7 @@ def main(folder: Path, wheels: list[Path]) -> None:
     wished = folder / "wheels"
     wished.mkdir(exist_ok=True)
     made = [wheel(wished, name, version, requires) for (name, version), requires in WISHES.items()]
-    for package in (*wheels, *made):
-        project = folder / "simple" / package.name.partition("-")[0].lower().replace("_", "-")
-        project.mkdir(parents=True, exist_ok=True)
-        shutil.copy(package, project)
-        (project / "index.html").write_text(f'<a href="{package.name}">{package.name}</a>\n')
+    index(folder / "simple", (*wheels, *made))
     print(hashlib.sha256(overlay.read_bytes()).hexdigest())
 
 

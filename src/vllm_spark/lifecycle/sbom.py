@@ -20,7 +20,7 @@ from urllib.parse import quote
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment, placement
-from vllm_spark.recipe import image_name, loader, lockfile
+from vllm_spark.recipe import image_name, loader, lockfile, wheels
 
 NOTHING_RUNS = register("sbom-nothing-runs", runbook="inventory-refused")
 
@@ -123,10 +123,14 @@ def _of_recipe(recipe: Document, manifests: Mapping[str, str]) -> Iterator[Compo
     options = f"repository_url={quote(f'{host}/{path}', safe='/')}&tag={quote(image['tag'], safe='')}"
     purl = f"pkg:oci/{quote(path.rpartition('/')[2])}@{quote(digest, safe='')}?{options}"
     yield _component("container", image["repository"], purl, digest, hashes=[_hash(digest.removeprefix("sha256:"))])
-    for pin in derive.get("pip", ()):
+    pins = {wheels.normal(pin) for pin in derive.get("pip", ())}
+    for line in derive.get("wheels", ()):
+        pin, *hashes = line.split(" --hash=sha256:")
         name, _, version = pin.partition("==")
         purl = _pypi(name, version)
-        yield {**_component("library", name, purl, version), "bom-ref": f"image:{purl}"}
+        only_if = _properties("only-if", "" if pin in pins else "the base image lacks it")
+        added = _component("library", name, purl, version, hashes=[_hash(one) for one in hashes], **only_if)
+        yield {**added, "bom-ref": f"image:{purl}"}
     files = (*([derive["overlay"]] if "overlay" in derive else []), *derive.get("files", ()))
     for file in (*files, *recipe.get("patches", ()), *recipe.get("mounts", ())):
         sha256, name = file["sha256"], file.get("url") or file["path"]

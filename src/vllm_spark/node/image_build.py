@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Steps of a derived image. Its Dockerfile runs them inside the base image.
 
-    image_steps.py pip FILE             install the pins, one on a line; every other package keeps its version
-    image_steps.py overlay FILE FOLDER  replace sources of the package vllm by the *.py of FOLDER in a .tar.gz
-    image_steps.py patch FILE...        apply unified diffs; one that is applied already is reported
+    image_steps.py pip PINS WHEELS VERSION  install pins and the wheels that they need, of this version of Python; every
+                                            other package of the image keeps its version
+    image_steps.py overlay FILE FOLDER      replace sources of the package vllm by the *.py of FOLDER in a .tar.gz
+    image_steps.py patch FILE...            apply unified diffs; one that is applied already is reported
 
 A step that fails ends the build, and the last line has the reason. /etc/vllm-spark/derived.json of the image records
 the results.
@@ -20,6 +21,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,10 @@ from pathlib import Path, PurePosixPath
 RECORD = Path("/etc/vllm-spark/derived.json")
 REFUSED = "vllm-spark refuses:"
 ENGINE = "vllm"
+# What pip prints for a file that does not have the checksum of its line.
+MISMATCH = "DO NOT MATCH THE HASHES"
+# transfer/messages.py recognizes a refusal that begins so.
+OTHER_WHEEL = "another wheel"
 
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 NOTHING = "/dev/null"
@@ -78,28 +84,58 @@ def installed() -> dict[str, str]:
     return found
 
 
+def name_of(pin: str) -> str:
+    """Return the normalized name of the package of NAME==VERSION, of a line of a requirements file too."""
+    return canonical(pin.partition("==")[0])
+
+
 def constraints(present: dict[str, str], pins: Sequence[str]) -> list[str]:
     """Return a constraint for each package that no pin names, so that it keeps its version."""
-    pinned = {canonical(re.split(r"[\[=]", pin)[0]) for pin in pins}
+    pinned = {name_of(pin) for pin in pins}
     return [f"{name}=={version}" for name, version in sorted(present.items()) if name not in pinned]
 
 
-def install(file: str) -> dict[str, str]:
-    """Install pins. Returns the packages that are new or have another version. Raises StepError if pip fails."""
-    pins = Path(file).read_text(encoding="utf-8").split()
+def install(pins_file: str, wheels_file: str, python: str) -> dict[str, str]:
+    """Install pins and what they need of the packages that the base image lacks, only files with the checksums of
+    `wheels_file`. Returns the packages that are new or have another version. Raises StepError."""
+    own = ".".join(map(str, sys.version_info[:2]))
+    if own != python:
+        raise StepError(f"the wheels are for Python {python}, and the base image has {own} (image.derive.python)")
+    pins = Path(pins_file).read_text(encoding="utf-8").split()
     before = installed()
-    held = Path(file).with_suffix(".constraints")
+    lines = Path(wheels_file).read_text(encoding="utf-8").splitlines()
+    names = {name_of(pin) for pin in pins}
+    wanted, held = Path(wheels_file).with_suffix(".wanted"), Path(wheels_file).with_suffix(".constraints")
+    wanted.write_text(
+        "".join(f"{line}\n" for line in lines if name_of(line) in names or name_of(line) not in before),
+        encoding="utf-8",
+    )
     held.write_text("\n".join(constraints(before, pins)) + "\n", encoding="utf-8")
-    words = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--constraint", str(held), *pins]
+    with tempfile.TemporaryDirectory() as folder:
+        # Every file is here, and has its checksum, before the first one is installed.
+        said = pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, "--requirement", str(wanted))
+        if MISMATCH in said:
+            raise StepError(f"{OTHER_WHEEL} of {' '.join(pins)} (above): the index has a file with another checksum")
+        if said:
+            raise StepError(f"pip cannot download {' '.join(pins)}, or what they need (above)")
+        words = ("--no-index", "--find-links", folder, "--constraint", str(held), "--requirement", str(wanted))
+        if pip("install", *words):
+            raise StepError(
+                f"pip cannot add {' '.join(pins)} (above): they need another version of a package of the base image, "
+                "or one that is not among their wheels"
+            )
+    return {name: version for name, version in installed().items() if before.get(name) != version}
+
+
+def pip(verb: str, *words: str) -> str:
+    """Run pip, which takes only files with a checksum. Returns what it says of its failure; empty if it succeeds."""
     # Debian marks its Python as managed by apt. This one belongs to the image.
     environment = {**os.environ, "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    done = subprocess.run([sys.executable, "-m", "pip", "install", *words], env=environment, check=False)
-    if done.returncode:
-        raise StepError(
-            f"pip cannot add {' '.join(pins)} (above): it cannot download them, "
-            "or they need another version of a package of the base image"
-        )
-    return {name: version for name, version in installed().items() if before.get(name) != version}
+    always = ("--disable-pip-version-check", "--no-input", "--no-cache-dir", "--require-hashes")
+    argv = [sys.executable, "-m", "pip", verb, *always, *words]
+    done = subprocess.run(argv, env=environment, check=False, text=True, stderr=subprocess.PIPE)
+    print(done.stderr, file=sys.stderr, end="", flush=True)
+    return done.stderr or f"pip ended with status {done.returncode}" if done.returncode else ""
 
 
 def root_of(package: str) -> Path | None:

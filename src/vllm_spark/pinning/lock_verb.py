@@ -17,7 +17,7 @@ from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment
-from vllm_spark.pinning import resolution
+from vllm_spark.pinning import packages, resolution
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
 from vllm_spark.pinning.resolution import PinChange, PinSource, Resolution
@@ -28,7 +28,7 @@ NOTHING_TO_LOCK = register("nothing-to-lock", runbook="inventory-refused")
 
 @dataclass(frozen=True, slots=True)
 class RemoteSources:
-    """Registries and the hub as one PinSource."""
+    """Registries, the hub and the index of packages as one PinSource."""
 
     registry: Registry
     hub: Hub
@@ -45,6 +45,9 @@ class RemoteSources:
 
     def manifest(self, repository: str, revision: str) -> Resolution:
         return self.hub.manifest(repository, revision)
+
+    def packages(self, pins: tuple[str, ...], python: str, platforms: tuple[str, ...]) -> Resolution:
+        return packages.resolve(pins, python, platforms)
 
 
 @dataclass(frozen=True, slots=True)

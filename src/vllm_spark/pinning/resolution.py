@@ -36,6 +36,8 @@ class PinSource(Protocol):
 
     def manifest(self, repository: str, revision: str) -> Resolution: ...
 
+    def packages(self, pins: tuple[str, ...], python: str, platforms: tuple[str, ...]) -> Resolution: ...
+
 
 @dataclass(frozen=True, slots=True)
 class PinChange:
@@ -55,9 +57,9 @@ class PinChange:
         if self.missing:
             return f"{self.ref}: not recorded, so a pull compares nothing with it: {self.missing}"
         if self.old == self.new:
-            return f"{self.ref}: {self.new}"
+            return f"{self.ref}: {self.ref.shown(self.new)}"
         if not self.old:
-            return f"{self.ref}: new, {self.new}"
+            return f"{self.ref}: new, {self.ref.shown(self.new)}"
         if self.applied:
             return f"{self.ref}: {self.old} -> {self.new}"
         return (
@@ -96,8 +98,8 @@ def resolve(
 
 
 def _order(ref: UnpinnedRef) -> tuple[bool, str, bool, str, tuple[str, ...]]:
-    """Return the sort key: images first, then each model before its files and its manifest."""
-    return (ref.kind != "image", ref.key, ref.kind == "manifest", ref.path, ref.platforms)
+    """Return the sort key: images and packages first, then each model before its files and its manifest."""
+    return (ref.kind not in {"image", "packages"}, ref.key, ref.kind == "manifest", ref.path, ref.platforms)
 
 
 def _resolve_one(
@@ -118,6 +120,11 @@ def _resolve_one(
             return lock, None
         of_file = ref.kind == "file"
         answer = source.file(repository, revision, ref.path) if of_file else source.manifest(repository, revision)
+    elif ref.kind == "packages":
+        # Of what the packages need there is a new release every week, so that each run would report a move.
+        if old:
+            return lock, PinChange(ref, old, old, applied=False)
+        answer = source.packages(ref.pins, ref.python, ref.platforms)
     elif ref.kind == "image":
         answer = source.image(ref.key, ref.platforms)
     else:
@@ -135,6 +142,8 @@ def _with_entry(lock: Lock, ref: UnpinnedRef, answer: Resolution, today: str) ->
             lock,
             images={**lock.images, ref.key: {"digest": answer.value, "platform": answer.platform, "seen": seen}},
         )
+    if ref.kind == "packages":
+        return replace(lock, packages={**lock.packages, ref.key: {"wheels": answer.value.splitlines(), "seen": seen}})
     if ref.kind == "model":
         # The checksums of the old commit are dropped with it. The files are resolved after their model.
         return replace(lock, models={**lock.models, ref.key: {"revision": answer.value, "seen": seen}})

@@ -17,7 +17,7 @@ from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.templates import templates
 from vllm_spark.core.types import Document
 from vllm_spark.node.host_layout import BUILD_DIR
-from vllm_spark.recipe import image_name
+from vllm_spark.recipe import image_name, wheels
 
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
@@ -88,6 +88,7 @@ def derived_image(document: Document, files: Mapping[str, str]) -> DerivedImage 
             recipe=document["name"],
             base=base,
             pip=derive.get("pip"),
+            python=wheels.python_of(document),
             overlay=overlay,
             added=added,
             patches=list(numbered),
@@ -96,7 +97,8 @@ def derived_image(document: Document, files: Mapping[str, str]) -> DerivedImage 
         **{f"patches/{name}": files[patch["path"]] for name, patch in numbered.items()},
     }
     if "pip" in derive:
-        context["pins.txt"] = "\n".join(derive["pip"]) + "\n"
+        for file, lines in (("pins.txt", map(wheels.normal, derive["pip"])), ("wheels.txt", derive["wheels"])):
+            context[file] = "\n".join(lines) + "\n"
     return DerivedImage(document["name"], base, context, overlay, added)
 
 

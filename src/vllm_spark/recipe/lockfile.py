@@ -2,6 +2,7 @@
 
     images: {"REPOSITORY:TAG": {digest: "sha256:…", platform: linux/arm64, seen: …}}
     models: {"OWNER/NAME": {revision: 40 hex digits, seen: …, files: {PATH: sha256}, manifest: sha256}}
+    packages: {"PIN … for Python 3.12 on linux/arm64": {wheels: [NAME==VERSION --hash=sha256:…], seen: …}}
 
 If a recipe pins the commit of its model itself, the model's files are under "OWNER/NAME@COMMIT". `manifest` is the
 sha256 of the list of its files (node/pull/model_files.py), with which every pull compares a copy. `seen` is the server
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -24,6 +25,7 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import wheels
 
 SCHEMA = Path(__file__).with_name("lockfile.schema.json")
 # A commit of a hub, in full.
@@ -34,6 +36,7 @@ NOT_LOCKED = {
     "image": register("not-locked", runbook="image-not-locked"),
     "model": register("model-not-locked", runbook="lock-model"),
     "file": register("file-not-locked", runbook="lock-model"),
+    "packages": register("packages-not-locked", runbook="wheels"),
 }
 
 HEADER = """\
@@ -59,12 +62,20 @@ class LockedModel(TypedDict, total=False):
     manifest: str
 
 
+class LockedPackages(TypedDict, total=False):
+    """An entry of `packages`. `wheels`: lines of recipe/wheels.py."""
+
+    wheels: Sequence[str]
+    seen: str
+
+
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The two tables of a lock file. Unknown keys stay in their entries."""
+    """The tables of a lock file. Unknown keys stay in their entries."""
 
     images: Mapping[str, LockedImage] = field(default_factory=dict)
     models: Mapping[str, LockedModel] = field(default_factory=dict)
+    packages: Mapping[str, LockedPackages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +104,37 @@ PIN_KINDS = {
         "its sha256 in the recipe's mount or in the inventory's lock file",
     ),
     "manifest": PinKind("sha256", re.compile(r"[0-9a-f]{64}"), "its sha256 in the inventory's lock file"),
+    "packages": PinKind(
+        "hashes",
+        re.compile(rf"{wheels.LINE.pattern}(\n{wheels.LINE.pattern})*"),
+        "the sha256 of each wheel as image.derive.wheels of the recipe or in the inventory's lock file",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class UnpinnedRef:
-    """A reference that a recipe does not pin: an image by tag, a model by name, or a file (`path`) of that model."""
+    """A reference that a recipe does not pin: an image by tag, a model by name, a file (`path`) of that model, or the
+    packages of a derived image (`pins`) for its Python."""
 
     kind: str  # a key of PIN_KINDS
     key: str
     path: str = ""
     platforms: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    python: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.path + ' of ' if self.path else ''}{self.key}"
 
     def accepts(self, value: str) -> bool:
         """Return True if a value has the form of this reference's pin."""
-        return PIN_KINDS[self.kind].pattern.fullmatch(value) is not None
+        formed = PIN_KINDS[self.kind].pattern.fullmatch(value) is not None
+        return formed and (not self.pins or wheels.cover(value.splitlines(), self.pins))
+
+    def shown(self, value: str) -> str:
+        """Return a pin as an operator reads it."""
+        return f"{len(value.splitlines())} wheels" if self.kind == "packages" else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +149,7 @@ class MissingPin:
 
     def __str__(self) -> str:
         noun = PIN_KINDS[self.ref.kind].noun
-        return f"{self.ref} {f'has the {noun} {self.value}' if self.value else f'has no {noun}'}"
+        return f"{self.ref} {f'has the {noun} {self.ref.shown(self.value)}' if self.value else f'has no {noun}'}"
 
 
 def locked_name(document: Document) -> str:
@@ -134,10 +158,16 @@ def locked_name(document: Document) -> str:
 
 
 def unpinned_refs(document: Document) -> Iterator[UnpinnedRef]:
-    """Yield the references that a recipe does not pin: the image first, and a model before its files."""
+    """Yield the references that a recipe does not pin: the image and its packages first, and a model before its
+    files."""
+    platforms = tuple(document["image"].get("platforms", DEFAULT_PLATFORMS))
     if "digest" not in document["image"]:
-        platforms = tuple(document["image"].get("platforms", DEFAULT_PLATFORMS))
         yield UnpinnedRef("image", locked_name(document), platforms=platforms)
+    derive = document["image"].get("derive", {})
+    # Wheels of other pins are none: who changes a pin of the recipe need not know that it has wheels.
+    if (pins := tuple(derive.get("pip", ()))) and not wheels.cover(derive.get("wheels", ()), pins):
+        python = wheels.python_of(document)
+        yield UnpinnedRef("packages", wheels.key(document), platforms=platforms, pins=pins, python=python)
     for source in (document["model"], document.get("drafter")):
         if source and "revision" not in source:
             yield UnpinnedRef("model", source["repository"])
@@ -179,6 +209,8 @@ def locked_value(lock: Lock, ref: UnpinnedRef) -> str:
     """Return the lock file's value for a reference as it is, or an empty text."""
     if ref.kind == "image":
         return str(lock.images.get(ref.key, {}).get("digest", ""))
+    if ref.kind == "packages":
+        return "\n".join(lock.packages.get(ref.key, {}).get("wheels", ()))
     model = lock.models.get(ref.key, {})
     if ref.kind == "model":
         return str(model.get("revision", ""))
@@ -202,6 +234,8 @@ def pinned(document: Document, lock: Lock) -> dict[str, Any]:
             continue
         if ref.kind == "image":
             result["image"]["digest"] = value
+        elif ref.kind == "packages":
+            result["image"]["derive"]["wheels"] = value.splitlines()
         elif ref.kind == "model":
             for source in (result["model"], result.get("drafter", {})):
                 if source.get("repository") == ref.key:
@@ -243,7 +277,8 @@ def read(file: Path | None) -> Lock:
         )
     images = {key: cast("LockedImage", row) for key, row in (document.get("images") or {}).items()}
     models = {key: _locked_model(row) for key, row in (document.get("models") or {}).items()}
-    return Lock(images, models)
+    packages = {key: cast("LockedPackages", row) for key, row in (document.get("packages") or {}).items()}
+    return Lock(images, models, packages)
 
 
 def _locked_model(row: Document) -> LockedModel:
@@ -255,7 +290,7 @@ def text(lock: Lock) -> str:
     """Return the content of a lock file. It is sorted, so that equal entries give equal bytes."""
     tables = {
         name: {key: dict(entry) for key, entry in table.items()}
-        for name, table in (("images", lock.images), ("models", lock.models))
+        for name, table in (("images", lock.images), ("models", lock.models), ("packages", lock.packages))
         if table
     }
     return HEADER + yaml.safe_dump(tables, sort_keys=True, allow_unicode=True, width=1000)

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from vllm_spark.core import units
 from vllm_spark.core.refusal import register
+from vllm_spark.node.image_build import OTHER_WHEEL
 
 IMAGE_DOWNLOAD = register("image-download", runbook="image-download")
 PATCH_DOES_NOT_APPLY = register("patch-does-not-apply", runbook="patch-does-not-apply")
 IMAGE_BUILD = register("image-build", runbook="image-build")
+OTHER_HASH = register("other-hash", runbook="wheels")
 
 LINE_WIDTH = 80
 # The refusal of a build step. The builder puts a prefix before the line and a colour code after it.
@@ -47,6 +49,15 @@ def build_failure(image: str, lines: Sequence[str], log: str) -> str:
                 what=f"building {image} stopped: {detail}",
                 expected="a patch that applies to the base image without changes, or is applied already",
                 fix=f"rewrite the patch for this base, or remove it from the recipe; the whole log is {log}.",
+            )
+        )
+    if detail.startswith(OTHER_WHEEL):
+        return str(
+            OTHER_HASH(
+                what=f"building {image} stopped before anything was installed: {detail}",
+                expected="the files that `lock` saw, because a release never changes",
+                fix="ask the owner of the index why. If it has builds of its own, remove the packages from the lock "
+                f"file, then `ansible-playbook lock.yml`; the whole log is {log}.",
             )
         )
     return str(

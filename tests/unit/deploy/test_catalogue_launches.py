@@ -113,6 +113,7 @@ def check_image(document: Document, spec: Spec, image: str) -> None:
     assert derived is not None
     assert f"FROM {base}\n" in derived.files["Dockerfile"]
     assert derived.files.get("pins.txt", "").splitlines() == derive.get("pip", [])
+    assert derived.files.get("wheels.txt", "").splitlines() == derive.get("wheels", [])
     assert {key: derive.get("overlay", {}).get(key) for key in derived.overlay} == derived.overlay
     assert bool(derived.overlay) == ("overlay" in derive)
     assert list(derived.added.values()) == derive.get("files", [])

@@ -31,13 +31,19 @@ FILES = {"patches/x.patch": PATCH}
 DIGEST = f"sha256:{'1' * 64}"
 OVERLAY = {"url": "https://example.org/o.tar.gz", "sha256": "3" * 64, "folder": "o-1/vllm", "why": "because of tests"}
 ADDED = {"url": "https://example.org/v.txt", "sha256": "5" * 64, "path": "/usr/local/share/v.txt", "why": "of tests"}
+WHEELS = [f"{pin} --hash=sha256:{'7' * 64}" for pin in ("numpy==2.4.6", "ray==2.55.1", "transformers==5.14.1")]
 DOCUMENT: dict[str, Any] = {
     "name": "demo",
     "image": {
         "repository": "ghcr.io/owner/engine",
         "tag": "v1",
         "digest": DIGEST,
-        "derive": {"pip": ["ray[cgraph]==2.55.1", "transformers==5.14.1"], "overlay": OVERLAY, "files": [ADDED]},
+        "derive": {
+            "pip": ["ray[cgraph]==2.55.1", "transformers==5.14.1"],
+            "wheels": WHEELS,
+            "overlay": OVERLAY,
+            "files": [ADDED],
+        },
     },
     "patches": [{"path": "patches/x.patch", "sha256": "2" * 64, "why": "because of tests"}],
 }
@@ -82,6 +88,9 @@ CHANGES: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {
     "pin": (put("image.derive.pip", ["ray[cgraph]==2.55.0", "transformers==5.14.1"]), FILES),
     "one pin less": (put("image.derive.pip", ["transformers==5.14.1"]), FILES),
     "no pin": (put("image.derive.pip", None), FILES),
+    "a wheel's checksum": (put("image.derive.wheels", [line.replace("7", "8") for line in WHEELS]), FILES),
+    "one wheel less": (put("image.derive.wheels", WHEELS[1:]), FILES),
+    "Python": (put("image.derive.python", "3.13"), FILES),
     "overlay's checksum": (put("image.derive.overlay", {**OVERLAY, "sha256": "4" * 64}), FILES),
     "overlay's url": (put("image.derive.overlay", {**OVERLAY, "url": "https://example.org/p.tar.gz"}), FILES),
     "overlay's folder": (put("image.derive.overlay", {**OVERLAY, "folder": "o-2/vllm"}), FILES),
@@ -127,9 +136,10 @@ def test_the_program_and_the_template_are_inputs(monkeypatch: pytest.MonkeyPatch
 
 def test_the_build_context_has_every_file_but_the_downloads() -> None:
     image = derived()
-    assert set(image.files) == {"Dockerfile", "image_steps.py", "pins.txt", "patches/01-x.patch"}
+    assert set(image.files) == {"Dockerfile", "image_steps.py", "pins.txt", "wheels.txt", "patches/01-x.patch"}
     assert image.files["patches/01-x.patch"] == PATCH
-    assert image.files["pins.txt"] == "ray[cgraph]==2.55.1\ntransformers==5.14.1\n"
+    assert image.files["pins.txt"] == "ray==2.55.1\ntransformers==5.14.1\n", "the wheels have what an extra needs"
+    assert image.files["wheels.txt"].splitlines() == WHEELS
     assert image.overlay == {key: value for key, value in OVERLAY.items() if key != "why"}
     assert image.downloads == [
         {"url": OVERLAY["url"], "sha256": OVERLAY["sha256"], "path": f"{image.folder}/overlay.tar.gz"},
@@ -149,8 +159,8 @@ def test_the_dockerfile_starts_from_the_digest_and_patches_last() -> None:
         f"COPY image_steps.py {steps}/",
         "ARG PIP_INDEX_URL",
         "ARG PIP_TRUSTED_HOST",
-        f"COPY pins.txt {steps}/",
-        f"RUN python3 {steps}/image_steps.py pip {steps}/pins.txt",
+        f"COPY pins.txt wheels.txt {steps}/",
+        f"RUN cd {steps} && python3 image_steps.py pip pins.txt wheels.txt 3.12",
         "COPY overlay.tar.gz /tmp/",
         f"RUN python3 {steps}/image_steps.py overlay /tmp/overlay.tar.gz o-1/vllm && rm /tmp/overlay.tar.gz",
         f"COPY files/{'5' * 64} /usr/local/share/v.txt",
@@ -211,6 +221,8 @@ FAILURES = {
     ),
     "pip": (["ERROR: ResolutionImpossible", "vllm-spark refuses: pip cannot add ray==2 (above)"],
             "stopped: pip cannot add ray==2 (above)", "image-build"),
+    "a wheel": (["vllm-spark refuses: another wheel of ray==2 (above): the index has a file with another checksum"],
+                "stopped before anything was installed: another wheel of ray==2", "wheels"),
     "the builder itself": (["/var/lib/docker: no space left on device"], "no space left on device", "image-build"),
     "nothing": ([], "the builder printed nothing", "image-build"),
 }  # fmt: skip
@@ -243,7 +255,10 @@ def recipe_folder(folder: Path, nodes: int = 1) -> Path:
     name = "two-sparks" if nodes > 1 else "everything"
     document = yaml.safe_load((DATA / "recipes" / f"{name}.yml").read_text())
     document |= {"name": "derived", "mounts": [], "secrets": []}
-    document["image"]["derive"] = {"pip": ["iniconfig==2.3.1"]}
+    document["image"]["derive"] = {
+        "pip": ["iniconfig==2.3.1"],
+        "wheels": [f"iniconfig==2.3.1 --hash=sha256:{'7' * 64}"],
+    }
     document["patches"] = [
         {"path": "patches/x.patch", "sha256": hashlib.sha256(PATCH.encode()).hexdigest(), "why": "because of tests"}
     ]

@@ -83,6 +83,21 @@ def test_images_models_and_files_are_listed_by_their_pins() -> None:
     assert "demo on spark1, active" in used
 
 
+def test_the_wheels_of_a_derived_image_are_listed_with_their_hashes(folder: Path) -> None:
+    recipe = yaml.safe_load((RECIPE_FOLDERS[0] / "everything.yml").read_text(encoding="utf-8"))
+    lines = [
+        f"attrs==26.1.0 --hash=sha256:{'7' * 64}",
+        f"ray==2.55.1 --hash=sha256:{'8' * 64} --hash=sha256:{'9' * 64}",
+    ]
+    recipe["image"]["derive"] = {"pip": ["Ray[cgraph]==2.55.1"], "wheels": lines}
+    (folder / "derived.yml").write_text(yaml.safe_dump({**recipe, "name": "derived", "mounts": []}), encoding="utf-8")
+    found = contents({**DEMO, "recipe": "derived"}, folder=folder).components
+    attrs, ray = (found[f"image:pkg:pypi/{name}"] for name in ("attrs@26.1.0", "ray@2.55.1"))
+    assert [one["content"] for one in ray["hashes"]] == ["8" * 64, "9" * 64]
+    assert attrs["properties"][0] == {"name": "vllm-spark:only-if", "value": "the base image lacks it"}
+    assert [one["name"] for one in ray["properties"]] == ["vllm-spark:deployment"]
+
+
 def test_a_component_of_two_deployments_is_listed_once() -> None:
     both = contents(DEMO, {**DEMO, "name": "twin", "hosts": ["spark2"]}).components
     assert list(both) == list(contents(DEMO).components)

@@ -19,6 +19,7 @@ from vllm_spark.recipe.lockfile import Lock, UnpinnedRef
 OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 COMMIT, LATER = "a" * 40, "b" * 40
 FILE, SUM = "c" * 64, "e" * 64
+WHEELS = f"attrs==26.1.0 --hash=sha256:{FILE}\nray==2.55.1 --hash=sha256:{SUM}"
 
 DOCUMENT: dict[str, Any] = {
     "name": "demo",
@@ -50,7 +51,7 @@ class FakeSource:
     """A PinSource with fixed answers that records its requests."""
 
     def __init__(self, image: str = OLD, revision: str = COMMIT, down: tuple[str, ...] = ()) -> None:
-        self.answers = {"image": image, "revision": revision, "file": FILE, "manifest": SUM}
+        self.answers = {"image": image, "revision": revision, "file": FILE, "manifest": SUM, "packages": WHEELS}
         self.down = down
         self.requests: list[str] = []
 
@@ -71,6 +72,9 @@ class FakeSource:
 
     def manifest(self, repository: str, revision: str) -> Resolution:
         return self._answer("manifest", f"{repository}@{revision}")
+
+    def packages(self, pins: tuple[str, ...], python: str, platforms: tuple[str, ...]) -> Resolution:
+        return self._answer("packages", f"{' '.join(pins)} {python} {' '.join(platforms)}")
 
 
 def resolved(
@@ -237,11 +241,61 @@ def test_unknown_keys_stay(tmp_path: Path) -> None:
     assert new.images[IMAGE] == {"digest": OLD, "note": "by hand"}
 
 
+def with_packages(*pins: str, **derive: Any) -> dict[str, Any]:
+    """Return PINNED with packages in its image."""
+    return {**PINNED, "image": {**PINNED["image"], "derive": {"pip": list(pins), **derive}}}
+
+
+RAY = with_packages("ray==2.55.1")
+RAY_KEY = "ray==2.55.1 for Python 3.12 on linux/arm64"
+
+
+def test_packages_are_locked_with_the_hashes_of_all_wheels(tmp_path: Path) -> None:
+    file = tmp_path / "lock.yml"
+    # A lock file of a toolkit that knew no packages.
+    file.write_text(yaml.safe_dump({"images": dict(FULL.images), "models": dict(FULL.models)}))
+    (refusal,) = lockfile.refusals(RAY, lockfile.read(file))
+    assert (refusal.id, refusal.command) == ("packages-not-locked", "ansible-playbook lock.yml")
+    assert f"packages {RAY_KEY} has no hashes" in refusal.what
+    source = FakeSource()
+    new, lines = resolved(lockfile.read(file), source, document=RAY)
+    assert "packages ray==2.55.1 3.12 linux/arm64" in source.requests
+    assert lines[0] == f"packages {RAY_KEY}: new, 2 wheels"
+    file.write_text(lockfile.text(new))
+    assert lockfile.read(file) == new
+    assert list(lockfile.refusals(RAY, new)) == []
+    assert lockfile.pinned(RAY, new)["image"]["derive"]["wheels"] == WHEELS.splitlines()
+    # What is locked stays, and the index is not asked again.
+    asked = len(source.requests)
+    assert resolved(new, source, ("all",), RAY)[0] == new
+    assert source.requests[asked:] == []
+
+
+# document -> whether the lock of RAY is enough for it
+OTHER_PACKAGES: dict[str, tuple[dict[str, Any], bool]] = {
+    "the same": (RAY, True),
+    "another version": (with_packages("ray==2.55.2"), False),
+    "one more": (with_packages("ray==2.55.1", "attrs==26.1.0"), False),
+    "another Python": (with_packages("ray==2.55.1", python="3.13"), False),
+    "wheels of the recipe": (with_packages("ray==2.55.2", wheels=[f"ray==2.55.2 --hash=sha256:{SUM}"]), True),
+    "wheels of other pins": (with_packages("ray==2.55.2", wheels=WHEELS.splitlines()), False),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_PACKAGES)
+def test_other_packages_need_other_hashes(name: str) -> None:
+    document, enough = OTHER_PACKAGES[name]
+    table = Lock(packages={RAY_KEY: {"wheels": WHEELS.splitlines()}})
+    assert [refusal.id for refusal in lockfile.refusals(document, table)] == ([] if enough else ["packages-not-locked"])
+
+
 BROKEN: dict[str, Callable[[], bytes]] = {
     "cut off": lambda: b"images: {unclosed",
     "a list": lambda: b"models: [a, b]",
     "files is a word": lambda: b"models: {owner/Model: {revision: x, files: word}}",
     "no text": lambda: b"\xff\xfe\x00",
+    "a wheel without a hash": lambda: b'packages: {"ray==1 for Python 3.12 on linux/arm64": {wheels: [ray==1]}}',
+    "no wheels": lambda: b'packages: {"ray==1 for Python 3.12 on linux/arm64": {}}',
 }
 
 
