@@ -1,6 +1,112 @@
--- Written by vllm-spark; the same text on every Spark. haproxy.cfg loads it, for the log of the edge: how many tokens an
--- answer says that it has (`usage`), and how many events a stream has. Answers pass at once and unchanged. Only the end
--- of an answer is kept, and no text of it reaches the log.
+-- Written by vllm-spark; the same text on every Spark. route.cfg loads it for the route: which model a request names.
+-- haproxy.cfg loads it for the log of the edge: which model an answer names, how many tokens it says that it has
+-- (`usage`), and how many events a stream has. Answers pass at once and unchanged. Only the beginning and the end of an
+-- answer are kept, and no text of it reaches the log.
+
+-- How much of a body Lua reads at once, and after how many seconds HAProxy's other work has its turn.
+local PIECE_BYTES, TURN_S = 65536, 0.02
+-- The longest model of a request, as it is spelt.
+local SPELT_BYTES = 1024
+-- It stands for an escaped quote or backslash, because no name has it.
+local HIDDEN = "\xff\xff"
+local ESCAPED = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
+-- The first event of a stream of /v1/responses and of /v1/messages has its model in an object with one of these names.
+local OBJECTS_IN_EVENT = { response = true, message = true }
+-- The beginning of an answer, and what of it may stand in the log.
+local BEGINNING_BYTES, NAME_BYTES, NAME = 4096, 128, "^%w[%w._/:@+-]*$"
+
+-- Return the text of a JSON string without its quotes. Only an ASCII text is exact: a route has no other.
+local function decoded(spelt)
+  return (spelt:gsub("\\(.)(%x?%x?%x?%x?)", function(mark, hex)
+    if mark == "u" and #hex == 4 then return utf8.char(tonumber(hex, 16)) end
+    return (ESCAPED[mark] or mark) .. hex
+  end))
+end
+
+-- Return a function that reads the next piece of a JSON object. It returns the model until there, nil without one, and
+-- how many keys of the object are `model`. `objects`: names of objects in it whose model counts too. What Python's json
+-- refuses may have any model.
+local function reader(objects)
+  local depth, before, held, keys, count = 0, "", "", {}, 0
+  local in_string, is_key, spelt, model = false, false, nil, nil
+
+  -- Outside of strings, up to a quote or to the end of the piece.
+  local function structure(text, is_quote)
+    if text:find("[{}%[%]]") then
+      local marks = text:gsub("[^{}%[%]]+", "")
+      depth = depth + #marks - 2 * #marks:gsub("[{%[]+", "")
+    end
+    local counts = depth == 1 or depth == 2 and objects[keys[1]]
+    if counts or not is_quote then before = text:match("^.*(%S)") or before end
+    is_key = before ~= ":"
+    spelt = counts and (is_key or keys[depth] == "model") and "" or nil
+  end
+
+  local function string_has_ended()
+    if not is_key then
+      model = #spelt <= SPELT_BYTES and decoded(spelt) or spelt
+    else
+      keys[depth] = #spelt <= SPELT_BYTES and decoded(spelt)
+      if depth == 1 and keys[1] == "model" then count = count + 1 end
+    end
+  end
+
+  return function(piece)
+    local text = held .. piece
+    held = ""
+    if text:find("\\", 1, true) then
+      text = text:gsub('\\[\\"]', HIDDEN)
+      -- What it escapes is in the next piece.
+      if text:sub(-1) == "\\" then text, held = text:sub(1, -2), "\\" end
+    end
+    local from = 1
+    while from <= #text do
+      local at = text:find('"', from, true)
+      local to = (at or 0) - 1
+      if not in_string then
+        structure(text:sub(from, to), at)
+      elseif spelt then
+        if #spelt <= SPELT_BYTES then spelt = spelt .. text:sub(from, to) end
+        if at then string_has_ended() end
+      end
+      if not at then break end
+      in_string, from = not in_string, at + 1
+    end
+    return model, count
+  end
+end
+
+-- Read the model of a request into txn.asked, and take away txn.fault if it can be read. Python takes the last of two
+-- keys, and every Unicode: what the engine would read in another way, the edge refuses.
+local function read_model(transaction)
+  local read, offset, model, count, fault = reader({}), 1, nil, 0, nil
+  repeat
+    local body, ends = transaction.f:req_body(), os.clock() + TURN_S
+    local length = #body
+    if body:find("^.?[\0\xfe\xff]") then fault = "the body is not UTF-8" end
+    repeat
+      model, count = read(body:sub(offset, offset + PIECE_BYTES - 1))
+      offset = offset + PIECE_BYTES
+    until offset > length or os.clock() > ends
+    if length > PIECE_BYTES then
+      -- Others never wait with a copy of theirs, which may be large.
+      body = nil
+      collectgarbage()
+    end
+    if offset <= length then core.yield() end
+  until offset > length
+  if count > 1 then fault = "the body names it more than once" end
+  if model and model:find("%c") then fault = "it has a control character" end
+  if model and #model > SPELT_BYTES then fault = "it is too long" end
+  if fault then
+    transaction:set_var("txn.fault", fault)
+  else
+    transaction:unset_var("txn.fault")
+    if model then transaction:set_var("txn.asked", model) end
+  end
+end
+
+core.register_action("read_model", { "http-req" }, read_model)
 
 -- `usage` stands behind the text of an answer, and in one of the last events of a stream.
 local KEPT_BYTES = 4096
@@ -57,7 +163,7 @@ local Tokens = { id = "edge-tokens", flags = filter.FLT_CFG_FL_HTX }
 Tokens.__index = Tokens
 
 function Tokens:new()
-  return setmetatable({ kept = "", events = 0, streams = false, complete = false }, self)
+  return setmetatable({ first = "", kept = "", events = 0, streams = false, complete = false }, self)
 end
 
 local function begin(self, message)
@@ -71,6 +177,7 @@ end
 
 local function keep(self, message)
   local length = message:input()
+  if #self.first < BEGINNING_BYTES then self.first = self.first .. message:body(0, BEGINNING_BYTES - #self.first) end
   for offset = self.streams and 0 or math.max(0, length - KEPT_BYTES), length - 1, KEPT_BYTES do
     local part = message:body(offset, KEPT_BYTES)
     if self.streams then
@@ -80,7 +187,16 @@ local function keep(self, message)
   end
 end
 
+-- Return the model that an answer or the first event of a stream names, nil without one that may stand in the log.
+local function model_of(text, streams)
+  if streams then text = ("\n" .. text):match("\ndata: ?([^\n]*)") or "" end
+  local model = reader(streams and OBJECTS_IN_EVENT or {})(text)
+  if model and #model <= NAME_BYTES and model:find(NAME) then return model end
+end
+
 local function say(self, transaction)
+  local model = model_of(self.first, self.streams)
+  if model then transaction:set_var("txn.model", model) end
   local usage
   local text = self.kept:reverse()
   if self.streams then

@@ -45,6 +45,7 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     ),
     "body": ("invalid_request_error", "body_too_large", "The body is larger than {limits.body_mib} MiB."),
     "empty": ("invalid_request_error", "empty_body", "The request has no body."),
+    "model": ("invalid_request_error", "invalid_model", "The edge cannot read the model: %[var(txn.fault)]."),
     "inactive": (
         UNAVAILABLE,
         "model_not_active",
