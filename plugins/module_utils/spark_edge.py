@@ -35,8 +35,14 @@ STATES = PLACES.map
 # Person -> the end of its refusal.
 SPENT = layout.EDGE_SPENT
 UNIT, UNIT_FILE = layout.EDGE_UNIT, layout.EDGE_UNIT_FILE
-# The unit and the timer that warn before the certificate ends.
-END_FILES = (layout.EDGE_END_UNIT_FILE, layout.EDGE_END_TIMER_FILE)
+# The units and timers that warn before the certificate ends, and that count the tokens of the day with this program.
+TIMED_FILES = (
+    layout.EDGE_END_UNIT_FILE,
+    layout.EDGE_END_TIMER_FILE,
+    layout.EDGE_QUOTA_UNIT_FILE,
+    layout.EDGE_QUOTA_TIMER_FILE,
+)
+QUOTA = layout.EDGE_QUOTA
 # The units of both stages -> their runtime APIs.
 STAGES = {UNIT: SOCKET, ROUTE_UNIT: ROUTE_SOCKET}
 PROGRAM = "/usr/sbin/haproxy"
@@ -62,7 +68,7 @@ class EdgeError(Exception):
 
 def facts() -> dict[str, Any]:
     """Return what is here of an edge."""
-    own = (CONFIG, ROUTE, TOKENS, AUTHORITY, UNIT_FILE, ROUTE_UNIT_FILE, *END_FILES)
+    own = (CONFIG, ROUTE, TOKENS, AUTHORITY, UNIT_FILE, ROUTE_UNIT_FILE, *TIMED_FILES, QUOTA)
     files, keys = (*own, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
@@ -166,6 +172,9 @@ def ensure_spent() -> None:
         pass
     for path in (folder, SPENT):
         shutil.chown(path, ACCOUNT, ACCOUNT)
+    # A strict umask of root closes a folder that it has just made.
+    above = os.path.dirname(folder)
+    os.chmod(above, os.stat(above).st_mode | 0o011)  # noqa: S103  the edge passes through it
 
 
 def ensure_states() -> None:

@@ -37,6 +37,7 @@ UNIT_PATTERNS = (
     layout.EDGE_UNIT,
     layout.EDGE_ROUTE_UNIT,
     "vllm-edge-end.*",
+    "vllm-edge-quota.*",
     layout.EDGE_SWITCH_UNIT,
     layout.FIREWALL_UNIT,
 )

@@ -58,7 +58,13 @@ STATES_DIR = layout.STATES_DIR
 PROC = "/proc"
 # The folder of the edge below CONFIG_DIR, and its units.
 EDGE = os.path.basename(layout.EDGE_DIR)
-EDGE_UNITS = (layout.EDGE_UNIT, layout.EDGE_ROUTE_UNIT, layout.EDGE_END_UNIT, layout.EDGE_SWITCH_UNIT)
+EDGE_UNITS = (
+    layout.EDGE_UNIT,
+    layout.EDGE_ROUTE_UNIT,
+    layout.EDGE_END_UNIT,
+    layout.EDGE_QUOTA_UNIT,
+    layout.EDGE_SWITCH_UNIT,
+)
 
 RAY_FILE = (32 * KIB, 64 * KIB)
 MAX_RAY_FILES = 40

@@ -44,6 +44,18 @@ options:
     description: The content of the timer that starts O(end_unit).
     type: str
     default: ""
+  quota_unit:
+    description: The content of the unit that counts the tokens of the day.
+    type: str
+    default: ""
+  quota_timer:
+    description: The content of the timer that starts O(quota_unit).
+    type: str
+    default: ""
+  quota_program:
+    description: The program of O(quota_unit).
+    type: str
+    default: ""
   certificate:
     description: A new certificate with its chain. Empty leaves the present one.
     type: str
@@ -118,8 +130,11 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 
 CONFIGS = (spark_edge.ROUTE, spark_edge.CONFIG)
 UNIT_FILES = {spark_edge.UNIT_FILE, spark_edge.ROUTE_UNIT_FILE}
-# The arguments with the contents of spark_edge.END_FILES.
-END = ("end_unit", "end_timer")
+# The arguments with the contents of spark_edge.TIMED_FILES.
+NAMES = ("end_unit", "end_timer", "quota_unit", "quota_timer")
+TIMED = dict(zip(NAMES, spark_edge.TIMED_FILES, strict=True))
+# What needs no reload of the edge.
+BESIDE = {*spark_edge.TIMED_FILES, spark_edge.QUOTA}
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
 
 
@@ -139,7 +154,8 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
         spark_edge.CONFIG: (params["config"], spark_edge.FILE_MODE),
         spark_edge.ROUTE_UNIT_FILE: (params["route_unit"], spark_edge.UNIT_MODE),
         spark_edge.UNIT_FILE: (params["unit"], spark_edge.UNIT_MODE),
-        **{path: (params[name], spark_edge.UNIT_MODE) for path, name in zip(spark_edge.END_FILES, END, strict=True)},
+        **{path: (params[name], spark_edge.UNIT_MODE) for name, path in TIMED.items()},
+        spark_edge.QUOTA: (params["quota_program"], spark_edge.PROGRAM_MODE),
         spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
         spark_edge.SWITCH_LIST: (params["switch_list"], spark_edge.FILE_MODE),
         spark_edge.SWITCH_UNIT_FILE: (params["switch_unit"], spark_edge.UNIT_MODE),
@@ -155,8 +171,7 @@ def unwanted(params: dict[str, Any]) -> list[str]:
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
     """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
-    units = (*UNIT_FILES, *spark_edge.END_FILES, spark_edge.SWITCH_UNIT_FILE)
-    same = (spark_edge.TOKENS, spark_edge.SWITCH, *units)
+    same = {*UNIT_FILES, *BESIDE, spark_edge.TOKENS, spark_edge.SWITCH, spark_edge.SWITCH_UNIT_FILE}
     for path, (content, _) in files.items():
         if path == spark_edge.CERTIFICATE:
             result.append({"prepared": f"{path} changes (its content is secret)\n"})
@@ -201,7 +216,7 @@ def unit_step(files: dict[str, tuple[str, str]], states: list[dict[str, str]]) -
         return "start"
     if files.keys() & UNIT_FILES:
         return "restart"
-    return "reload" if files.keys() - {*spark_edge.switch_files(), *spark_edge.END_FILES} else ""
+    return "reload" if files.keys() - {*spark_edge.switch_files(), *BESIDE} else ""
 
 
 def switch_step(files: dict[str, tuple[str, str]], removes: list[str], params: dict[str, Any]) -> str:
@@ -228,7 +243,7 @@ def settle_switch(step: str, removes: list[str]) -> None:
 def settle(step: str, files: dict[str, tuple[str, str]], states: list[dict[str, str]]) -> None:
     """Bring the units to their state, and the map of keys to that of the file."""
     stale_units = any(state.get("NeedDaemonReload") == "yes" for state in states)
-    if stale_units or files.keys() & {*UNIT_FILES, *spark_edge.END_FILES}:
+    if stale_units or files.keys() & {*UNIT_FILES, *spark_edge.TIMED_FILES}:
         must("systemctl", "daemon-reload")
     if states[0].get("UnitFileState") != "enabled":
         must("systemctl", "enable", spark_edge.UNIT)
@@ -262,7 +277,8 @@ def main() -> None:
             "tokens": text,
             "unit": text,
             "route_unit": text,
-            **dict.fromkeys(END, text),
+            **dict.fromkeys(TIMED, text),
+            "quota_program": text,
             "certificate": text,
             "authority": text,
             "private_key": {**text, "no_log": True},

@@ -54,6 +54,8 @@ LIMITS = {"streams": 256, "batch_waiting": 256, "body_mib": 3, "connections": 20
 KEYS = {"anna": "sk-of-anna", "job": "sk-of-job", "ci": "sk-of-ci"}
 QUARTER = 25
 MOST_RETRY_S = 2.0
+# Most tokenizers have a token for each.
+WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 ALONE, PLAIN = "alone", "beside a job without a class"
 
 
@@ -89,7 +91,7 @@ class Door:
             writer.close()
 
     def _request(self, key: str, words: int, tokens: int) -> bytes:
-        prompt = " ".join(str(random.randrange(10**4)) for _ in range(words))  # noqa: S311
+        prompt = " ".join(random.choices(WORDS, k=words))  # noqa: S311
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
         content = json.dumps({**body, "ignore_eos": True, "stream": True, "temperature": 0}).encode()
         lines = (

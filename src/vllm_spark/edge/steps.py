@@ -16,19 +16,22 @@ from vllm_spark.node import host_layout
 
 PRESENT, ABSENT = "present", "absent"
 FILE_MODE, UNIT_MODE = "0640", "0644"
-# The units of every edge: both stages, and what warns before the certificate ends -> their arguments of the module
-# vllm_edge.
+# The units of every edge: both stages, what warns before the certificate ends, and what counts the tokens of the day ->
+# their arguments of the module vllm_edge.
 UNITS = {
     host_layout.EDGE_UNIT_FILE: "unit",
     host_layout.EDGE_ROUTE_UNIT_FILE: "route_unit",
     host_layout.EDGE_END_UNIT_FILE: "end_unit",
     host_layout.EDGE_END_TIMER_FILE: "end_timer",
+    host_layout.EDGE_QUOTA_UNIT_FILE: "quota_unit",
+    host_layout.EDGE_QUOTA_TIMER_FILE: "quota_timer",
 }
 # The files of every edge -> those arguments.
 ARGUMENTS = {
     host_layout.EDGE_CONFIG: "config",
     host_layout.EDGE_ROUTE: "route",
     host_layout.EDGE_TOKENS: "tokens",
+    host_layout.EDGE_QUOTA: "quota_program",
     **UNITS,
 }
 # The files of the program that starts models -> their arguments of the module vllm_edge.
@@ -121,6 +124,7 @@ def files_of(edge: Edge, address: str) -> list[File]:
         File(host_layout.EDGE_CONFIG, config.config(edge, address), FILE_MODE),
         File(host_layout.EDGE_ROUTE, config.route(edge), FILE_MODE),
         File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
+        File(host_layout.EDGE_QUOTA, (paths.NODE / "edge_quota.py").read_text(encoding="utf-8"), "0755"),
         *(File(path, unit_file(path), UNIT_MODE) for path in UNITS),
         *switch_request.files(edge),
     ]

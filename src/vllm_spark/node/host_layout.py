@@ -64,6 +64,11 @@ EDGE_END_TIMER_FILE = f"{UNIT_DIR}/vllm-edge-end.timer"
 # What belongs to the user of the edge: person -> the end of its refusal, for keys with a quota.
 EDGE_STATE_DIR = f"{STATE_DIR}/edge"
 EDGE_SPENT = f"{EDGE_STATE_DIR}/spent.map"
+# The program that counts the tokens of today, its unit and its timer.
+EDGE_QUOTA = f"{PROGRAM_DIR}/edge-quota"
+EDGE_QUOTA_UNIT = "vllm-edge-quota.service"
+EDGE_QUOTA_UNIT_FILE = f"{UNIT_DIR}/{EDGE_QUOTA_UNIT}"
+EDGE_QUOTA_TIMER_FILE = f"{UNIT_DIR}/vllm-edge-quota.timer"
 # deployment -> state, which node/state_writer.py writes.
 EDGE_STATES = f"{RUN_DIR}/states.map"
 EDGE_RUN_DIR = "/run/vllm-edge"

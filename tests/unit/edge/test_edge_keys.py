@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +13,9 @@ import pytest
 from fakes.fake_ansible import FakeRun
 from project_files import load_module
 from vllm_spark.cli import main, playbook
+from vllm_spark.core import paths
 from vllm_spark.edge import config, persons
-from vllm_spark.node import edge_key
+from vllm_spark.node import edge_key, edge_quota, host_layout
 from vllm_spark.node.edge_key import Entry
 
 
@@ -186,3 +189,30 @@ def test_a_key_that_replaces_another_one_says_what_ends_and_what_stays() -> None
     assert alone.lines == [
         "spark2: not in this run, so an earlier key stays valid there. vllm-spark key list shows it."
     ]
+
+
+@pytest.mark.parametrize("text", [*ENTRIES, "ada///many", "ada///²", "ci///0"])
+def test_the_program_that_counts_reads_the_same_quota(text: str) -> None:
+    entry = edge_key.parse(text)
+    expected = {entry.person: entry.tokens_a_day} if entry.tokens_a_day else {}
+    assert edge_quota.quotas(f"# SHA-256 of a key, person///5\n{'a' * 64} {text}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "spent", "counts"),
+    [
+        ("a ada", "", False),
+        ("# ada///5", "", False),
+        ("a ci//batch", "", False),
+        ("a ci///5", "", True),
+        ("", "x 1", True),
+    ],
+)
+def test_without_a_quota_the_timer_starts_nothing(tmp_path: Path, keys: str, spent: str, counts: bool) -> None:
+    unit = (paths.TEMPLATES / host_layout.EDGE_QUOTA_UNIT).read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ExecCondition=/bin/sh -c '(.*)'$", unit, re.MULTILINE)
+    for path, text in ((host_layout.EDGE_KEYS, keys), (host_layout.EDGE_SPENT, spent)):
+        (tmp_path / path.rpartition("/")[2]).write_text(text)
+        command = command.replace(path.rpartition("/")[0], str(tmp_path))
+    done = subprocess.run(["sh", "-c", command.replace("$$", "$")], check=False)
+    assert done.returncode == (0 if counts else 1)

@@ -16,6 +16,7 @@ from vllm_spark.inventory import deployment
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.node import (
     edge_admin,
+    edge_quota,
     edge_switch,
     host_layout,
     image_build,
@@ -73,6 +74,10 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (edge_switch.SWITCH, host_layout.SWITCH_PROGRAM),
         (edge_switch.RETRY_S, answers.RETRY_S),
         (f"^{switch.NAME.pattern}$", NAMES["pattern"]),
+        (edge_quota.KEYS, host_layout.EDGE_KEYS),
+        (edge_quota.FOLDER / edge_quota.SPENT, host_layout.EDGE_SPENT),
+        (edge_quota.SOCKET, host_layout.EDGE_ADMIN_SOCKET),
+        (edge_quota.UNIT, host_layout.EDGE_UNIT),
         (edge_admin.SOCKET, host_layout.EDGE_ADMIN_SOCKET),
         (edge_admin.ROUTE_SOCKET, host_layout.EDGE_ROUTE_ADMIN_SOCKET),
         (image_build.RECORD, host_layout.DERIVED_RECORD),

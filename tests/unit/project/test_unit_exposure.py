@@ -14,6 +14,7 @@ ANALYZE = shutil.which("systemd-analyze")
 # Unit -> the most that `systemd-analyze security` may give it, of 10. Docker's client and the launch need more.
 EXPOSURE = {
     "vllm-edge-end.service": 1.0,
+    "vllm-edge-quota.service": 1.0,
     "vllm-edge-route.service": 3.6,
     "vllm-edge-switch.service": 2.0,
     "vllm-edge.service": 3.6,
