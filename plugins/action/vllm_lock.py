@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import own_process
+from vllm_spark.core import inventory_host, own_process
 from vllm_spark.node.state_file import replace_file
 from vllm_spark_ansible.action import SparkAction
 
@@ -20,7 +20,10 @@ class ActionModule(SparkAction):
 
     def act(self) -> dict[str, Any]:
         file = Path(self.args["lock_file"])
-        done = own_process.run("vllm_spark.pinning.lock_verb", self.args, self.show)
+        # The variables are those of a Spark. A machine that is none has its own.
+        on_spark = any(inventory_host.is_local(self.hostvars[host]) for host in self.args["limit"])
+        variables = self.args["hub_environment"] if on_spark else {}
+        done = own_process.run("vllm_spark.pinning.lock_verb", self.args, self.show, variables)
         before, after, lines = done["before"], done["after"], done["lines"]
         changed = before != after
         if changed and not self.check_mode:

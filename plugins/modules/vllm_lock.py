@@ -50,6 +50,14 @@ options:
     description: A registry to the URL that is asked in its place.
     type: dict
     required: true
+  second_registries:
+    description: A registry to the URL of a second one, which must see the same digest of a tag.
+    type: dict
+    required: true
+  hub_environment:
+    description: Variables of the process that asks, if one of the hosts is this machine.
+    type: dict
+    required: true
   token:
     description: The token of the hub. Empty for none.
     type: str
@@ -75,6 +83,8 @@ EXAMPLES = r"""
     verify: false
     open_only: false
     registries: {}
+    second_registries: {docker.io: https://mirror.gcr.io}
+    hub_environment: {}
     token: ""
 """
 

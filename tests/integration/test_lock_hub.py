@@ -260,6 +260,7 @@ def test_lock_runs_in_a_process_of_its_own(folder: Path) -> None:
     args = {
         **{"deployments": PLACED, "limit": ["spark1"], "recipes": ["open"], "recipe_folders": [str(folder)]},
         **{"accepted": [], "verify": False, "open_only": False, "token": "", "lock_file": str(folder / "lock.yml")},
+        "second_registries": {},
     }
     lines: list[str] = []
     module = "vllm_spark.pinning.lock_verb"
@@ -269,6 +270,11 @@ def test_lock_runs_in_a_process_of_its_own(folder: Path) -> None:
     done = own_process.run(module, {**args, "recipes": ["closed"], "registries": {}}, lines.append)
     assert (done["before"], done["after"], lines) == ("", "", [])
     assert "pins image" in done["lines"][0]
+    with serving(registry_response) as (images, _), serving(hub_response) as (models, asked):
+        request = {**args, "registries": {"images.test": images}}
+        done = own_process.run(module, request, lines.append, {"HF_ENDPOINT": models})
+    assert asked, "the library of the hub reads its variables when it is imported"
+    assert f"{models.rpartition('//')[2]}, " in done["after"]
 
 
 def test_a_process_that_ends_without_a_result_is_reported() -> None:

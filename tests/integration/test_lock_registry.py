@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 
 import loopback
-from fakes.fake_http import Reply, own_certificate, serving
+from fakes.fake_http import Reply, Request, own_certificate, serving
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.pull.oci import INDEX_TYPE, MANIFEST_TYPES
-from vllm_spark.pinning import registry
+from vllm_spark.pinning import registry, second_look
 from vllm_spark.pinning.registry import Registry
+from vllm_spark.pinning.resolution import Resolution
 
 ARM, AMD = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 CONFIG = f"sha256:{'c' * 64}"
@@ -238,6 +240,56 @@ def test_without_a_login_the_refusal_names_docker_login() -> None:
         pytest.raises(RefusedError, match=r"requires a login.* Fix: docker login"),
     ):
         Registry({"images.test": url}).resolve(IMAGE, "index", ("linux/arm64",))
+
+
+def second_of(replies: Mapping[str, Reply], key: str = f"{IMAGE}:index") -> tuple[Resolution, list[Request]]:
+    """Return the digest of `index` after a second registry with these replies was asked, and what it was asked."""
+    first = Resolution(ARM, "images.test", "linux/arm64")
+    with serving(lambda path, _: replies.get(path, Reply("", status=404))) as (url, requests):
+        return second_look.confirmed(key, first, {"images.test": url}), list(requests)
+
+
+@pytest.mark.usefixtures("login")
+def test_a_digest_of_two_registries_names_both_and_the_second_gets_no_login() -> None:
+    answer, requests = second_of(RESPONSES)
+    assert (answer.value, answer.note) == (ARM, "")
+    assert re.fullmatch(r"images\.test and 127\.0\.0\.1:\d+", answer.origin)
+    assert [path for path, _ in requests] == ["/v2/owner/engine/manifests/index"]
+    assert not any("Authorization" in headers for _, headers in requests)
+
+
+def test_two_digests_of_one_tag_are_refused_with_both() -> None:
+    other = {"manifests": [entry(CONFIG, "linux", "arm64")]}
+    with pytest.raises(RefusedError) as refused:
+        second_of({"/v2/owner/engine/manifests/index": Reply(other)})
+    (refusal,) = refused.value.refusals
+    assert refusal.id == "two-digests"
+    assert f"is {ARM} at images.test and {CONFIG} at 127.0.0.1" in refusal.what
+
+
+# replies of the second registry -> a part of the note
+UNKNOWN: dict[str, tuple[Mapping[str, Reply], str]] = {
+    "not there": ({}, "is not in its registry (status 404)"),
+    "busy": ({"/v2/owner/engine/manifests/index": Reply("", status=429)}, "answered status 429"),
+    "another platform": (
+        {"/v2/owner/engine/manifests/index": RESPONSES["/v2/owner/engine/manifests/only-amd"]}, "is for linux/amd64",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_second_registry_that_does_not_know_is_named(name: str) -> None:
+    replies, reason = UNKNOWN[name]
+    answer, _ = second_of(replies)
+    assert answer.origin == "images.test"
+    assert answer.note.startswith(" (seen by images.test alone; of 127.0.0.1:")
+    assert reason in answer.note
+
+
+def test_a_registry_without_a_second_one_is_named() -> None:
+    answer, requests = second_of(RESPONSES, "other.test/owner/engine:index")
+    assert "(seen by other.test alone: vllm_second_registries names no second registry for it)" in answer.note
+    assert requests == []
 
 
 # image of a recipe -> the name that Docker resolves it to

@@ -24,10 +24,11 @@ from vllm_spark.core.refusal import Refusal, RefusedError
 Log = Callable[[str], None]
 
 
-def run(module: str, request: Mapping[str, Any], log: Log) -> Any:
-    """Return the result of a module's `serve`. Raises RefusedError with its refusals, and OSError if it ends without a
-    result."""
-    environment = {**os.environ, "PYTHONPATH": str(paths.SOURCE)}
+def run(module: str, request: Mapping[str, Any], log: Log, variables: Mapping[str, Any] | None = None) -> Any:
+    """Return the result of a module's `serve`. `variables` are further ones of its environment. Raises RefusedError
+    with its refusals, and OSError if it ends without a result."""
+    further = {name: str(value) for name, value in (variables or {}).items()}
+    environment = {**os.environ, **further, "PYTHONPATH": str(paths.SOURCE)}
     with subprocess.Popen(  # noqa: S603  a constant command
         [sys.executable, "-m", module],
         stdin=subprocess.PIPE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import deployment
-from vllm_spark.pinning import packages, resolution
+from vllm_spark.pinning import packages, resolution, second_look
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
 from vllm_spark.pinning.resolution import PinChange, PinSource, Resolution
@@ -28,14 +28,19 @@ NOTHING_TO_LOCK = register("nothing-to-lock", runbook="inventory-refused")
 
 @dataclass(frozen=True, slots=True)
 class RemoteSources:
-    """Registries, the hub and the index of packages as one PinSource."""
+    """Registries, the hub and the index of packages as one PinSource. `seconds`: host of a registry -> URL of a second
+    one."""
 
     registry: Registry
     hub: Hub
+    seconds: Mapping[str, str] = field(default_factory=dict)
 
     def image(self, key: str, platforms: tuple[str, ...]) -> Resolution:
         repository, _, tag = key.rpartition(":")
         return self.registry.resolve(repository, tag, platforms)
+
+    def confirmed(self, key: str, answer: Resolution) -> Resolution:
+        return second_look.confirmed(key, answer, self.seconds)
 
     def revision(self, repository: str) -> Resolution:
         return self.hub.revision(repository)
@@ -185,8 +190,8 @@ def _nothing_to_lock(limit: Collection[str]) -> Refusal:
 
 
 def work(args: Mapping[str, Any], _log: own_process.Log) -> dict[str, Any]:
-    """Run the verb with the arguments of the action plugin: those of LockRequest, lock_file, registries (host -> URL)
-    and token (of the hub). Returns a LockOutcome. Raises RefusedError."""
+    """Run the verb with the arguments of the action plugin: those of LockRequest, lock_file, registries and
+    second_registries (host -> URL) and token (of the hub). Returns a LockOutcome. Raises RefusedError."""
     registry = Registry(args["registries"])
     request = LockRequest(
         deployments=args["deployments"],
@@ -197,7 +202,7 @@ def work(args: Mapping[str, Any], _log: own_process.Log) -> dict[str, Any]:
         verify=args["verify"],
         open_only=args["open_only"],
     )
-    sources = RemoteSources(registry, Hub(token=args["token"]))
+    sources = RemoteSources(registry, Hub(token=args["token"]), args["second_registries"])
     return asdict(run(request, Path(args["lock_file"]), sources, digest_check(registry), time.strftime("%Y-%m-%d")))
 
 

@@ -11,7 +11,7 @@ import http.client
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import certifi
@@ -58,14 +58,18 @@ def docker_login(host: str) -> str:
     return base64.b64encode(f"{user}:{login['password']}".encode()).decode() if user else ""
 
 
-def upstream(host: str, repository: str, addresses: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Upstream:
+def upstream(
+    host: str,
+    repository: str,
+    addresses: Mapping[str, str],
+    timeout_s: float = TIMEOUT_S,
+    login_of: Callable[[str], str] = docker_login,
+) -> Upstream:
     """Return a repository as this machine reaches it. `addresses`: host -> URL of registries with another address."""
     url = addresses.get(host) or (DOCKER_HUB_URL if host == DOCKER_HUB else f"https://{host}")
     # Not every system of a controller has certificates that Python finds. The variable is that of requests and of pip.
     authorities = (os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where(),)
-    return Upstream(
-        url.rstrip("/"), repository, host, login_of=docker_login, authorities=authorities, timeout_s=timeout_s
-    )
+    return Upstream(url.rstrip("/"), repository, host, login_of=login_of, authorities=authorities, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,11 @@ class Registry:
     """Client of every registry that the recipes name.
 
     `addresses` overrides the URL of a registry for this machine: host -> URL. It is needed for plain HTTP, or if this
-    machine reaches the registry under another name than the Sparks do.
+    machine reaches the registry under another name than the Sparks do. `login_of` returns the login of a host.
     """
 
     addresses: Mapping[str, str] = field(default_factory=dict)
+    login_of: Callable[[str], str] = docker_login
     deadline_s: float = DEADLINE_S
 
     def resolve(self, image: str, reference: str, platforms: Sequence[str]) -> Resolution:
@@ -114,7 +119,8 @@ class Registry:
 
     def _get(self, name: ImageName, kind: str, reference: str) -> bytes:
         """Return the manifest or the blob. Raises RefusedError."""
-        registry = upstream(name.host, name.repository, self.addresses, min(READ_TIMEOUT_S, self.deadline_s))
+        limit_s = min(READ_TIMEOUT_S, self.deadline_s)
+        registry = upstream(name.host, name.repository, self.addresses, limit_s, self.login_of)
         accept = ", ".join(MANIFEST_TYPES) if kind == "manifests" else "*/*"
         try:
             with registry.open(kind, reference, accept) as response:

@@ -18,17 +18,22 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The answer of a registry or a hub for one reference. `origin` names the server."""
+    """The answer of a registry, a hub or an index for one reference. `origin` names the servers that gave it. `note`
+    says what an operator must know of it."""
 
     value: str
     origin: str
     platform: str = ""
+    note: str = ""
 
 
 class PinSource(Protocol):
-    """A source of pins. Each method raises RefusedError with a reason."""
+    """A source of pins. Each method raises RefusedError with a reason. `confirmed` returns an answer of `image` after a
+    second registry was asked."""
 
     def image(self, key: str, platforms: tuple[str, ...]) -> Resolution: ...
+
+    def confirmed(self, key: str, answer: Resolution) -> Resolution: ...
 
     def revision(self, repository: str) -> Resolution: ...
 
@@ -43,7 +48,7 @@ class PinSource(Protocol):
 class PinChange:
     """An entry before and after. `applied` is False for a moved entry that the operator has not accepted.
 
-    `missing` is the reason why a manifest is not recorded.
+    `missing` is the reason why a manifest is not recorded. `note` is that of the resolution.
     """
 
     ref: UnpinnedRef
@@ -51,6 +56,7 @@ class PinChange:
     new: str
     applied: bool
     missing: str = ""
+    note: str = ""
 
     def line(self) -> str:
         """Return the line for the operator."""
@@ -59,9 +65,9 @@ class PinChange:
         if self.old == self.new:
             return f"{self.ref}: {self.ref.shown(self.new)}"
         if not self.old:
-            return f"{self.ref}: new, {self.ref.shown(self.new)}"
+            return f"{self.ref}: new, {self.ref.shown(self.new)}{self.note}"
         if self.applied:
-            return f"{self.ref}: {self.old} -> {self.new}"
+            return f"{self.ref}: {self.old} -> {self.new}{self.note}"
         return (
             f"{self.ref}: MOVED {self.old} -> {self.new}, and the old one stays. "
             f"To take the new one: -e lock_accept={self.ref.key}. See docs/runbooks/lock-moved.md"
@@ -130,7 +136,9 @@ def _resolve_one(
     else:
         answer = source.revision(ref.key)
     applied = old != answer.value and (not old or bool({ref.key, EVERYTHING} & set(accepted)))
-    change = PinChange(ref, old, answer.value, applied)
+    if applied and ref.kind == "image":
+        answer = source.confirmed(ref.key, answer)
+    change = PinChange(ref, old, answer.value, applied, note=answer.note)
     return (_with_entry(lock, ref, answer, today) if applied else lock), change
 
 

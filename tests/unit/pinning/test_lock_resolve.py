@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,14 @@ class FakeSource:
     """A PinSource with fixed answers that records its requests."""
 
     def __init__(self, image: str = OLD, revision: str = COMMIT, down: tuple[str, ...] = ()) -> None:
-        self.answers = {"image": image, "revision": revision, "file": FILE, "manifest": SUM, "packages": WHEELS}
+        self.answers = {
+            "image": image,
+            "revision": revision,
+            "file": FILE,
+            "manifest": SUM,
+            "packages": WHEELS,
+            "confirmed": "",
+        }
         self.down = down
         self.requests: list[str] = []
 
@@ -63,6 +71,10 @@ class FakeSource:
 
     def image(self, key: str, platforms: tuple[str, ...]) -> Resolution:
         return self._answer("image", key, platforms[0])
+
+    def confirmed(self, key: str, answer: Resolution) -> Resolution:
+        self._answer("confirmed", key)
+        return replace(answer, origin="somewhere and elsewhere", note=" (twice)")
 
     def revision(self, repository: str) -> Resolution:
         return self._answer("revision", repository)
@@ -143,10 +155,11 @@ def test_a_missing_pin_is_refused(without: str, message: str) -> None:
 
 def test_new_entries_are_added() -> None:
     new, lines = resolved(Lock(), FakeSource())
-    assert new.images[IMAGE] == {"digest": OLD, "platform": "linux/arm64", "seen": "somewhere, 2026-11-21"}
+    seen = "somewhere and elsewhere, 2026-11-21"
+    assert new.images[IMAGE] == {"digest": OLD, "platform": "linux/arm64", "seen": seen}
     assert new.models[MODEL]["revision"] == COMMIT
     assert new.models[MODEL]["files"] == {"patched.py": FILE}
-    assert lines[0] == f"image {IMAGE}: new, {OLD}"
+    assert lines[0] == f"image {IMAGE}: new, {OLD} (twice)"
     assert lockfile.missing_pins(DOCUMENT, new) == []
 
 
@@ -181,6 +194,19 @@ def test_a_moved_entry_is_reported_and_changes_only_if_accepted(accepted: tuple[
     assert OLD in lines[0]
     assert NEW in lines[0]
     assert (f"-e lock_accept={IMAGE}" in lines[0]) is (new.images[IMAGE]["digest"] == OLD)
+
+
+# accepted keys -> whether a second registry is asked about a tag that has moved
+CONFIRMED = {(): False, (IMAGE,): True, ("all",): True, (MODEL,): False}
+
+
+@pytest.mark.parametrize("accepted", CONFIRMED, ids=lambda names: "+".join(names) or "nothing")
+def test_a_digest_is_confirmed_before_it_is_written(accepted: tuple[str, ...]) -> None:
+    source = FakeSource(NEW, LATER)
+    resolved(FULL, source, accepted)
+    assert (f"confirmed {IMAGE}" in source.requests) is CONFIRMED[accepted]
+    with pytest.raises(RefusedError):
+        resolved(Lock(), FakeSource(down=("confirmed",)))
 
 
 def test_a_new_commit_replaces_the_checksums_of_its_files() -> None:

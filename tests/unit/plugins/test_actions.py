@@ -420,7 +420,7 @@ def test_a_rollback_target_is_printed_where_there_is_one(monkeypatch: pytest.Mon
 
 LOCK_VERB = {
     "deployments": [], "limit": HOSTS, "recipes": [], "recipe_folders": [], "accepted": [], "verify": False,
-    "open_only": False, "registries": {}, "token": "",
+    "open_only": False, "registries": {}, "second_registries": {}, "token": "", "hub_environment": {"HF_ENDPOINT": "x"},
 }  # fmt: skip
 
 
@@ -435,6 +435,19 @@ def test_a_lock_file_is_written_if_it_changes(
     result = run.act("vllm_lock", lock_file=str(file), **LOCK_VERB)
     assert (result["changed"], result["diff"]["after"], run.lines) == (True, "images: {}\n", ["pinned"])
     assert file.exists() is not check_mode
+
+
+@pytest.mark.parametrize(("way", "on_spark"), [("local", True), ("ansible.builtin.local", True), ("ssh", False)])
+def test_lock_on_a_spark_has_the_hub_of_the_inventory(
+    way: str, on_spark: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop has the hub of its shell: that of the inventory may be one that only the Sparks reach."""
+    given: list[object] = []
+    done = {"before": "", "after": "", "lines": []}
+    monkeypatch.setattr(own_process, "run", lambda *args: given.append(args[3]) or done)
+    run = FakeRun(hostvars={"spark1": {}, "spark2": {"ansible_connection": way}})
+    run.act("vllm_lock", lock_file=str(tmp_path / "lock.yml"), **LOCK_VERB)
+    assert given == [{"HF_ENDPOINT": "x"} if on_spark else {}]
 
 
 def test_a_lock_without_recipes_is_refused(tmp_path: Path) -> None:
