@@ -153,7 +153,7 @@ def test_nothing_is_started_while_an_operator_holds_the_spark(start_both: StartB
     assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "spark_held", "60")
     switch.lock.unlink()
     (switch.folder / "other" / "launch").unlink()
-    assert ask(edge).error["message"].endswith("ansible-playbook switch.yml -e to=other")
+    assert ask(edge).error["message"].endswith("vllm-spark switch -e to=other")
     assert switch.calls() == []
 
 

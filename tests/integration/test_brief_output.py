@@ -268,10 +268,18 @@ def test_a_verb_without_a_document_prints_its_lines(site: Site) -> None:
 @pytest.mark.parametrize(
     ("name", "tasks", "part"),
     [
-        ("deploy", WAITS, "no server was started or stopped. Fix: the same command again continues; status"),
+        (
+            "deploy",
+            WAITS,
+            "no server was started or stopped. Fix: the same command again continues; `ansible-playbook status",
+        ),
         ("plan", WAITS, "has changed no host"),
         ("switch", SWITCHES + WAITS, "tiny stops for mine; mine goes on loading"),
-        ("switch", SWITCHES + WAITS, "continues, `ansible-playbook switch.yml -e to=tiny` brings tiny back; status"),
+        (
+            "switch",
+            SWITCHES + WAITS,
+            "continues, `ansible-playbook switch.yml -e to=tiny` brings tiny back; `ansible-playbook status",
+        ),
     ],
 )
 def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, tasks: str, part: str) -> None:

@@ -47,7 +47,7 @@ MAY_SAY = {
     "model_not_active": ENDED,
 }
 PRINTED = re.compile(r"`(ansible-playbook (?:rollback|switch|stop)\.yml[^`]*)`")
-STOPS = re.compile(r"(?:stop|remove)\.yml|switch\.yml -e to=(?P<to>[\w-]+)")
+STOPS = re.compile(r"(?:stop|remove)\.yml|switch(?:\.yml)? -e to=(?P<to>[\w-]+)")
 COLUMNS = {"name": 26, "edge": 26, "status": 34, "doctor": 60, "history": 44, "good_after": 8}
 
 Answer = dict[str, str]

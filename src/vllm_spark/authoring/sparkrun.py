@@ -126,7 +126,9 @@ def _pinned(document: Document, result: Imported) -> dict[str, str]:
     if isinstance(revision, str) and COMMIT.fullmatch(revision):
         return {"revision": revision}
     if revision:
-        result.left_out.append(f"model_revision {text.one_line(str(revision))}: not a commit; lock.yml resolves one")
+        result.left_out.append(
+            f"model_revision {text.one_line(str(revision))}: not a commit; ansible-playbook lock.yml resolves one"
+        )
     return {}
 
 

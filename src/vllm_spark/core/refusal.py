@@ -41,7 +41,7 @@ def message(what: str, expected: str, fix: str | Fix, *, runbook: str) -> str:
 
     `what` carries the values seen. `fix` is a command or a variable. `runbook` is the stem of a file in docs/runbooks.
     """
-    return f"{what} — expected: {expected}. Fix: {typed(str(fix))} See docs/runbooks/{runbook}.md"
+    return typed(f"{what} — expected: {expected}. Fix: {fix} See docs/runbooks/{runbook}.md")
 
 
 def command_of(fix: str | Fix) -> str:
@@ -72,7 +72,7 @@ class Refusal:
     def to_json(self) -> dict[str, Any]:
         """Return the entry of a document for programs."""
         fix = fix_to_json(self.fix, self.command)
-        return {"id": self.id, "what": self.what, "expected": self.expected, "fix": fix, "runbook": self.runbook}
+        return {"id": self.id, "what": typed(self.what), "expected": self.expected, "fix": fix, "runbook": self.runbook}
 
 
 class RefusedError(Exception):

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_spark.core.refusal import typed
+
 # ansible-core puts these in front of the message of a plugin, in any number.
 PREFIXES = re.compile(r"^(?:(?:Task|Action|Module) failed[.:]\s*)+")
 ORIGIN = re.compile(r"^Origin: (?P<place>\S.*?:\d+(?::\d+)?)\s*$", re.MULTILINE)
@@ -43,13 +45,13 @@ def place(source_context: str | None) -> str:
 
 
 def message(text: str) -> str:
-    """Return the message of a result without ansible-core's prefixes."""
-    return PREFIXES.sub("", text.strip())
+    """Return the message of a result without ansible-core's prefixes. A role or a module may have written it."""
+    return typed(PREFIXES.sub("", text.strip()))
 
 
 def message_lines(value: object) -> list[str]:
     """Return the lines of the message of a debug task: a text, or a list of texts."""
-    return [line for part in (value if isinstance(value, list) else [value]) for line in str(part).splitlines()]
+    return [line for part in (value if isinstance(value, list) else [value]) for line in typed(str(part)).splitlines()]
 
 
 def contains(failed: FailedTask, earlier: FailedTask) -> bool:

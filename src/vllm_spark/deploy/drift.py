@@ -144,4 +144,4 @@ def _launch_diff(planned: Plan, facts: Facts) -> Iterator[str]:
     lines = [line for line in list(diff)[2:] if not line.startswith("@@")]
     yield from lines[:DIFF_LINES]
     if len(lines) > DIFF_LINES:
-        yield f"… and {len(lines) - DIFF_LINES} lines more: deploy.yml --check --diff"
+        yield f"… and {len(lines) - DIFF_LINES} lines more: ansible-playbook deploy.yml --check --diff"

@@ -59,7 +59,8 @@ def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
             where, limit = " and ".join(hosts), ",".join(hosts)
             lines.append(
                 f"{name} would end on {where} as well: its rank there would wait without this one, and serve nothing. "
-                f"ansible-playbook stop.yml -l {limit} would end that rank, deploy.yml -l {limit} replace it"
+                f"ansible-playbook stop.yml -l {limit} would end that rank, "
+                f"ansible-playbook deploy.yml -l {limit} replace it"
             )
     return lines
 

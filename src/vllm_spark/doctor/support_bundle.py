@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Refusal, RefusedError, register, typed
 from vllm_spark.doctor import command, last_words
 from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX, MANIFEST
 from vllm_spark.doctor.diagnosis import judge
@@ -247,7 +247,7 @@ def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, M
             f"{name} is {', '.join(f'{known[host][name]} on {host}' for host in hosts if name in known.get(host, ()))}"
         )
         if missing := [host for host in hosts if host not in bundles]:
-            again = f"ansible-playbook collect.yml -l {','.join(hosts)}"
+            again = typed(f"ansible-playbook collect.yml -l {','.join(hosts)}")
             yield f"{title}, and there is no bundle of {' and '.join(missing)}. Next: {again}"
         else:
             both = " ".join(bundles[host] for host in hosts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from vllm_spark.core.refusal import typed
 from vllm_spark.core.units import clock
 
 EXIT_STATUS = 130  # 128 + SIGINT, as shells report it
@@ -53,7 +54,9 @@ VERBS: Mapping[str, AfterCtrlC] = {
     "remove": AfterCtrlC("what was removed is gone"),
     "prune": AfterCtrlC("what was removed is gone"),
     "bench": AfterCtrlC("a measurement that runs on a Spark goes on, and its cells are kept"),
-    "stop": AfterCtrlC("a server that was told to stop ends", f"{SAME}, deploy.yml starts the servers again"),
+    "stop": AfterCtrlC(
+        "a server that was told to stop ends", f"{SAME}, `ansible-playbook deploy.yml` starts the servers again"
+    ),
 }
 
 
@@ -76,7 +79,7 @@ def line(  # noqa: PLR0913  the place, the time, and what was seen
     changed = [f"{host} by {number} task{'s' * (number > 1)}" for host, number in changes.items() if number]
     seen = f"Changed so far: {', '.join(changed)}" if changed else f"No finished task has changed {', '.join(changes)}"
     fix = f"{left.command}, {left.undo}" if left.undo else left.command
-    return f"{begun}. {seen}; {left.continues}. Fix: {fix}; status.yml shows the state."
+    return typed(f"{begun}. {seen}; {left.continues}. Fix: {fix}; `ansible-playbook status.yml` shows the state.")
 
 
 def _together(told: Sequence[Mapping[str, str]]) -> AfterCtrlC | None:
@@ -87,8 +90,10 @@ def _together(told: Sequence[Mapping[str, str]]) -> AfterCtrlC | None:
     return AfterCtrlC("; ".join(continues), undo=", ".join(undo))
 
 
-# Below the heading of a part that its verb leaves out.
-LEFT_OUT = "  left out: it would begin with what the parts before it bring"
+# Below the heading of a part that --check cannot show.
+LEFT_OUT = (
+    "  --check does not show this part: it begins with what the parts before it bring. Without --check it follows."
+)
 
 
 def part(names: Sequence[str], number: int) -> str:

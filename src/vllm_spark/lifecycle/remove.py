@@ -191,7 +191,8 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(Item("path", path) for path in state["states"] if path.endswith(f"/{name}.jsonl")),
         *(Item("path", f"{HISTORY_DIR}/{name}.jsonl") for _ in [0] if name in state["history"]),
     ]
-    shared = "units and programs that all deployments share stay: remove.yml without a deployment takes them"
+    without = "ansible-playbook remove.yml without a deployment takes them"
+    shared = f"units and programs that all deployments share stay: {without}"
     rest = [] if others else [shared]
     return _nothing_but_tidying(items), [*left, *stay, *also, *rest, *_peers(state, name)]
 

@@ -180,7 +180,7 @@ def _ping_refusal(link: LinkPlan, full: PingResult, small: PingResult, netdev: N
         what=f"{link['host']}: {_route(full)}: no answer ({reason}); {full['netdev']} has {cable}",
         expected="the peer's answer on each subnet",
         fix=f"check that the cable joins the sockets that vllm_fabric names on {link['host']} and {link['peer']} "
-        "(ibdev2netdev shows which are Up), then run fabric.yml again.",
+        "(ibdev2netdev shows which are Up), then `ansible-playbook fabric.yml` again.",
     )
 
 

@@ -50,8 +50,8 @@ def conflicts(config: LinkConfig, netplan: NetplanFacts) -> list[NetplanFileFact
 def notes(config: LinkConfig, netplan: NetplanFacts) -> list[str]:
     """Return a line for each profile of NetworkManager that names no netdev, so that it may take one of the link."""
     return [
-        f"{file['path']} has the NetworkManager profile {uuid}, which names no netdev. fabric.yml leaves it alone. If "
-        f"it takes {' or '.join(twin.netdev for twin in config.twins)}, give it the netdev of your network: ssh "
+        f"{file['path']} has the NetworkManager profile {uuid}, which names no netdev. The verb fabric leaves it. "
+        f"If it takes {' or '.join(twin.netdev for twin in config.twins)}, give it the netdev of your network: ssh "
         f"{config.host} sudo nmcli connection modify {uuid} connection.interface-name NETDEV"
         for file in netplan["files"]
         for uuid in file.get("unbound", [])

@@ -215,7 +215,7 @@ class Office:
             answer = Answer(503, "pair_active", text, HELD_RETRY_S)
         elif not (self.config_dir / target / "launch").exists():
             text = f"{model} has never been deployed on this Spark. Its owner does that with: "
-            text += f"ansible-playbook switch.yml -e to={target}"
+            text += f"vllm-spark switch -e to={target}"
             answer = Answer(503, "model_not_placed", text, HELD_RETRY_S)
         elif target != self.desk.running and self.active(target):
             answer = Answer(503, "model_loading", f"{model} is loading: ask again.", RETRY_S)

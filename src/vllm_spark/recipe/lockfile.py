@@ -41,7 +41,7 @@ NOT_LOCKED = {
 
 HEADER = """\
 ---
-# Written by `ansible-playbook lock.yml`: what every tag and branch of the recipes meant when it was seen.
+# Written by the verb `lock`: what every tag and branch of the recipes meant when it was seen.
 """
 
 

@@ -96,7 +96,7 @@ class SigningKey:
         add = f'eval "$(ssh-agent)"; ssh-add {str(self.file).removesuffix(".pub")}' if self.file else "ssh-add"
         return KEY_FAILED.error(
             what=f"{self.name} does not sign: {message}",
-            expected="a key whose passphrase ssh-agent holds; pull.yml cannot ask for it",
+            expected="a key whose passphrase ssh-agent holds; a pull cannot ask for it",
             fix=Fix(add, f"Then the same command. Or name another key with -e bundle_key=FILE, {UNSIGNED_FIX}"),
         )
 
@@ -205,7 +205,7 @@ def verify(list_file: Path, content: bytes, armor: str, signers: Path) -> str:
             what=f"the signature of {list_file} ({len(armor)} characters) does not fit the list "
             f"(sha256 {hashlib.sha256(content).hexdigest()}): {error}",
             expected=f"a signature of this list for the namespace {NAMESPACE!r}",
-            fix=f"{COPY_AGAIN} If the copy there is refused too, remove bundle.json there, and run the same pull.yml.",
+            fix=f"{COPY_AGAIN} If the copy there is refused too, remove bundle.json there, and run the same command.",
         ) from error
     if judgement.complaint:
         raise SIGNER_REFUSED.error(

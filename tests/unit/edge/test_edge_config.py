@@ -10,6 +10,7 @@ import pytest
 
 from fakes import edge_cases
 from project_files import DATA
+from vllm_spark.core import paths
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, config
 from vllm_spark.inventory import edge
@@ -80,6 +81,13 @@ def test_clients_may_use_every_name_of_the_inventory(address: str, more: set[str
     own = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "names": ["models.home"]})
     always = {"spark1", "spark1.local", "localhost", "127.0.0.1", "models.home"}
     assert set(config.names(own, address)) == always | more
+
+
+def test_the_answers_of_an_installed_toolkit_name_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "IS_INSTALLED", True)
+    texts = answers.arguments(edge.OPEN)
+    assert "vllm-spark switch -e to=%[var(txn.of)]" in texts["inactive"]
+    assert not any("ansible-playbook" in text for text in texts.values())
 
 
 def test_every_answer_of_the_edge_is_a_word_of_haproxy() -> None:

@@ -41,6 +41,7 @@ def test_an_edge_that_says_the_same_before_and_after_decides(before: str, word: 
     [
         ("Fix: ansible-playbook stop.yml -l spark1", 1),
         ("Its owner changes that with: ansible-playbook switch.yml -e to=tiny", 1),
+        ("Its owner does that with: vllm-spark switch -e to=tiny", 1),
         ("ansible-playbook switch.yml -e to=pair-ray", 0),
         ("ansible-playbook deploy.yml -l spark1,spark2", 0),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vllm_spark.core import run_output
+from vllm_spark.core import paths, run_output
 from vllm_spark.core.run_output import Cause, FailedTask, Reported
 from vllm_spark.lifecycle import interruption
 
@@ -91,7 +91,7 @@ def test_a_verb_that_changes_a_host_reports_the_state_and_a_command(verb: str) -
     assert line.startswith(f"Interrupted: {verb} ended after 01:07 in 'Start it'. Changed so far: spark1 by 2 tasks; ")
     assert interruption.VERBS[verb].continues in line
     assert interruption.VERBS[verb].command in line
-    assert line.endswith("status.yml shows the state.")
+    assert line.endswith("`ansible-playbook status.yml` shows the state.")
     assert "\n" not in line
 
 
@@ -117,7 +117,7 @@ def test_what_the_hosts_tell_comes_in_place_of_what_the_verb_leaves_in_general()
     assert line.endswith(
         f"Changed so far: spark1 by 1 task; {loads}; pair stops for mine; {loads}. "
         "Fix: the same command again continues, `ansible-playbook stop.yml -l spark1` ends it, "
-        "`ansible-playbook switch.yml -e to=pair` brings pair back; status.yml shows the state."
+        "`ansible-playbook switch.yml -e to=pair` brings pair back; `ansible-playbook status.yml` shows the state."
     )
     assert "rollback" not in line
 
@@ -131,3 +131,15 @@ def test_the_parts_of_a_verb_that_consists_of_others() -> None:
 def test_another_playbook() -> None:
     line = interruption.line("mine", "Start it", 1, {"spark1": 1}, check=False)
     assert "spark1 by 1 task; a task that has begun on a host may still end there" in line
+
+
+def test_the_texts_of_an_installed_toolkit_name_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of roles and modules too, which no action plugin words."""
+    monkeypatch.setattr(paths, "IS_INSTALLED", True)
+    text = "it is open. Fix: ansible-playbook deploy.yml -l spark1. Then the same command."
+    said = [
+        *run_output.failure(FailedTask("Place it", "x.yml:1", {"msg": text})),
+        *run_output.message_lines(text),
+        interruption.line("stop", "Wait", 1, CHANGES, check=False, told=[FIRST.to_json()]),
+    ]
+    assert all("vllm-spark " in line and "ansible-playbook" not in line for line in said), said

@@ -13,7 +13,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import documents, paths, text
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import RefusedError, typed
 from vllm_spark.recipe import folders, known_issues, loader
 from vllm_spark.sizing import forecast
 
@@ -86,7 +86,7 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
     print(f"  Sparks: {recipe['topology']['nodes']}")
     for line in imported.left_out:
-        print(f"  left out: {text.printable(' '.join(line.split()))}")
+        print(f"  left out: {text.printable(typed(' '.join(line.split())))}")
     for question in imported.questions:
         print(f"  open: {question}")
     if "architecture" not in recipe["model"]:
@@ -96,6 +96,6 @@ def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path)
     if "revision" in recipe["model"]:
         print(f"Next: vllm-spark check {files[0]}")
     else:
-        print(f"Next: ansible-playbook lock.yml -e vllm_lock_recipes={name}")
+        print(typed(f"Next: ansible-playbook lock.yml -e vllm_lock_recipes={name}"))
         print("It pins the model's commit, which a deploy needs.")
     return 0
