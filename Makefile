@@ -198,6 +198,10 @@ bench-copy: sandbox-up ## Measure the copy rate between Sparks, compared with rs
 bench-client: setup-dev ## Measure the error of the bench client against scripted streams, and its CPU time
 	python tests/bench/client.py
 
+.PHONY: bench-servers
+bench-servers: setup-dev ## Judge the bench by scripted servers of every kind: scripted, reported, error or fault
+	python tests/bench/servers.py
+
 .PHONY: bench-others
 bench-others: sandbox-up ## Measure the decode of a real engine by the bench and by other tools, in one run
 	python tests/bench/others.py
