@@ -34,7 +34,16 @@ def recording(stream: Stream, sent: float = 100.0) -> Recording:
         pieces.append((last, event({"choices": [], "usage": stream.usage})))
     if stream.ending == "done":
         pieces += [(last, event("[DONE]")), (last, b"0\r\n\r\n")]
-    return Recording(sent, pieces, last)
+    return recorded(pieces, sent, last)
+
+
+def recorded(pieces: Sequence[tuple[float, bytes]], sent: float, ended: float, error: str = "") -> Recording:
+    """Return the recording of pieces that arrived at times; its connection has ended."""
+    found = Recording(sent, ended=ended, error=error)
+    for at, piece in pieces:
+        found.reader.feed(at, piece)
+    found.reader.close()
+    return found
 
 
 def read(stream: Stream, sent: float = 100.0) -> Trace:

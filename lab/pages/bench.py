@@ -10,8 +10,10 @@ from vllm_spark.bench import deployment_run, profile_fit, profiles
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.node.bench import corpora, faults
 from vllm_spark.node.bench.corpus import PREFIX_TOKENS
+from vllm_spark.node.bench.figures import GAP_PERCENT, TOGETHER_S
 from vllm_spark.node.bench.leading import PROMPT_OUTPUT, PROMPT_SHARE, leading_metrics
 from vllm_spark.node.bench.records import UNITS
+from vllm_spark.node.bench.stream import FIRST_TOKEN_S, GAP_S, LAG_PERCENT, LAG_TICK_S
 
 HEAD = """\
 # The bench: definitions
@@ -38,9 +40,10 @@ class Definition(NamedTuple):
 
 DEFINITIONS = {
     "decode": Definition(
-        "Tokens after the first chunk / time from the first chunk to the last, of one stream; with several streams the "
-        "mean of the streams. Tokens are counted from token ids. A chunk may have several tokens, so the tokens of the "
-        "first chunk are not counted and chunks are never counted as tokens.",
+        "Tokens after the first arrival / time from the first arrival to the last, of one stream; with several streams "
+        f"the mean of the streams. Chunks within {1000 * TOGETHER_S:g} ms are one arrival. Tokens are counted from "
+        "token ids. A chunk may have several tokens, so the tokens of the first arrival are not counted. Without token "
+        "ids a chunk is a token; if the usage counts more tokens than chunks, there is no decode.",
         "llama-benchy 0.4.0 `tg` counts the same; 0.3.5 divides by a time that ends with the usage",
     ),
     "total": Definition(
@@ -61,8 +64,18 @@ DEFINITIONS = {
         "TTFO of aiperf",
     ),
     "prefill": Definition(
-        "Prompt tokens that were not cached / time until the first chunk. The prompt contains the depth.",
-        "`pp` of llama-benchy, which subtracts the latency of an empty request",
+        "Prompt tokens that were not cached / time until the first token. A chunk of the role alone may come before "
+        "the prompt is read. The prompt contains the depth.",
+        "`pp` of llama-benchy, which takes the first chunk and subtracts the latency of an empty request",
+    ),
+    "longest_gap": Definition(
+        "The longest time between two arrivals of tokens of one stream. A stall of two seconds moves decode as a "
+        "slower server does; here it is seen.",
+        "own",
+    ),
+    "gap_p99": Definition(
+        f"The {GAP_PERCENT}th percentile of the times between two arrivals of tokens, of all streams of a run.",
+        "ITL of `vllm bench serve`, aiperf and guidellm, which count chunks",
     ),
     "step": Definition(
         "Time of one step of the engine. With a drafter: time / drafts of one stream. It does not depend on the text, "
@@ -86,6 +99,14 @@ DEFINITIONS = {
         "Tokens of an answer. Requests set min_tokens = max_tokens and ignore_eos, so all answers have one length.",
         "token ids, cross-checked with usage",
     ),
+    "prompt": Definition(
+        "Tokens of a prompt with its chat template, as the server counts them; with several streams their mean.",
+        "usage, cross-checked with /tokenize and `vllm:prompt_tokens_total`",
+    ),
+    "lag": Definition(
+        f"How late a timer of {1000 * LAG_TICK_S:g} ms in the client's own loop was, the {LAG_PERCENT}th percentile.",
+        "own; a client that waits for a CPU sees tokens late",
+    ),
     "start": Definition(
         "A start of the unit until its first token, with its phases. Cold: without compiled code and page cache.",
         "own; `vllm bench startup` leaves out the container and the API server",
@@ -108,8 +129,9 @@ The texts of the prompts are the toolkit's own, in four classes. A prompt is one
 3. The question or task of the cell's class.
 
 The same seed and index give the same notes and the same question; the random tokens differ from run to run. The number
-of tokens is within 1 % of the wanted one, without those of the chat template. The sha256 of the texts is a part of the
-protocol's id, so figures of different texts are never compared.
+of tokens is within 1 % of the wanted one, without those of the chat template. A server that does not count a text
+(/tokenize of vLLM) gets an estimate, which the usage of each cell's warm-up corrects; `prompt` is what it had. The
+sha256 of the texts is a part of the protocol's id, so figures of different texts are never compared.
 """
 
 LEADING = """\
@@ -137,6 +159,21 @@ WORTHLESS = """\
 
 A fault of the first table makes the figures of its cell worthless, and the cell is marked so. A fault of the second
 table is a warning beside the figures.
+"""
+
+FAILED = """\
+A request that fails makes its cell fail, with the reason:
+
+| id | reason |
+|---|---|
+| `refused` | no connection, or it ended before a response |
+| `broken-reply` | what arrived is no HTTP: the head, or a frame |
+| `status-401` … | a status other than 200. One 429 or 503 with Retry-After a cell is waited for (`rate-limited`) |
+| `no-stream` | status 200 without a stream of tokens: JSON, a page, a compressed body |
+| `error-event` | an event that says an error, or that cannot be read |
+| `cut` | the response ended before `[DONE]`, and before a last frame behind a finish reason |
+| `stalled` | no first token for {first:.0f} s, or none for {gap:.0f} s after another; pings do not count |
+| `endless` | far more events than the tokens that were asked for |
 """
 
 TELEMETRY = """\
@@ -191,6 +228,7 @@ def text() -> str:
         WORTHLESS.rstrip(),
         table(("id", "fault", "source"), _faults(worthless=True)),
         table(("id", "warning", "source"), _faults(worthless=False)),
+        FAILED.format(first=FIRST_TOKEN_S, gap=GAP_S).rstrip(),
         TELEMETRY.format(
             host_faults=", ".join(f"`{kind.id}`" for kind in faults.KINDS.values() if kind.of_host),
             idle_minutes=deployment_run.IDLE_S / 60,

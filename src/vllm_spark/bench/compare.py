@@ -20,8 +20,8 @@ Judgement = Literal["same", "better", "worse", "changed", "not measured", "worth
 MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
 # Figures of the prompt.
 OF_PROMPT = frozenset({"first_chunk", "first_token", "first_answer", "prefill"})
-# The length of an output is not a speed: a change is shown and not judged.
-NOT_JUDGED = frozenset({"output"})
+# A length, a single gap and the client's own lag are no speeds of the server: a change is shown and not judged.
+NOT_JUDGED = frozenset({"output", "prompt", "longest_gap", "gap_p99", "lag"})
 TOPOLOGY_TP = "tp "
 TOO_NOISY = "too noisy"
 # A band that is wider cannot tell an unchanged server from a broken one: twice the largest floor.

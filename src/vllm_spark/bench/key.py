@@ -12,8 +12,9 @@ from vllm_spark.node.bench.records import Key
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
-# Version of the client's definitions. Figures of another version are not comparable.
-PROTOCOL = 1
+# Version of the client's definitions. Figures of another version are not comparable. 2: prefill until the first token,
+# arrivals in place of chunks, the prompt's length by the server's count.
+PROTOCOL = 2
 DIGESTS = ("image", "commit", "launch")
 UNKNOWN = "unknown"
 

@@ -27,6 +27,7 @@ BEFORE = {
     "vllm:prompt_tokens_cached_total": 0.0,
 }
 AFTER = BEFORE | {"vllm:request_success_total": 14.0, "vllm:generation_tokens_total": 1256.0}
+SEEN = ("first_tokens_s", "one_chunk_runs", "short_runs", "joined_runs", "lags_ms", "waited")
 ANSWER = {
     "ids": [700, 60, OUTPUT],
     "text": "Bread rises because yeast turns sugar into gas, and the dough holds that gas in a net of gluten.",
@@ -64,10 +65,9 @@ def observation(changes: dict[str, Any]) -> Observation:
         answers=[answer({})] * (REQUESTS - 1) + [answer(changes.get("answer", {}))],
         samples={"spark1": samples},  # type: ignore[dict-item]
         gpus={"spark1": changes.get("gpu", "NVIDIA GB10")},
-        first_chunks_s=changes.get("first_chunks_s", []),
-        one_chunk_runs=changes.get("one_chunk_runs", []),
         seconds=changes.get("seconds", 0.0),
-        short_runs=changes.get("short_runs", []),
+        uncounted=changes.get("uncounted", ""),
+        **{name: changes.get(name, []) for name in SEEN},
     )
 
 
@@ -106,8 +106,12 @@ def test_a_similar_cell_does_not_have_the_fault(name: str, changes: dict[str, An
     assert name not in ids(changes)
 
 
-def test_an_engine_without_counters_and_a_host_without_samples_have_no_fault() -> None:
-    assert faults.find(Observation({}, {}, REQUESTS, STREAMS, OUTPUT, answers=[answer({})])) == []
+def test_an_engine_without_counters_and_a_place_without_a_host_are_a_warning() -> None:
+    [fault] = faults.find(Observation({}, {}, REQUESTS, STREAMS, OUTPUT, answers=[answer({})]))
+    assert fault["id"] == "unobserved"
+    assert not faults.worthless([fault])
+    assert "no counters" in fault["what"]
+    assert "no host" in fault["what"]
 
 
 def test_an_accepted_fault_and_a_warning_do_not_spoil_a_cell() -> None:
@@ -131,4 +135,4 @@ def test_sound_texts_of_any_length_are_no_garbage() -> None:
         ids_ = [zlib.crc32(word.encode()) for word in words[:length]]
         sound = Answer(" ".join(words[:length]), ids_, length)
         found = faults.find(Observation({}, {}, 1, 1, length, answers=[sound]))
-        assert found == []
+        assert {fault["id"] for fault in found} == {"unobserved"}

@@ -29,7 +29,7 @@ ONE_STREAM = {
     ),
     "a late first token after the role": (
         Stream([Event(0.2, []), *(events := steady(101, first=0.9, gap=0.02))], usage(events)),
-        {"first_chunk": 200, "first_token": 900, "first_answer": 900, "decode": 50, "prefill": 2500},
+        {"first_chunk": 200, "first_token": 900, "first_answer": 900, "decode": 50, "prefill": 500 / 0.9},
     ),
     "reasoning before the answer": (
         Stream(events := steady(101, first=0.5, gap=0.02, reasoning=50), usage(events)),
@@ -37,7 +37,7 @@ ONE_STREAM = {
     ),
     "a stall in the middle": (
         Stream(events := [*steady(50, first=0.5, gap=0.02), *steady(51, first=2.5, gap=0.02)], usage(events)),
-        {"decode": 100 / 3.0},
+        {"decode": 100 / 3.0, "longest_gap": 1020, "gap_p99": 30},
     ),
     "cached prompt": (
         Stream(events := steady(11, first=0.5, gap=0.02), usage(events, prompt=500, cached_tokens=400)),
@@ -47,7 +47,17 @@ ONE_STREAM = {
         Stream(
             events := without_ids(steady(101, first=0.5, gap=0.02)), {"prompt_tokens": 500, "completion_tokens": 202}
         ),
-        {"decode": 100, "output": 202},
+        {"decode": None, "output": 202, "longest_gap": 20},
+    ),
+    "no token ids, a chunk for each token": (
+        Stream(
+            events := without_ids(steady(101, first=0.5, gap=0.02)), {"prompt_tokens": 500, "completion_tokens": 101}
+        ),
+        {"decode": 50, "output": 101},
+    ),
+    "two chunks a step": (
+        Stream(events := [one for at in range(51) for one in steady(2, first=0.5 + at * 0.04, gap=0.0)], usage(events)),
+        {"decode": 50, "output": 102, "longest_gap": 40, "gap_p99": 40},
     ),
     "no usage": (Stream(steady(101, first=0.5, gap=0.02), None), {"decode": 50, "output": 101, "prefill": None}),
     "one chunk": (

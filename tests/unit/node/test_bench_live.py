@@ -109,10 +109,10 @@ def test_the_rate_is_that_of_the_tokens_since_the_last_reading() -> None:
     whole = recording(Stream(steady(100, first=0.0, gap=0.1, per_chunk=3)))
     now = 100.0
     rate = LiveRate(clock=lambda: now)
-    part = Recording(100.0, [])
+    part = Recording(100.0)
     values = []
     for now in (101.05, 102.05):
-        part.pieces = [piece for piece in whole.pieces if piece[0] <= now]
+        part.reader.events = [event for event in whole.reader.events if event.at <= now]
         values.append(rate.read([part]))
     assert values == [pytest.approx(30, rel=0.1), pytest.approx(30)]
     assert rate.read([part]) == 0.0

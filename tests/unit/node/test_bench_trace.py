@@ -6,10 +6,9 @@ import itertools
 
 import pytest
 
-from bench_streams import HEAD, event, frame, read, recording, steady, usage
-from fakes.scripted_engine import Event, Stream
-from vllm_spark.node.bench import trace
-from vllm_spark.node.bench.stream import Recording
+from bench_streams import HEAD, event, frame, read, recorded, steady, usage
+from fakes.scripted_engine import Event, Stream, chunk_of
+from vllm_spark.node.bench import reader, trace
 
 EVENTS = steady(5, first=0.2, gap=0.05, per_chunk=2)
 
@@ -26,10 +25,10 @@ def test_every_event_has_its_time_and_tokens() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
 def test_the_cuts_of_the_network_change_nothing(size: int) -> None:
-    whole = recording(Stream(EVENTS, usage(EVENTS)))
-    content = b"".join(piece for _, piece in whole.pieces)
+    content = HEAD + b"".join(event(chunk_of(one)) for one in EVENTS)
+    content += event({"choices": [], "usage": usage(EVENTS)}) + event("[DONE]") + b"0\r\n\r\n"
     parts = [content[start : start + size] for start in range(0, len(content), size)]
-    parsed = trace.read(Recording(100.0, [(101.0, part) for part in parts], 101.0))
+    parsed = trace.read(recorded([(101.0, part) for part in parts], 100.0, 101.0))
     assert parsed.error is None
     assert parsed.ids == list(range(1000, 1010))
     assert parsed.completion == 10
@@ -42,7 +41,7 @@ def test_a_response_without_frames_is_read() -> None:
         (100.5, b'data: {"choices": [{"delta": {"content": "x"}}]}\n'),
         (100.6, b"\ndata: [DONE]\n"),
     ]
-    parsed = trace.read(Recording(100.0, pieces, 100.6))
+    parsed = trace.read(recorded(pieces, 100.0, 100.6))
     assert parsed.error is None
     assert [chunk.at for chunk in parsed.chunks] == pytest.approx([0.5])
     assert parsed.ids is None
@@ -56,7 +55,7 @@ def test_both_names_of_reasoning_and_tool_calls_count_as_text() -> None:
     ]
     pieces = [event({"choices": [{"delta": delta, "token_ids": [7]}]}) for delta in deltas]
     whole = [(100.0, HEAD), *((100.0 + index, piece) for index, piece in enumerate(pieces)), (103.0, event("[DONE]"))]
-    parsed = trace.read(Recording(100.0, whole, 103.0))
+    parsed = trace.read(recorded(whole, 100.0, 103.0))
     assert [(chunk.reasoning, chunk.content) for chunk in parsed.chunks] == [("a", ""), ("b", ""), ("", "f{}")]
 
 
@@ -66,11 +65,11 @@ FAILURES = {
     "engine died": ([STATUS % 500], "", ("status-500", '{"error": "no memory"}')),
     "nothing listens": ([], "[Errno 111] Connect call failed", ("refused", "[Errno 111] Connect call failed")),
     "closed at once": ([], "", ("refused", "the connection ended before a response")),
-    "no first byte": ([], "nothing arrived for 900 s", ("stalled", "nothing arrived for 900 s")),
+    "no first byte": ([], "no token for 900 s", ("stalled", "no token for 900 s")),
     "stall in the middle": (
         [HEAD, event('{"choices": []}')],
-        "nothing arrived for 60 s",
-        ("stalled", "nothing arrived for 60 s"),
+        "no token for 60 s",
+        ("stalled", "no token for 60 s"),
     ),
     "cut in the middle": (
         [HEAD, event({"choices": [{"delta": {"content": "x"}}]})],
@@ -83,21 +82,23 @@ FAILURES = {
         ("error-event", '{"error": {"message": "EngineCore encountered an issue"}}'),
     ),
     "not JSON": ([HEAD, event("{nonsense"), event("[DONE]")], "", ("error-event", "an event is not JSON: {nonsense")),
-    "not HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n"], "", ("refused", "the connection ended before a response")),
+    "not HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n"], "", ("broken-reply", "no HTTP: SSH-2.0-OpenSSH_9.6")),
 }
 
 
 @pytest.mark.parametrize(("pieces", "error", "expected"), FAILURES.values(), ids=FAILURES)
 def test_a_failed_request_has_its_reason(pieces: list[bytes], error: str, expected: tuple[str, str]) -> None:
     times = itertools.count(100.0)
-    parsed = trace.read(Recording(100.0, [(next(times), piece) for piece in pieces], 110.0, error))
+    whole = recorded([(next(times), piece) for piece in pieces], 100.0, 110.0, error)
+    whole.reason = "stalled" if error.startswith("no token") else ""
+    parsed = trace.read(whole)
     assert parsed.error is not None
     assert (parsed.error[0], " ".join(parsed.error[1].split())) == expected
 
 
 def test_a_long_body_is_quoted_in_part() -> None:
     pieces = [(100.0, b"HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n"), (100.1, frame(b"x" * 5000))]
-    parsed = trace.read(Recording(100.0, pieces, 100.1))
+    parsed = trace.read(recorded(pieces, 100.0, 100.1))
     assert parsed.error is not None
     assert parsed.error[0] == "status-503"
-    assert len(parsed.error[1]) <= trace.QUOTED + 1
+    assert len(parsed.error[1]) <= reader.QUOTED + 1

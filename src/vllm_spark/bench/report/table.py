@@ -25,6 +25,8 @@ COLUMNS = {
     "first_chunk": "first chunk",
     "first_token": "first token",
     "first_answer": "first answer",
+    "longest_gap": "longest gap",
+    "gap_p99": "99 % of gaps",
     "request": "request",
     "start": "start",
     "memory": "memory",

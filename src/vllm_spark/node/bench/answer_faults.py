@@ -15,8 +15,10 @@ from vllm_spark.node.bench.fault_registry import kind
 from vllm_spark.node.bench.observation import (
     CACHED_TOKENS,
     COUNTER_STEP_TOKENS,
+    FINISHED,
     GENERATED_TOKENS,
     PREFIX_HITS,
+    PROMPT_TOKENS,
     Answer,
     Observation,
 )
@@ -25,6 +27,10 @@ WINDOW_IDS, WINDOW_CHARACTERS = 256, 1000
 
 # Two blocks of vLLM's cache: the chat template in front of the random prefix fills one at most.
 MOST_CACHED_TOKENS = 32
+# How far the counts of a prompt may differ: of one text by the place of its parts, of an estimate by the tokenizer.
+PROMPT_SHARE, ESTIMATE_SHARE = 0.02, 1.5
+# The longest chat template of a user's turn: Mistral's default system prompt has about 500 tokens.
+TEMPLATE_TOKENS = 600
 
 
 @kind(
@@ -52,21 +58,57 @@ def repetition(observation: Observation) -> Iterator[str]:
 
 @kind(
     "token-accounting",
-    "The counts of output tokens differ: token ids, usage and the engine's counter have to agree.",
-    source="usage of the OpenAI API, return_token_ids of vLLM, vllm:generation_tokens_total",
+    "The counts of tokens differ: of the output those of token ids, usage, chunks and the engine's counter have to "
+    "agree, of the prompt those of the text, usage and the counter.",
+    source="usage of the OpenAI API, return_token_ids and /tokenize of vLLM, vllm:generation_tokens_total, "
+    "vllm:prompt_tokens_total",
 )
 def token_accounting(observation: Observation) -> Iterator[str]:
-    for answer in observation.answers:
-        if answer.tokens is None:
-            yield "an answer has neither token ids nor usage"
-            return
-        if answer.completion_tokens is not None and answer.tokens != answer.completion_tokens:
-            yield f"an answer has {answer.tokens} token ids, and its usage says {answer.completion_tokens}"
-            return
+    differences = chain(
+        (text for answer in observation.answers if (text := _output_differs(answer))),
+        (text for answer in observation.answers if (text := _prompt_differs(answer, observation))),
+    )
+    if first := next(differences, ""):
+        yield first
+        return
     generated = observation.moved(GENERATED_TOKENS)
     missing = -(observation.others_tokens() or 0.0) if generated is not None and generated >= 0 else 0.0
     if missing > COUNTER_STEP_TOKENS * observation.streams:
         yield f"the answers have {missing:.0f} tokens more than the {generated:.0f} that the engine generated"
+    read, told = observation.moved(PROMPT_TOKENS), [answer.prompt_tokens for answer in observation.answers]
+    if read is None or None in told or observation.moved(FINISHED) != len(told):
+        return
+    usage = sum(tokens or 0 for tokens in told)
+    if abs(read - usage) > PROMPT_SHARE * usage + COUNTER_STEP_TOKENS * len(told):
+        yield f"the engine read {read:.0f} tokens of {len(told)} prompts, and their usage says {usage}"
+
+
+def _output_differs(answer: Answer) -> str:
+    """Return how the counts of an answer's output differ, or an empty text."""
+    if answer.tokens is None:
+        return "an answer has neither token ids nor usage"
+    told, chunks = answer.completion_tokens, answer.chunks
+    if told is not None and answer.tokens != told:
+        return f"an answer has {answer.tokens} token ids, and its usage says {told}"
+    if answer.token_ids is None and told is not None and chunks is not None and chunks > told:
+        return f"an answer has {chunks} chunks with a text, and its usage says {told} tokens"
+    return ""
+
+
+def _prompt_differs(answer: Answer, observation: Observation) -> str:
+    """Return how the counts of a prompt differ, or an empty text. A chat template adds tokens and removes none."""
+    told, counted = answer.prompt_tokens, answer.prompt_counted
+    if told is None or counted is None:
+        return ""
+    share = ESTIMATE_SHARE if observation.uncounted else PROMPT_SHARE
+    if counted / (1 + share) - 2 <= told <= counted * (1 + share) + TEMPLATE_TOKENS:
+        return ""
+    about = "about " if observation.uncounted else ""
+    return f"a prompt has {about}{counted} tokens, and its usage says {told}"
+
+
+def _lengths(observation: Observation) -> list[int]:
+    return [answer.tokens for answer in observation.answers if answer.tokens is not None]
 
 
 @kind(
@@ -76,10 +118,38 @@ def token_accounting(observation: Observation) -> Iterator[str]:
     worthless=False,
 )
 def short_output(observation: Observation) -> Iterator[str]:
-    lengths = [answer.tokens for answer in observation.answers if answer.tokens is not None]
+    lengths = _lengths(observation)
     short = [length for length in lengths if length < observation.output]
     if short:
         yield f"{len(short)} of {len(lengths)} answers, the shortest has {min(short)} of {observation.output} tokens"
+
+
+@kind(
+    "long-output",
+    "An answer is longer than the cell asks for.",
+    source="a server that ignores max_tokens",
+    worthless=False,
+)
+def long_output(observation: Observation) -> Iterator[str]:
+    lengths = _lengths(observation)
+    long = [length for length in lengths if length > observation.output]
+    if long:
+        yield f"{len(long)} of {len(lengths)} answers, the longest has {max(long)} of {observation.output} tokens"
+
+
+@kind(
+    "estimated-tokens",
+    "The server sends no token ids and fewer chunks than tokens: nobody knows how many tokens a chunk has, so this "
+    "cell has no decode.",
+    source="a drafter or --stream-interval behind a gateway that drops token ids: the first chunk with 16 tokens bent "
+    "decode by 31 %",
+    worthless=False,
+)
+def estimated_tokens(observation: Observation) -> Iterator[str]:
+    seen = [answer for answer in observation.answers if answer.estimated]
+    if seen:
+        few = f"{seen[0].chunks} chunks have {seen[0].tokens} tokens"
+        yield f"no decode: {few} in {len(seen)} of {len(observation.answers)} answers, and no token ids"
 
 
 @kind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,11 @@ from vllm_spark.node.bench.trace import Trace
 
 # Output tokens of a warm-up: enough for the drafter and the sampler to compile.
 WARM_UP_TOKENS = 16
+# Statuses whose Retry-After is waited for, once a cell: too many requests, and a server that is not ready yet.
+RETRIED = ("status-429", "status-503")
+MOST_RETRY_S = 300.0
+# The prompts of a repeated run are others: the server may have some of the refused one in its cache.
+AGAIN = 10_000
 
 Messages = Sequence[Mapping[str, Any]]
 State = Literal["measured", "failed", "worthless"]
@@ -67,9 +73,23 @@ class _Seen:
     requests: int = 0
     during: list[Counters] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    first_chunks_s: list[float] = field(default_factory=list)
+    first_tokens_s: list[float] = field(default_factory=list)
     one_chunk_runs: list[int] = field(default_factory=list)
     short_runs: list[int] = field(default_factory=list)
+    joined_runs: list[int] = field(default_factory=list)
+    lags_ms: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request with its trace."""
+
+    messages: Messages
+    trace: Trace
+
+    @property
+    def text(self) -> str:
+        return "".join(message["content"] for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +105,17 @@ class CellRun:
     prompt: Callable[[int, int], Messages]
     around: Surroundings
     watch: Watch = no_watch
+    waited: list[str] = field(default_factory=list, init=False)
 
     def measure(self) -> Result:
         """Return the result. A server that refuses, dies or stalls makes a failed cell with the reason."""
         result = Result()
         earlier = self.server.settled({}, 0)
         for number in range(self.rules.warm_up):
-            if errors := _errors(self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))):
+            warm, _ = self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))
+            if errors := _errors([one.trace for one in warm]):
                 return Result("failed", faults=errors)
+            self.server.learn(len(warm[0].text), warm[0].trace.prompt)
         values: dict[str, list[Any]] = {}
         first = self.server.settled(earlier, self.rules.warm_up * self.cell["streams"])
         seen = _Seen(first, first)
@@ -116,23 +139,54 @@ class CellRun:
 
     def _observe(self, run: int, seen: _Seen) -> list[Trace]:
         with CounterReader(self.server) as reader:
-            traces = self._send(run, self.cell["output"])
-        seen.after = self.server.settled(seen.after, sum(1 for trace in traces if not trace.error))
+            sent, refused = self._send(run, self.cell["output"])
+        traces = [one.trace for one in sent]
+        answered = [one for one in (*refused, *sent) if not one.trace.error]
+        seen.after = self.server.settled(seen.after, len(answered))
         seen.during += reader.readings
-        seen.requests += len(traces)
-        seen.answers += map(_answer, traces)
-        if any(figures.span(trace) is None and trace.chunks for trace in traces):
+        seen.requests += len(sent) + len(answered) - sum(1 for trace in traces if not trace.error)
+        seen.answers += map(self._answer, answered)
+        found = [figures.arrivals(trace) for trace in traces]
+        if any(len(each) == 1 for each in found):
             seen.one_chunk_runs.append(run + 1)
-        elif len(traces) > 1 and figures.window(traces) is None:
+        elif any(map(figures.joined, traces)):
+            seen.joined_runs.append(run + 1)
+        if len(traces) > 1 and figures.window(traces) is None and run + 1 not in seen.one_chunk_runs:
             seen.short_runs.append(run + 1)
-        if firsts := [trace.chunks[0].at for trace in traces if trace.chunks]:
-            seen.first_chunks_s.append(statistics.mean(firsts))
+        if firsts := [each[0].at for each in found if each]:
+            seen.first_tokens_s.append(statistics.mean(firsts))
+        seen.lags_ms.append(max(trace.lag_ms for trace in traces))
         return traces
 
-    def _send(self, run: int, output: int) -> list[Trace]:
+    def _send(self, run: int, output: int) -> tuple[list[_Sent], list[_Sent]]:
+        """Return the requests of a run, and those of an attempt that the server refused for a time that it named."""
+        sent = self._post(run, output)
+        wait = next((one.trace.retry_s for one in sent if one.trace.error and one.trace.error[0] in RETRIED), None)
+        if wait is None or wait > MOST_RETRY_S or self.waited:
+            return sent, []
+        [fault, *_] = _errors([one.trace for one in sent])
+        self.waited.append(f"{fault['id']}, waited {wait:.0f} s as its Retry-After says: {fault['what']}")
+        time.sleep(wait)
+        return self._post(run + AGAIN if run >= 0 else run - AGAIN, output), sent
+
+    def _post(self, run: int, output: int) -> list[_Sent]:
         prompts = [self.prompt(run, stream) for stream in range(self.cell["streams"])]
         bodies = [self.server.body(messages, output, self.cell["sampling"]) for messages in prompts]
-        return self.server.send(bodies, self.watch)
+        traces = self.server.send(bodies, self.watch)
+        return [_Sent(messages, trace) for messages, trace in zip(prompts, traces, strict=True)]
+
+    def _answer(self, sent: _Sent) -> Answer:
+        trace = sent.trace
+        return Answer(
+            trace.text,
+            trace.ids,
+            trace.completion,
+            trace.prompt,
+            trace.cached,
+            self.server.count_tokens(sent.text),
+            trace.token_chunks,
+            trace.estimated,
+        )
 
     def _faults(self, seen: _Seen) -> list[Fault]:
         return faults.find(
@@ -146,9 +200,13 @@ class CellRun:
                 answers=seen.answers,
                 samples=self.around.samples(),
                 gpus=self.around.gpus,
-                first_chunks_s=seen.first_chunks_s,
+                first_tokens_s=seen.first_tokens_s,
                 one_chunk_runs=seen.one_chunk_runs,
                 short_runs=seen.short_runs,
+                joined_runs=seen.joined_runs,
+                lags_ms=seen.lags_ms,
+                waited=self.waited,
+                uncounted=self.server.uncounted,
             )
         )
 
@@ -171,7 +229,3 @@ def _errors(traces: Sequence[Trace]) -> list[Fault]:
     return [
         {"id": reason, "what": f"{numbers[reason]} of {len(traces)} requests: {text}"} for reason, text in first.items()
     ]
-
-
-def _answer(trace: Trace) -> Answer:
-    return Answer(trace.text, trace.ids, trace.completion, trace.prompt, trace.cached)

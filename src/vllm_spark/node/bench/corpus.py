@@ -65,9 +65,9 @@ def prefix(seed: str, count_tokens: CountTokens) -> str:
     return " ".join(words)
 
 
-def estimate(text: str) -> int:
+def estimate(text: str, characters_per_token: float = CHARACTERS_PER_TOKEN) -> int:
     """Return about the number of tokens of a text, for a server without /tokenize."""
-    return round(len(text) / CHARACTERS_PER_TOKEN)
+    return max(1, round(len(text) / characters_per_token))
 
 
 def _word(chance: random.Random) -> str:

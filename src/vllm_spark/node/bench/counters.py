@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ def read(text: str) -> dict[str, float]:
         name, labels, value = match.groups()
         position = _POSITION.search(labels or "")
         key = f"{name} {position[1]}" if position else name
-        values[key] = values.get(key, 0.0) + float(value)
-    return values
+        with contextlib.suppress(ValueError):  # a value that is no number counts nothing
+            values[key] = values.get(key, 0.0) + float(value)
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

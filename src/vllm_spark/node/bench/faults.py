@@ -39,6 +39,8 @@ LEAST_SAMPLED_S = 3.0
 # In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
 MOST_LATE = 2.0
 LEAST_RUNS = 3
+# Of a first token of 70 ms, the shortest of a Spark, 7 %.
+MOST_LAG_MS = 5.0
 # The start time of a process is a constant. Its text has nine digits or more.
 SAME_START_S = 1.0
 
@@ -177,13 +179,13 @@ def unsampled(observation: Observation) -> Iterator[str]:
 
 @kind(
     "late-chunk",
-    f"The first chunk of a run came later than {MOST_LATE:g} times the median of the runs: the spread of the time "
-    "to the first chunk and of the prefill says nothing.",
+    f"The first token of a run came later than {MOST_LATE:g} times the median of the runs: the spread of the time "
+    "to the first token and of the prefill says nothing.",
     source="vLLM compiles Triton kernels while it serves: 884 ms instead of 71 ms (recipes/evidence/h200-bench)",
     worthless=False,
 )
 def late_chunk(observation: Observation) -> Iterator[str]:
-    times = observation.first_chunks_s
+    times = observation.first_tokens_s
     if len(times) >= LEAST_RUNS and max(times) > MOST_LATE * median(times):
         run = times.index(max(times)) + 1
         yield f"{1000 * max(times):.0f} ms in run {run}, the median of the runs is {1000 * median(times):.0f} ms"
@@ -191,15 +193,16 @@ def late_chunk(observation: Observation) -> Iterator[str]:
 
 @kind(
     "one-chunk",
-    "The server sent all tokens of an answer in one chunk, so this cell has no decode.",
-    source="vLLM joins the outputs that wait while its API process is busy: seen with two busy cores",
+    "All tokens of an answer arrived at once, so this cell has no decode, and its first token is its last.",
+    source="vLLM joins the outputs that wait while its API process is busy: seen with two busy cores; a gateway that "
+    "buffers answers",
     worthless=False,
 )
 def one_chunk(observation: Observation) -> Iterator[str]:
     # A stream of one token has no decode by nature.
     if observation.one_chunk_runs and observation.output > 1:
         runs = ", ".join(map(str, observation.one_chunk_runs))
-        yield f"no decode: one chunk had all tokens of an answer in run {runs}; more CPU for the API process helps"
+        yield f"no decode: all tokens of an answer arrived at once in run {runs}; more CPU for the API process helps"
 
 
 @kind(
@@ -212,6 +215,62 @@ def short_window(observation: Observation) -> Iterator[str]:
     if observation.short_runs and observation.output > 1:
         runs = ", ".join(map(str, observation.short_runs))
         yield f"no decode: the streams decoded together for less than {MIN_WINDOW_S:g} s in run {runs}"
+
+
+@kind(
+    "joined-chunks",
+    "Chunks arrived together that the server had sent one by one, or had held back: the first token, the prefill and "
+    "the gaps may be those of a gateway.",
+    source="HAProxy without `option http-no-delay` holds the first event back for 200 ms; two events a piece make the "
+    "first token one gap late",
+    worthless=False,
+)
+def joined_chunks(observation: Observation) -> Iterator[str]:
+    if observation.joined_runs:
+        yield f"chunks arrived together in run {', '.join(map(str, observation.joined_runs))}"
+
+
+@kind(
+    "slow-client",
+    f"The client itself was more than {MOST_LAG_MS:g} ms late: its CPUs were busy, and the figures are too slow.",
+    source="own: a timer in the loop that reads the streams; at a load of 15 on two cores the first token was 20 to 51 "
+    "ms late",
+    worthless=False,
+)
+def slow_client(observation: Observation) -> Iterator[str]:
+    most = max(observation.lags_ms, default=0.0)
+    if most > MOST_LAG_MS:
+        yield f"the client was {most:.0f} ms late, the 99th percentile of its timer"
+
+
+@kind(
+    "rate-limited",
+    "The server refused requests for a time that it named. The client waited once and repeated the run.",
+    source="Retry-After with status 429 or 503 (RFC 9110, 10.2.3)",
+    worthless=False,
+)
+def rate_limited(observation: Observation) -> Iterator[str]:
+    yield from observation.waited
+
+
+@kind(
+    "unobserved",
+    "The server or the place of the client does not show what some faults are found by.",
+    source="own: a gateway without /metrics, a server without token ids, a client on another machine",
+    worthless=False,
+)
+def unobserved(observation: Observation) -> Iterator[str]:
+    answers = observation.answers
+    missing = {
+        "no counters of vLLM: other clients, a restart, cached prompts": FINISHED not in observation.after,
+        "no token ids: garbage among them, tokens of a chunk": any(answer.token_ids is None for answer in answers),
+        "no usage: the other count of tokens": any(answer.completion_tokens is None for answer in answers),
+        "no length of a prompt": any(answer.prompt_tokens is None for answer in answers),
+        f"lengths of texts are estimates, {observation.uncounted}": bool(observation.uncounted),
+        "no host: clocks, heat, swap and load": not observation.samples,
+    }
+    if seen := [text for text, is_missing in missing.items() if is_missing]:
+        yield f"not observed: {'; '.join(seen)}"
 
 
 def _loaded(samples: Sequence[Sample]) -> list[Sample]:

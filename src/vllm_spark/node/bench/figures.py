@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_spark.node.bench.chunks import Chunk
 from vllm_spark.node.bench.counters import Speculation
 from vllm_spark.node.bench.records import UNITS, Figure
-from vllm_spark.node.bench.trace import Chunk, Trace
+from vllm_spark.node.bench.stream import percentile
+from vllm_spark.node.bench.trace import Trace
 
 # The shortest steady window that is measured. A chunk more or less is then below 1 % at 100 chunks a second.
 MIN_WINDOW_S = 1.0
+# Chunks that arrive within this time are one arrival: a gateway or a step of the engine sent them together.
+TOGETHER_S = 0.001
+GAP_PERCENT = 99
+# Fewer chunks are joined by chance, if the client or a server of many streams is busy for a moment.
+MOST_JOINED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens of a stream that arrived after its first token chunk, and the time in seconds that they took."""
+    """Tokens of a stream that arrived after its first tokens, and the time in seconds that they took."""
 
     tokens: float
     seconds: float
@@ -27,25 +36,41 @@ class Span:
         return self.tokens / self.seconds
 
 
-def counts(trace: Trace) -> list[float]:
-    """Return the number of tokens of each chunk.
+@dataclass(slots=True)
+class Arrival:
+    """Chunks with tokens that arrived together, at a time in seconds since the request was sent."""
 
-    They are the numbers of token ids. A server without token ids reports only the total, so that every chunk with text
-    counts for the same share of it.
-    """
-    if trace.ids is not None:
-        return [float(len(chunk.ids or ())) for chunk in trace.chunks]
-    texts = [chunk.has_token for chunk in trace.chunks]
-    total = trace.completion if trace.completion is not None else sum(texts)
-    return [total / sum(texts) if has_token else 0.0 for has_token in texts]
+    at: float
+    tokens: float = 0.0
+    chunks: int = 0
 
 
-def span(trace: Trace) -> Span | None:
-    """Return the decode span of a stream, from its first to its last chunk with a token. None: fewer than two."""
-    arrivals = [(chunk.at, count) for chunk, count in zip(trace.chunks, counts(trace), strict=True) if count]
-    if len(arrivals) < 2 or arrivals[-1][0] <= arrivals[0][0]:  # noqa: PLR2004 - a span has two ends
+def arrivals(trace: Trace) -> list[Arrival]:
+    """Return the arrivals of a stream's tokens. A chunk of a server without token ids counts as one token."""
+    found: list[Arrival] = []
+    has_ids = trace.ids is not None
+    for chunk in trace.chunks:
+        if not (chunk.ids if has_ids else chunk.has_token):
+            continue
+        if not found or chunk.at - found[-1].at >= TOGETHER_S:
+            found.append(Arrival(chunk.at))
+        found[-1].tokens += len(chunk.ids or ()) if has_ids else 1
+        found[-1].chunks += 1
+    return found
+
+
+def joined(trace: Trace) -> bool:
+    """Return True if something on the way holds chunks back: the first one came with others, or many did."""
+    found = arrivals(trace)
+    chunks = sum(one.chunks for one in found)
+    return len(found) > 1 and (found[0].chunks > 1 or chunks - len(found) > MOST_JOINED * chunks)
+
+
+def span(found: Sequence[Arrival]) -> Span | None:
+    """Return the decode span of arrivals, from the first to the last of them. None: fewer than two."""
+    if len(found) < 2:  # noqa: PLR2004 - a span has two ends
         return None
-    return Span(sum(count for _, count in arrivals[1:]), arrivals[-1][0] - arrivals[0][0])
+    return Span(sum(one.tokens for one in found[1:]), found[-1].at - found[0].at)
 
 
 def window(traces: Sequence[Trace]) -> tuple[float, float] | None:
@@ -54,32 +79,31 @@ def window(traces: Sequence[Trace]) -> tuple[float, float] | None:
     Times are those of time.perf_counter(). None: there is no moment in which all streams decode, or it is shorter than
     MIN_WINDOW_S.
     """
-    arrivals = [[trace.sent + chunk.at for chunk in trace.chunks if chunk.has_token] for trace in traces]
-    if not all(arrivals):
+    times = [[trace.sent + one.at for one in arrivals(trace)] for trace in traces]
+    if not all(times):
         return None
-    begin, end = max(times[0] for times in arrivals), min(times[-1] for times in arrivals)
+    begin, end = max(each[0] for each in times), min(each[-1] for each in times)
     return (begin, end) if end - begin >= MIN_WINDOW_S else None
 
 
-def steady_spans(traces: Sequence[Trace]) -> list[Span]:
-    """Return the span of each stream within the steady window; empty without one.
+def spans(traces: Sequence[Trace]) -> list[Span]:
+    """Return the decode span of each stream; of several streams within their steady window. Empty: there is none, or
+    a stream's tokens are only estimated.
 
-    A stream's span begins and ends at chunks of its own, so that a chunk that the window cuts changes nothing.
+    A stream's span begins and ends at arrivals of its own, so that one that the window cuts changes nothing.
     """
-    bounds = window(traces)
-    if bounds is None:
+    bounds = window(traces) if len(traces) > 1 else (-math.inf, math.inf)
+    if bounds is None or any(trace.estimated for trace in traces):
         return []
-    spans = []
-    for trace in traces:
-        inside = [
-            (trace.sent + chunk.at, count)
-            for chunk, count in zip(trace.chunks, counts(trace), strict=True)
-            if count and bounds[0] <= trace.sent + chunk.at <= bounds[1]
-        ]
-        if len(inside) < 2 or inside[-1][0] <= inside[0][0]:  # noqa: PLR2004 - a span has two ends
-            return []
-        spans.append(Span(sum(count for _, count in inside[1:]), inside[-1][0] - inside[0][0]))
-    return spans
+    inside = [[one for one in arrivals(trace) if bounds[0] <= trace.sent + one.at <= bounds[1]] for trace in traces]
+    found = [span(each) for each in inside]
+    return [] if None in found else [one for one in found if one]
+
+
+def gaps_ms(traces: Sequence[Trace]) -> list[float]:
+    """Return the time between one arrival and the next of every stream."""
+    pairs = (pair for trace in traces for pair in itertools.pairwise(arrivals(trace)))
+    return [1000 * (after.at - before.at) for before, after in pairs]
 
 
 def of_run(traces: Sequence[Trace], speculation: Speculation | None) -> dict[str, Any]:
@@ -92,29 +116,36 @@ def of_run(traces: Sequence[Trace], speculation: Speculation | None) -> dict[str
         "first_token": _mean_ms(traces, lambda chunk: chunk.has_token),
         "first_answer": _mean_ms(traces, lambda chunk: bool(chunk.content)),
         "request": statistics.mean(trace.ended - trace.sent for trace in traces),
-        "output": statistics.mean(sum(counts(trace)) for trace in traces),
+        "output": statistics.mean(trace.tokens for trace in traces),
+        "prompt": _mean([trace.prompt for trace in traces]),
+        "lag": max(trace.lag_ms for trace in traces),
     }
+    found = spans(traces)
     if len(traces) == 1:
-        spans = [one] if (one := span(traces[0])) else []
         values["prefill"] = prefill(traces[0])
     else:
-        spans = steady_spans(traces)
-        values["total"] = sum(one.rate for one in spans) if spans else None
-    values["decode"] = statistics.mean(one.rate for one in spans) if spans else None
+        values["total"] = sum(one.rate for one in found) if found else None
+    values["decode"] = statistics.mean(one.rate for one in found) if found else None
+    if gaps := gaps_ms(traces):
+        values["longest_gap"], values["gap_p99"] = max(gaps), percentile(gaps, GAP_PERCENT)
     if speculation:
         values["tokens_per_step"] = speculation.tokens_per_step
         values["acceptance"] = speculation.acceptance
         values["acceptance_by_position"] = list(speculation.by_position) or None
-    if spans:
+    if found:
         values["step"] = 1000 * (speculation.tokens_per_step if speculation else 1.0) / values["decode"]
     return {name: value for name, value in values.items() if value is not None}
 
 
 def prefill(trace: Trace) -> float | None:
-    """Return the prompt tokens per second until the first chunk, without cached tokens. None without usage."""
-    if trace.prompt is None or not trace.chunks or trace.chunks[0].at <= 0:
+    """Return the prompt tokens per second until the first token, without cached tokens. None without usage.
+
+    A chunk without a token, such as that of the role, may come before the prompt is read.
+    """
+    first = next((chunk.at for chunk in trace.chunks if chunk.has_token), 0.0)
+    if trace.prompt is None or first <= 0:
         return None
-    return (trace.prompt - (trace.cached or 0)) / trace.chunks[0].at
+    return (trace.prompt - (trace.cached or 0)) / first
 
 
 def figure(metric: str, values: Sequence[Any]) -> Figure:
@@ -147,5 +178,11 @@ def spread(values: Sequence[float]) -> float | None:
 def _mean_ms(traces: Sequence[Trace], wanted: Callable[[Chunk], bool]) -> float | None:
     """Return the mean time in ms of the first wanted chunk of each stream; None if a stream has none."""
     firsts = [next((chunk.at for chunk in trace.chunks if wanted(chunk)), None) for trace in traces]
-    known = [at for at in firsts if at is not None]
-    return 1000 * statistics.mean(known) if known and len(known) == len(firsts) else None
+    mean = _mean(firsts)
+    return None if mean is None else 1000 * mean
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if a value is missing."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known and len(known) == len(values) else None

@@ -17,7 +17,7 @@ class LiveRate:
     """Tokens per second of all streams together since the last call."""
 
     clock: Callable[[], float] = time.perf_counter
-    _pieces: dict[int, int] = field(default_factory=dict)  # number of counted pieces by stream
+    _events: dict[int, int] = field(default_factory=dict)  # number of counted events by stream
     _at: float = 0.0
 
     def read(self, recordings: Sequence[Recording]) -> float:
@@ -29,15 +29,15 @@ class LiveRate:
         return tokens / (now - before) if now > before else 0.0
 
     def _new_tokens(self, number: int, recording: Recording) -> int:
-        counted = self._pieces.get(number, 0)
-        new = recording.pieces[counted:]
-        self._pieces[number] = counted + len(new)
-        return sum(_tokens(piece) for _, piece in new)
+        counted = self._events.get(number, 0)
+        new = recording.reader.events[counted:]
+        self._events[number] = counted + len(new)
+        return sum(_tokens(event.data) for event in new)
 
 
-def _tokens(piece: bytes) -> int:
-    """Return the number of token ids in a piece; of a server without them the number of its events."""
-    arrays: list[bytes] = IDS.findall(piece)
+def _tokens(data: bytes) -> int:
+    """Return the number of token ids in an event; of a server without them the number of its deltas."""
+    arrays: list[bytes] = IDS.findall(data)
     if arrays:
         return sum(array.count(b",") + 1 for array in arrays if array.strip())
-    return piece.count(b'"delta"')
+    return data.count(b'"delta"')

@@ -17,6 +17,7 @@ FINISHED = "vllm:request_success_total"
 CACHED_TOKENS = "vllm:prompt_tokens_cached_total"
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
 GENERATED_TOKENS = "vllm:generation_tokens_total"
+PROMPT_TOKENS = "vllm:prompt_tokens_total"
 # v1/spec_decode/metrics.py. The last one has the label `position`, which a sum loses.
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
@@ -37,13 +38,20 @@ def active(counters: Counters) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete answer. `text` is its reasoning and its content. None: the server did not report the value."""
+    """One complete answer. `text` is its reasoning and its content. None: the server did not report the value.
+
+    `prompt_counted` are the tokens of the request's text before the chat template: the server's own count, or an
+    estimate. `chunks` are those with a token, and `estimated` says that they are fewer than the tokens.
+    """
 
     text: str
     token_ids: Sequence[int] | None = None
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    prompt_counted: int | None = None
+    chunks: int | None = None
+    estimated: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -57,10 +65,12 @@ class Observation:
 
     `before` and `after` are read while no request of the cell runs, `during` while its streams are active. `requests`
     is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
-    `gpus` has the name of each host's GPU, empty for an unknown one. `first_chunks_s` has the time to the first chunk
-    of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which one chunk had
-    all tokens of a stream, `short_runs` of those whose streams decoded together too shortly to be measured.
-    `seconds` is the length of a finished cell; 0 for a cell that still runs.
+    `gpus` has the name of each host's GPU, empty for an unknown one. `first_tokens_s` has the time to the first token
+    of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which all tokens of
+    a stream arrived at once, `joined_runs` of those in which some did, `short_runs` of those whose streams decoded
+    together too shortly to be measured. `lags_ms` is how late the client was in each run, `waited` has what it waited
+    for. `uncounted`: why the server's own count of a text is not used; empty if it is. `seconds` is the length of a
+    finished cell; 0 for a cell that still runs.
     """
 
     before: Counters
@@ -72,10 +82,14 @@ class Observation:
     answers: Sequence[Answer] = ()
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
-    first_chunks_s: Sequence[float] = ()
+    first_tokens_s: Sequence[float] = ()
     one_chunk_runs: Sequence[int] = ()
     seconds: float = 0.0
     short_runs: Sequence[int] = ()
+    joined_runs: Sequence[int] = ()
+    lags_ms: Sequence[float] = ()
+    waited: Sequence[str] = ()
+    uncounted: str = ""
 
     def moved(self, counter: str) -> float | None:
         """Return by how much a counter moved, or None if the engine does not have it."""

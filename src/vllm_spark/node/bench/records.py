@@ -13,18 +13,22 @@ SCHEMA = 1
 
 # Unit of every metric. A value of `acceptance_by_position` is a list with one share per drafted position.
 UNITS = {
-    "decode": "tok/s",  # one stream, or the mean of the streams: tokens after the first chunk / time after it
+    "decode": "tok/s",  # one stream, or the mean of the streams: tokens after the first arrival / time after it
     "total": "tok/s",  # all streams together, in the steady window
     "first_chunk": "ms",  # request sent until the first chunk with `choices`
     "first_token": "ms",  # until the first chunk with a token, content or reasoning
     "first_answer": "ms",  # until the first chunk with content, after the reasoning
-    "prefill": "tok/s",  # prompt tokens that were not cached / time until the first chunk
+    "prefill": "tok/s",  # prompt tokens that were not cached / time until the first token
+    "longest_gap": "ms",  # between two arrivals of tokens of one stream
+    "gap_p99": "ms",  # 99th percentile of all such gaps
     "step": "ms",  # one step of the engine
     "tokens_per_step": "tok",  # per request: 1 + accepted / drafts
     "acceptance": "1",  # accepted / drafted tokens
     "acceptance_by_position": "1",
     "request": "s",  # request sent until the end of its stream
     "output": "tok",
+    "prompt": "tok",  # as the server counts, with its chat template; the mean of the streams
+    "lag": "ms",  # how late the client's own timer was, 99th percentile
     "start": "s",  # a start of the unit until its first token; `phases` of the cell has its parts
     "memory": "GiB",  # of the Spark's memory in use at the highest sample, above that before the start
 }

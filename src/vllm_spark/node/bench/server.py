@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.node import unix_http
-from vllm_spark.node.bench import corpus, counters, stream, trace
+from vllm_spark.node.bench import corpus, counters, reader, stream, trace
 from vllm_spark.node.bench.observation import FINISHED, active
 from vllm_spark.node.bench.stream import Endpoint
 from vllm_spark.node.bench.trace import Trace
@@ -28,6 +28,10 @@ MAX_QUOTED_BYTES = 4 << 10
 READ_INTERVAL_S = 1.0
 SETTLE_S = 3.0
 SETTLE_INTERVAL_S = 0.05
+# A count of tokens beyond these is none: a token is a byte at least, and no tokenizer has texts of such tokens.
+MOST_CHARACTERS_PER_TOKEN = 40
+# Of prose. A usage that says something else is not believed.
+LEAST_LEARNED, MOST_LEARNED = 1.5, 12.0
 CHAT = "/v1/chat/completions"
 
 
@@ -39,12 +43,17 @@ class ServerError(JobEndedError):
 
 @dataclass(slots=True)
 class Server:
-    """A server and what it can tell. `version` is empty for a server that is not vLLM."""
+    """A server and what it can tell. `version` is empty for a server that is not vLLM.
+
+    `uncounted`: why its own count of a text is not used, so that lengths are estimates; empty if it is.
+    """
 
     endpoint: Endpoint
     model: str
     version: str = ""
     max_model_len: int | None = None
+    uncounted: str = ""
+    characters_per_token: float = corpus.CHARACTERS_PER_TOKEN
     _counted: dict[bytes, int] = field(default_factory=dict)  # by the sha256 of the text
 
     @classmethod
@@ -54,7 +63,10 @@ class Server:
         Raises ServerError if it does not answer, serves another model, or serves several and none is named.
         """
         listed = _get(endpoint, "/v1/models")
-        entries = {str(entry["id"]): entry for entry in listed.get("data", [])}
+        rows = listed.get("data")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "id" in row for row in rows):
+            raise ServerError(f"{endpoint.url('/v1/models')} answers without a list of models")
+        entries = {str(row["id"]): row for row in rows}
         if not model and len(entries) == 1:
             model = next(iter(entries))
         if model not in entries:
@@ -62,7 +74,9 @@ class Server:
                 f"{endpoint.base} serves {', '.join(sorted(entries)) or 'no model'}, not {model or 'one model'}"
             )
         limit = entries[model].get("max_model_len")
-        return cls(endpoint, model, _version(endpoint), int(limit) if limit else None)
+        version = _version(endpoint)
+        uncounted = "" if version else "no /version of vLLM"
+        return cls(endpoint, model, version, limit if isinstance(limit, int) and limit > 0 else None, uncounted)
 
     def counters(self) -> dict[str, float]:
         """Return the engine's counters; empty for a server without /metrics."""
@@ -86,14 +100,26 @@ class Server:
             time.sleep(SETTLE_INTERVAL_S)
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text: the server's own count, or an estimate without /tokenize."""
-        if not self.version:
-            return corpus.estimate(text)
+        """Return the number of tokens of a text: the server's own count, or an estimate without one to be believed."""
         digest = hashlib.sha256(text.encode()).digest()
-        if digest not in self._counted:
+        if not self.uncounted and digest not in self._counted:
             body = {"model": self.model, "prompt": text, "add_special_tokens": False}
-            self._counted[digest] = int(_get(self.endpoint, "/tokenize", body)["count"])
-        return self._counted[digest]
+            try:
+                counted = _get(self.endpoint, "/tokenize", body).get("count")
+                if not isinstance(counted, int) or not len(text) / MOST_CHARACTERS_PER_TOKEN <= counted <= len(
+                    text.encode()
+                ):
+                    self.uncounted = f"/tokenize counts {counted!r} tokens in {len(text)} characters"
+                else:
+                    self._counted[digest] = counted
+            except ServerError as error:
+                self.uncounted = str(error)
+        return self._counted.get(digest) or corpus.estimate(text, self.characters_per_token)
+
+    def learn(self, characters: int, tokens: int | None) -> None:
+        """Correct the estimates of later texts by what the server has counted in a prompt, with its template."""
+        if tokens and LEAST_LEARNED <= characters / tokens <= MOST_LEARNED:
+            self.characters_per_token = characters / tokens
 
     def body(self, messages: Sequence[Mapping[str, Any]], output: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request of a stream of exactly `output` tokens; of at most as many from other servers."""
@@ -164,7 +190,7 @@ def _read(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) 
         reason = getattr(error, "reason", error)
         raise ServerError(f"{endpoint.url(path)} does not answer: {reason}") from error
     if status != http.HTTPStatus.OK:
-        raise ServerError(f"{endpoint.url(path)} answers {status}: {trace.quote(content[:MAX_QUOTED_BYTES])}")
+        raise ServerError(f"{endpoint.url(path)} answers {status}: {reader.quote(content[:MAX_QUOTED_BYTES])}")
     if len(content) > MAX_REPLY_BYTES:
         raise ServerError(f"{endpoint.url(path)} answers with more than {MAX_REPLY_BYTES} bytes")
     return content

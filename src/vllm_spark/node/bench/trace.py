@@ -1,37 +1,25 @@
-"""Parse the recording of a streamed chat completion into chunks with their times and tokens."""
+"""A request and its stream: the chunks of a recording with their times, what the server counts, and what went wrong."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import email.utils
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from http import HTTPStatus
 
+from vllm_spark.node.bench import chunks
+from vllm_spark.node.bench.chunks import Chunk, ErrorEventError
+from vllm_spark.node.bench.reader import Event, Reader, quote
 from vllm_spark.node.bench.stream import Recording
-
-STATUS_OK = 200
-QUOTED = 200  # characters of an error's body in a message
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """An event with `choices`. `at` is in seconds since the request was sent. `ids` is None without token ids."""
-
-    at: float
-    reasoning: str
-    content: str
-    ids: tuple[int, ...] | None
-
-    @property
-    def has_token(self) -> bool:
-        return bool(self.ids) or bool(self.reasoning) or bool(self.content)
 
 
 @dataclass(slots=True)
 class Trace:
     """One request and its stream. Counts are in tokens, None if the server does not report them.
 
-    `error` is empty or (id of a reason, text): `status-429`, `refused`, `cut`, `stalled`, `error-event`.
+    `error` is empty or (id of a reason, text): `status-429`, `refused`, `broken-reply`, `no-stream`, `cut`, `stalled`,
+    `endless`, `error-event`. `retry_s` is how long the server asks to wait, None if it does not. `lag_ms` is how late
+    the client itself was.
     """
 
     sent: float
@@ -42,6 +30,8 @@ class Trace:
     completion: int | None = None
     finish: str = ""
     error: tuple[str, str] | None = None
+    retry_s: float | None = None
+    lag_ms: float = 0.0
 
     @property
     def ids(self) -> list[int] | None:
@@ -54,107 +44,91 @@ class Trace:
     def text(self) -> str:
         return "".join(chunk.reasoning + chunk.content for chunk in self.chunks)
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of the answer: of the ids, else of the usage, else of the chunks with a token."""
+        if (ids := self.ids) is not None:
+            return len(ids)
+        return self.token_chunks if self.completion is None else self.completion
+
+    @property
+    def token_chunks(self) -> int:
+        return sum(chunk.has_token for chunk in self.chunks)
+
+    @property
+    def estimated(self) -> bool:
+        """True without token ids and with fewer chunks than tokens: how many each chunk has is not known.
+
+        The token that ends an answer by itself has no text, so one that has `stop` as its reason may lack one chunk.
+        """
+        if self.ids is not None or self.completion is None:
+            return False
+        return self.completion - self.token_chunks > (self.finish == "stop")
+
 
 def read(recording: Recording) -> Trace:
     """Return the trace of a recording. A fault of the server is its `error`."""
-    trace = Trace(recording.sent, recording.ended)
-    status, body = _split_head(recording.pieces)
-    if status == 0:
-        reason = "stalled" if recording.error.startswith("nothing arrived") else "refused"
-        trace.error = (reason, recording.error or "the connection ended before a response")
-        return trace
-    if status != STATUS_OK:
-        trace.error = (f"status-{status}", quote(b"".join(piece for _, piece in body)))
-        return trace
-    done = False
-    for at, line in _lines(body):
-        if line == b"data: [DONE]":
-            done = True
-        elif line.startswith(b"data:"):
-            _add(trace, at - recording.sent, line[5:])
-    if trace.error is None and not done:
-        reason = "stalled" if recording.error.startswith("nothing arrived") else "cut"
-        trace.error = (reason, recording.error or f"the stream ended without [DONE] after {len(trace.chunks)} chunks")
+    reader = recording.reader
+    trace = Trace(recording.sent, recording.ended, lag_ms=recording.lag_ms, retry_s=_retry_s(reader))
+    if reader.status == HTTPStatus.OK and not reader.problem:
+        for event in reader.events:
+            if trace.error is None:
+                _add(trace, event)
+    trace.error = trace.error or _fault(recording, trace)
     return trace
 
 
-def _split_head(pieces: list[tuple[float, bytes]]) -> tuple[int, list[tuple[float, bytes]]]:
-    """Return (status, the pieces after the head, without the frames of a chunked transfer); (0, []) without a head."""
-    held = b""
-    for index, (at, piece) in enumerate(pieces):
-        held += piece
-        head, separator, rest = held.partition(b"\r\n\r\n")
-        if separator:
-            fields = head.split(b" ", 2)
-            status = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
-            body = [(at, rest), *pieces[index + 1 :]]
-            chunked = b"transfer-encoding: chunked" in head.lower()
-            return status, list(_unframe(body)) if chunked else body
-    return 0, []
-
-
-def _unframe(pieces: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
-    """Yield the content of a chunked transfer (RFC 9112, section 7.1) with the arrival time of each part of it."""
-    held, left = b"", 0  # left: bytes that are missing of the present frame, with its line end
-    for at, piece in pieces:
-        held += piece
-        while held:
-            if left > 2:  # noqa: PLR2004 - the line end after the content
-                content, held = held[: left - 2], held[left - 2 :]
-                left -= len(content)
-                yield at, content
-            elif left:
-                dropped = min(left, len(held))
-                held, left = held[dropped:], left - dropped
-            else:
-                size, separator, rest = held.partition(b"\r\n")
-                if not separator:
-                    break
-                number = int(size.partition(b";")[0] or b"0", 16)
-                held, left = rest, number + 2
-                if number == 0:
-                    return
-
-
-def _lines(pieces: list[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
-    """Yield (arrival time of its end, line) of each line that is not empty."""
-    held = b""
-    for at, piece in pieces:
-        *lines, held = (held + piece).split(b"\n")
-        yield from ((at, stripped) for line in lines if (stripped := line.strip()))
-    if held.strip():
-        yield pieces[-1][0], held.strip()
-
-
-def _add(trace: Trace, at: float, data: bytes) -> None:
+def _add(trace: Trace, event: Event) -> None:
     try:
-        event = json.loads(data)
-    except ValueError:
-        trace.error = trace.error or ("error-event", f"an event is not JSON: {quote(data)}")
-        return
-    if "error" in event:
-        trace.error = trace.error or ("error-event", quote(data))
-        return
-    if usage := event.get("usage"):
-        trace.prompt = usage.get("prompt_tokens")
-        trace.completion = usage.get("completion_tokens")
-        trace.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    for choice in event.get("choices") or ():
-        delta = choice.get("delta") or {}
-        trace.finish = choice.get("finish_reason") or trace.finish
-        ids: list[int] | None = choice.get("token_ids")
-        reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
-        content = (delta.get("content") or "") + _tool_text(delta)
-        trace.chunks.append(Chunk(at, reasoning, content, None if ids is None else tuple(ids)))
+        for document in chunks.documents(event):
+            if usage := chunks.usage(document):
+                trace.prompt, trace.completion, trace.cached = usage.prompt, usage.completion, usage.cached
+            for chunk in chunks.of(document, event.at - trace.sent):
+                trace.finish = chunk.finish or trace.finish
+                trace.chunks.append(chunk)
+    except ErrorEventError as error:
+        trace.error = ("error-event", str(error))
 
 
-def _tool_text(delta: dict[str, Any]) -> str:
-    """Return the text of tool calls in a delta: they are part of the answer."""
-    functions = [call.get("function") or {} for call in delta.get("tool_calls") or ()]
-    return "".join(f"{function.get('name') or ''}{function.get('arguments') or ''}" for function in functions)
+def _fault(recording: Recording, trace: Trace) -> tuple[str, str] | None:
+    """Return why a stream does not count: the reply is none, or the stream did not come to its end."""
+    reader = recording.reader
+    if refused := _refused(recording):
+        return refused
+    if recording.reason and not reader.problem:
+        return recording.reason, recording.error
+    if missing := _no_stream(reader, trace):
+        return "no-stream", missing
+    if reader.end == "done" or (reader.end == "whole" and trace.finish):
+        return None
+    return "cut", recording.error or f"the stream ended without [DONE] after {len(trace.chunks)} chunks"
 
 
-def quote(body: bytes) -> str:
-    """Return the text of a body in one line, cut after QUOTED characters."""
-    text = " ".join(body.decode("utf-8", "replace").split())
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]}…"
+def _refused(recording: Recording) -> tuple[str, str] | None:
+    """Return why there is no response with status 200."""
+    reader = recording.reader
+    if reader.end == "broken":
+        return "broken-reply", reader.problem
+    if reader.status == 0:
+        return recording.reason or "refused", recording.error or "the connection ended before a response"
+    return None if reader.status == HTTPStatus.OK else (f"status-{reader.status}", quote(reader.body))
+
+
+def _no_stream(reader: Reader, trace: Trace) -> str:
+    """Return why a response that has ended is no stream of tokens, or an empty text."""
+    if reader.problem or reader.end == "cut":
+        return reader.problem
+    if reader.events:
+        return "" if trace.token_chunks else "the stream has no token"
+    return f"{reader.fields.get('content-type', 'no type')}, no event: {quote(reader.body)}"
+
+
+def _retry_s(reader: Reader) -> float | None:
+    """Return the seconds of Retry-After (RFC 9110, 10.2.3): a number, or the time until a date."""
+    value = reader.fields.get("retry-after", "").strip()
+    if value.isascii() and value.isdecimal():
+        return float(value[:9])
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time()) if value else None
+    except (ValueError, OverflowError):
+        return None
