@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllm_spark.cli import playbook
+from vllm_spark.cli import one_module
 
-RESULT = re.compile(r"^(?P<host>\S+) \| SUCCESS => ", re.MULTILINE)
 # The values may be secret: only this process reads them.
 UNSEEN = {"ANSIBLE_LOG_PATH": "/dev/null", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "false"}
 
@@ -20,13 +16,9 @@ def of_sparks(verb: str, templates: Mapping[str, Any], options: Sequence[str] = 
 
     Raises RefusedError without Ansible, and SystemExit with Ansible's words for an inventory that it cannot read.
     """
-    argv = [playbook.program("ansible", verb), *options, "sparks"]
     # The module runs on this machine.
-    argv += ["-m", "ansible.builtin.debug", "-a", json.dumps({"msg": templates})]
-    env = {**playbook.environment(), **UNSEEN, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)  # noqa: S603  no shell
-    if done.returncode:
+    done = one_module.run(verb, "sparks", "ansible.builtin.debug", {"msg": templates}, options, variables=UNSEEN)
+    if done.status:
         # Of an inventory that cannot be read, it is the toolkit's own refusal.
-        raise SystemExit((done.stderr or done.stdout).strip())
-    found = RESULT.finditer(done.stdout)
-    return {each["host"]: json.JSONDecoder().raw_decode(done.stdout, each.end())[0]["msg"] for each in found}
+        raise SystemExit((done.errors or done.output).strip())
+    return {host: result["msg"] for host, result in done.results.items()}

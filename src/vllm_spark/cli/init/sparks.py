@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-import re
 import shlex
 import subprocess
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.cli import playbook
+from vllm_spark.cli import one_module
 from vllm_spark.cli.contact import command, first_contact
 from vllm_spark.cli.contact.ssh import SSH_PORT
 from vllm_spark.cli.init.conversation import Conversation
@@ -32,9 +31,6 @@ NO_FACTS = register("no-facts", runbook="init-refused")
 
 GPU = "GB10"
 TIMEOUT_S = 30  # a driver that hangs
-# The callback `minimal` of `ansible` prints the result of each host.
-PLAIN = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_NOCOLOR": "1"}
-RESULT = re.compile(r"^(?P<host>\S+) \| (?P<status>\w+)!? => (?P<result>\{.*?^\})", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +88,12 @@ def read_facts(sparks: Mapping[str, Spark]) -> dict[str, Facts]:
     """Return the facts of each Spark, read by one run of Ansible. Raises RefusedError with every host that has none, or
     is no Spark."""
     hosts = {name: spark.variables for name, spark in sparks.items()}
-    results, errors = _run_module(hosts, "vllm_spark.toolkit.spark_facts", {"fabric": True, "disks": [HUB_DIR]})
+    done = _run_module(hosts, "vllm_spark.toolkit.spark_facts", {"fabric": True, "disks": [HUB_DIR]})
+    results = done.results
     facts: dict[str, Facts] = {}
     refusals: list[Refusal] = []
     for name, variables in hosts.items():
-        result = results.get(name, {"msg": errors.strip() or "Ansible has printed nothing of it"})
+        result = results.get(name, {"msg": done.errors.strip() or "Ansible has printed nothing of it"})
         known: Facts | None = result.get("facts")
         if not known:
             refusals.append(_no_facts(name, variables, result))
@@ -112,22 +109,16 @@ def read_facts(sparks: Mapping[str, Spark]) -> dict[str, Facts]:
 def ask_on_cables(spark: Spark) -> list[Answer]:
     """Return what answers mDNS on the cables of a Spark, itself included. Nothing if it cannot be asked."""
     arguments = {"cmd": mdns.__file__, "executable": "/usr/bin/python3"}
-    results, _ = _run_module({"spark": spark.variables}, "ansible.builtin.script", arguments)
-    output = results.get("spark", {}).get("stdout", "")
+    done = _run_module({"spark": spark.variables}, "ansible.builtin.script", arguments)
+    output = done.results.get("spark", {}).get("stdout", "")
     return [Answer(*answer) for answer in json.loads(output)] if output.startswith("[") else []
 
 
-def _run_module(
-    hosts: Mapping[str, Mapping[str, Any]], module: str, arguments: Mapping[str, Any]
-) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return (result of a module by host, what Ansible wrote as errors)."""
+def _run_module(hosts: Mapping[str, Mapping[str, Any]], module: str, arguments: Mapping[str, Any]) -> one_module.Done:
+    """Run a module on hosts that no inventory has yet."""
     with tempfile.TemporaryDirectory() as folder:
         file = new_file.write(Path(folder), new_file.text(hosts, []))
-        done = subprocess.run(  # noqa: S603  no shell
-            [playbook.program("ansible", "init"), "all", "-i", file, "-m", module, "-a", json.dumps(arguments)],
-            env={**playbook.environment(), **PLAIN}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    return {found["host"]: json.loads(found["result"]) for found in RESULT.finditer(done.stdout)}, done.stderr
+        return one_module.run("init", "all", module, arguments, ["-i", str(file)])
 
 
 def _no_facts(name: str, variables: Mapping[str, Any], result: Mapping[str, Any]) -> Refusal:
