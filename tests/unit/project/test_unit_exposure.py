@@ -15,12 +15,12 @@ ANALYZE = shutil.which("systemd-analyze")
 EXPOSURE = {
     "vllm-edge-end.service": 1.0,
     "vllm-edge-quota.service": 1.0,
-    "vllm-edge-route.service": 3.6,
-    "vllm-edge-switch.service": 2.0,
-    "vllm-edge.service": 3.6,
-    "vllm-gave-up@.service": 2.2,
-    "vllm-liveness@.service": 2.5,
-    "vllm-spark-firewall.service": 2.3,
+    "vllm-edge-route.service": 1.7,
+    "vllm-edge-switch.service": 1.8,
+    "vllm-edge.service": 1.7,
+    "vllm-gave-up@.service": 2.0,
+    "vllm-liveness@.service": 2.4,
+    "vllm-spark-firewall.service": 2.1,
     "vllm@.service": 4.8,
 }
 
