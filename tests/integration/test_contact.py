@@ -56,11 +56,11 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(desk: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `vllm-spark contact` on 127.0.0.1."""
+    """Run `vllm-spark contact`, without a host on 127.0.0.1."""
 
-    def _run(port: int, *options: str, user: str = USER) -> Result:
+    def _run(port: int, *options: str, user: str = USER, host: str = "127.0.0.1") -> Result:
         files = ["--key", str(desk / "id_ed25519.pub"), "--known-hosts", str(desk / "known_hosts")]
-        status = main.main(["contact", "127.0.0.1", "--user", user, "--port", str(port), *files, *options])
+        status = main.main(["contact", host, "--user", user, "--port", str(port), *files, *options])
         return Result(status, *capsys.readouterr())
 
     return _run
@@ -195,6 +195,13 @@ def test_a_closed_port_is_refused(run: Run) -> None:
         result = run(port, "--fingerprint", "SHA256:x")
     assert result.status == 1
     assert f"127.0.0.1 port {port}: Connection refused" in result.err
+
+
+@pytest.mark.parametrize("host", ["a" * 300, f"{'a' * 64}.local", "a..b", f"ä{'a' * 300}"])
+def test_a_name_that_no_host_has_is_refused(run: Run, host: str) -> None:
+    result = run(22, host=host)
+    assert result.status == 1
+    assert "contact-unreachable.md" in result.err
 
 
 def test_another_service_on_the_port_is_refused(run: Run) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from html.parser import HTMLParser
 from typing import Any
 
@@ -136,6 +137,15 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
     assert "\u202e" not in html
     assert "\x07" not in html
     assert "\\u202e\\u0007" in html
+
+
+def test_samples_without_a_time_are_left_out() -> None:
+    whole = standard(Bench(MIXTURE))
+    more = deepcopy(whole)
+    for record in more[1:-1]:
+        for host, samples in record["samples"].items():
+            record["samples"][host] = [one for sample in samples for one in ({"throttle": "x", "sm_mhz": 9.0}, sample)]
+    assert drawn([evidence_of(more)])["host"].panels == drawn([evidence_of(whole)])["host"].panels
 
 
 def test_a_soak_shows_decode_along_the_run() -> None:

@@ -40,6 +40,13 @@ def test_closed_streams(argv: Sequence[str], closed: str) -> None:
     assert done.returncode == 0
 
 
+def test_the_doctor_of_a_closed_input_has_read_nothing() -> None:
+    shell = ["sh", "-c", '"$@" <&-', "sh", *RUN, "doctor", "-"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "")
+    assert "0 lines of 1 log, so nothing was read" in done.stdout
+
+
 def test_a_reader_that_ends_early() -> None:
     shell = ["sh", "-c", '"$@" | head -1', "sh", *RUN, "recipes"]
     done = subprocess.run(shell, capture_output=True, text=True, check=True)

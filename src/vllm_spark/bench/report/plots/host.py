@@ -76,7 +76,8 @@ def _trace(
 
 def _throttled(run: Evidence, host: str) -> tuple[tuple[float, str], ...]:
     """Return the time at which each throttling began, with its reasons."""
-    samples: list[Sample] = [sample for cell in run.cells.values() for sample in cell["samples"].get(host, ())]
+    of_host = (sample for cell in run.cells.values() for sample in cell["samples"].get(host, ()))
+    samples: list[Sample] = [sample for sample in of_host if is_number(sample.get("t"))]
     parts = groupby(samples, key=lambda sample: sample.get("throttle", ""))
     begun = [(next(part)["t"], f"throttled: {reasons}") for reasons, part in parts if reasons]
     return tuple(begun[:MAX_ALERTS])
