@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fakes.faulty_server import ANONYMOUS, Completion, Fault, Reply, refusal
+from vllm_spark.recipe.engine_paths import COUNT_TOKENS, MESSAGES
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
 
@@ -54,6 +55,18 @@ def picture(path: str, body: Mapping[str, Any]) -> bool:
 
 def question(part: str) -> Applies:
     return lambda path, body: part in json.dumps(body.get("messages", ""))
+
+
+def message(path: str, body: Mapping[str, Any]) -> bool:
+    return path == MESSAGES and "tools" not in body
+
+
+def message_call(path: str, body: Mapping[str, Any]) -> bool:
+    return path == MESSAGES and "tools" in body
+
+
+def streamed_message(path: str, body: Mapping[str, Any]) -> bool:
+    return message(path, body) and bool(body.get("stream"))
 
 
 def one_token(path: str, body: Mapping[str, Any]) -> bool:
@@ -119,6 +132,11 @@ def body(document: Any) -> Callable[[Reply], Reply]:
     return lambda reply: Reply(200, [json.dumps(document).encode()])
 
 
+def without(part: bytes) -> Callable[[Reply], Reply]:
+    """Return a change that leaves out a part of each piece, and pieces that then are empty."""
+    return lambda reply: Reply(200, [re.sub(part, b"", piece) for piece in reply.pieces], reply.kind)
+
+
 def counts(value: bytes) -> Callable[[Reply], Reply]:
     """Return a change that sets every counter in the metrics to this value."""
     return lambda reply: Reply(200, [re.sub(rb"\S+$", value, reply.pieces[0], flags=re.MULTILINE)])
@@ -182,6 +200,14 @@ BOTH_FORMS = {
     "cut JSON": Fault("structured", schema, fields(content='{"kind": "tower", "floors": 3, "op', finish="length")),
     "no choice": Fault("structured", choice, fields(content="Paris")),
     "a choice in a sentence": Fault("structured", choice, fields(content="violet-7 is it")),
+    "no messages": Fault("anthropic", message, reply=refuses(404, "Not Found")),
+    "a message without a text": Fault("anthropic", message, fields(content="")),
+    "a cut message": Fault("anthropic", message, fields(finish="length")),
+    "a tag in a message": Fault("anthropic", message, fields(content="<think>Paris")),
+    "a message that calls nothing": Fault("anthropic", message_call, fields(content="No.", calls=[], finish="stop")),
+    "a call that ends the turn": Fault("anthropic", message_call, fields(finish="stop")),
+    "a call for another city": Fault("anthropic", message_call, put("arguments", lambda text: '{"city": "Rome"}')),
+    "a call of a message without an id": Fault("anthropic", message_call, put("id", lambda text: "")),
 }
 
 # Faults of requests that exist in one form only.
@@ -202,5 +228,14 @@ WHOLE_ONLY = {
     "the picture is dropped": Fault("vision", picture, fields(prompt_tokens=40)),
     "no pictures": Fault("vision", picture, reply=refuses(400, "At most 0 image(s) may be provided in one prompt.")),
     "a small mind": Fault("probe", question("step by step"), fields(content="Answer: 12")),
+    "a first event without type and role": Fault(
+        "anthropic", streamed_message, reply=without(rb'"type": "message", "role": "assistant", ')
+    ),
+    "a message that does not end": Fault("anthropic", streamed_message, reply=without(rb"(?s)event: message_stop.*")),
+    "a block that does not begin": Fault("anthropic", streamed_message, reply=without(rb"(?s).*content_block_start.*")),
+    "a block that does not end": Fault("anthropic", streamed_message, reply=without(rb"(?s).*content_block_stop.*")),
+    "a message without usage": Fault("anthropic", message, reply=without(rb'"usage": \{[^}]*')),
+    "other tokens": Fault("anthropic", at(COUNT_TOKENS), reply=body({"input_tokens": 1})),
+    "no tokens": Fault("anthropic", at(COUNT_TOKENS), reply=refuses(404, "Not Found")),
     "no answer line": Fault("probe", question("step by step"), fields(content="I think it is 9.")),
 }

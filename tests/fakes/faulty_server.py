@@ -20,7 +20,9 @@ from random import Random
 from threading import Lock, Thread
 from typing import Any
 
+from fakes import anthropic_api
 from fakes.fake_http import QuietServer
+from vllm_spark.recipe import engine_paths
 
 # The user of a request that carries no key.
 ANONYMOUS = "vllm-spark-without-key"
@@ -124,9 +126,10 @@ class MockServer:
             fault.change(completion)
         with self.lock:
             self.served += 1
-        if path == "/v1/completions":
-            return document(completion_body(completion))
-        return stream(completion, body, rng) if body.get("stream") else document(chat_body(completion, rng))
+        if path in engine_paths.FIRST:
+            return message_reply(chat_body(completion, rng), body)
+        whole = completion_body if path == "/v1/completions" else chat_body
+        return stream(completion, body, rng) if body.get("stream") else document(whole(completion, rng))
 
     def _metrics(self) -> str:
         labels = f'engine="0",model_name="{self.name}"'
@@ -250,7 +253,7 @@ def refusal(status: int, message: str) -> Reply:
     return document({"error": {"message": message, "type": "BadRequestError", "code": status}}, status)
 
 
-def completion_body(completion: Completion) -> dict[str, Any]:
+def completion_body(completion: Completion, _: Random) -> dict[str, Any]:
     choice = {"index": 0, "text": completion.content, "finish_reason": completion.finish}
     return {"object": "text_completion", "model": completion.model, "choices": [choice], "usage": usage(completion)}
 
@@ -322,6 +325,15 @@ def stream(completion: Completion, body: Mapping[str, Any], rng: Random) -> Repl
     if rng.random() < 0.2:
         pieces.insert(1, f": ping{end}".encode())
     return Reply(200, [*pieces, f"data: [DONE]{end}".encode()], "text/event-stream")
+
+
+def message_reply(chat: Mapping[str, Any], body: Mapping[str, Any]) -> Reply:
+    """Return the reply to a message, or to a question for its tokens, which has `input_tokens` beside the message."""
+    message = anthropic_api.message_of(chat, chat["usage"]["prompt_tokens"])
+    if not body.get("stream"):
+        return document({**message, **message["usage"]})
+    pieces = [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in anthropic_api.events_of(message)]
+    return Reply(200, [piece.encode() for piece in pieces], "text/event-stream")
 
 
 @contextmanager

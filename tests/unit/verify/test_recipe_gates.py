@@ -9,11 +9,13 @@ import pytest
 from vllm_spark.core import paths
 from vllm_spark.recipe import loader
 from vllm_spark.verify import registry
-from vllm_spark.verify.gates import failover, garbage, reasoning, structured, tools, vision
+from vllm_spark.verify.gates import anthropic, failover, garbage, reasoning, structured, tools, vision
 
 NAMES = sorted(loader.names([paths.RECIPES]))
 # An earlier reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
 GRAMMARS_SINCE = (0, 22)
+# The first event of an older stream has no type (vLLM #45367).
+MESSAGES_SINCE = (0, 24)
 NEEDS_REASON = [gate for gate in registry.OPTIONAL if gate.needs_reason_to_omit]
 
 
@@ -26,6 +28,7 @@ def test_a_recipe_names_the_gates_that_its_flags_allow(name: str) -> None:
     assert {failover.NAME, garbage.NAME} <= set(used)
     assert (structured.NAME in used) is not drops_grammars
     assert (tools.NAME in used) is ("tool-call-parser" in args)
+    assert (anthropic.NAME in used) is (tools.NAME in used and version >= MESSAGES_SINCE)
     assert reasoning.NAME not in used or "reasoning-parser" in args
     sees = not args.get("language-model-only") and args.get("limit-mm-per-prompt", {}).get("image") != 0
     assert vision.NAME not in used or sees

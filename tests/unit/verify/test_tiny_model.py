@@ -14,6 +14,7 @@ import pytest
 import yaml
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from fakes import anthropic_api
 from fakes.gate_requests import gate_request
 from tiny_gemma4 import machine
 from tiny_gemma4.script import BREAD, END, GREETING, QUOTE, SCRIPTS, SPECIAL, Script, spell
@@ -21,7 +22,7 @@ from tiny_gemma4.shape import HIDDEN, LEAST_FREE
 from tiny_gemma4.template import TEMPLATE
 from vllm_spark.core import paths
 from vllm_spark.node import garbage as rules
-from vllm_spark.recipe import loader
+from vllm_spark.recipe import engine_paths, loader
 from vllm_spark.verify import registry
 from vllm_spark.verify.gates import answer, failover, garbage, structured, tools, vision
 from vllm_spark.verify.verdict import Verdict
@@ -99,12 +100,18 @@ def parsed(words: list[str]) -> dict[str, Any]:
 def reply(request: Mapping[str, Any], letters: str) -> dict[str, Any]:
     """Return the response that vllm_probe would return."""
     body = request["body"]
-    words = generated(body, letters)
+    speaks_anthropic = request["path"].startswith(engine_paths.MESSAGES)
+    words = generated(anthropic_api.chat_of(body) if speaks_anthropic else body, letters)
     message = parsed(words)
     choice = {"index": 0, "finish_reason": "tool_calls" if message["tool_calls"] else "stop"}
     if body.get("return_token_ids"):
         known = list(MACHINE.words)
         choice |= {"token_ids": [known.index(word) for word in words]}
+    if speaks_anthropic:
+        said = anthropic_api.message_of({"model": body["model"], "choices": [{**choice, "message": message}]})
+        if body.get("stream"):
+            return {"status": 200, "events": list(anthropic_api.events_of(said)), "done": False, "bad": ""}
+        return {"status": 200, "json": {**said, "input_tokens": 1}}
     if not body.get("stream"):
         return {"status": 200, "json": {"model": body["model"], "choices": [{**choice, "message": message}]}}
     event = {"model": body["model"], "choices": [{**choice, "delta": message}]}
