@@ -134,7 +134,8 @@ class UnpinnedRef:
 
     def shown(self, value: str) -> str:
         """Return a pin as an operator reads it."""
-        return f"{len(value.splitlines())} wheels" if self.kind == "packages" else value
+        count = len(value.splitlines())
+        return f"{count} wheel{'s' * (count > 1)}" if self.kind == "packages" else value
 
 
 @dataclass(frozen=True, slots=True)
