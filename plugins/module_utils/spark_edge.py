@@ -54,6 +54,7 @@ CVE = "CVE-2025-11230"
 # Only there if requests may start models: the program, its list of models, its unit.
 SWITCH, SWITCH_LIST = layout.EDGE_SWITCH, layout.EDGE_SWITCH_LIST
 SWITCH_UNIT, SWITCH_UNIT_FILE = layout.EDGE_SWITCH_UNIT, layout.EDGE_SWITCH_UNIT_FILE
+SWITCH_ROOT = (layout.SWITCH_ROOT_SOCKET_FILE, layout.SWITCH_ROOT_UNIT_FILE)
 # Root writes, and the group of the edge reads. New files get the group of the folder.
 FOLDER_MODE, FILE_MODE, UNIT_MODE, PROGRAM_MODE = "2750", "0640", "0644", "0755"
 PUBLIC = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
@@ -122,7 +123,7 @@ def _is_outdated(unit: str) -> bool:
 
 def switch_files() -> tuple[str, ...]:
     """Return the files of the program that starts models. The unit comes after what it starts."""
-    return SWITCH, SWITCH_LIST, SWITCH_UNIT_FILE
+    return SWITCH, SWITCH_LIST, *SWITCH_ROOT, SWITCH_UNIT_FILE
 
 
 def may_switch(keys: dict[str, str]) -> list[str]:

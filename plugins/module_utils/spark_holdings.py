@@ -39,6 +39,7 @@ UNIT_PATTERNS = (
     "vllm-edge-end.*",
     "vllm-edge-quota.*",
     layout.EDGE_SWITCH_UNIT,
+    "vllm-switch-root*",
     layout.FIREWALL_UNIT,
 )
 # The folder of the edge below CONFIG, and its account.

@@ -80,6 +80,14 @@ options:
     description: The list of models for O(switch_program).
     type: str
     default: ""
+  switch_root_socket:
+    description: The socket on which O(switch_program) lets root start a model.
+    type: str
+    default: ""
+  switch_root_unit:
+    description: The unit that systemd starts for each connection to O(switch_root_socket).
+    type: str
+    default: ""
   switch_unit:
     description: The unit of O(switch_program).
     type: str
@@ -135,6 +143,8 @@ NAMES = ("end_unit", "end_timer", "quota_unit", "quota_timer")
 TIMED = dict(zip(NAMES, spark_edge.TIMED_FILES, strict=True))
 # What needs no reload of the edge.
 BESIDE = {*spark_edge.TIMED_FILES, spark_edge.QUOTA}
+# Those with the contents of spark_edge.SWITCH_ROOT.
+ROOT = dict(zip(("switch_root_socket", "switch_root_unit"), spark_edge.SWITCH_ROOT, strict=True))
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
 
 
@@ -158,6 +168,7 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
         spark_edge.QUOTA: (params["quota_program"], spark_edge.PROGRAM_MODE),
         spark_edge.SWITCH: (params["switch_program"], spark_edge.PROGRAM_MODE),
         spark_edge.SWITCH_LIST: (params["switch_list"], spark_edge.FILE_MODE),
+        **{path: (params[name], spark_edge.UNIT_MODE) for name, path in ROOT.items()},
         spark_edge.SWITCH_UNIT_FILE: (params["switch_unit"], spark_edge.UNIT_MODE),
     }
     return {path: file for path, file in files.items() if stale(path, *file)}
@@ -171,7 +182,7 @@ def unwanted(params: dict[str, Any]) -> list[str]:
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
     """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
-    same = {*UNIT_FILES, *BESIDE, spark_edge.TOKENS, spark_edge.SWITCH, spark_edge.SWITCH_UNIT_FILE}
+    same = {*UNIT_FILES, *BESIDE, spark_edge.TOKENS, *spark_edge.switch_files()} - {spark_edge.SWITCH_LIST}
     for path, (content, _) in files.items():
         if path == spark_edge.CERTIFICATE:
             result.append({"prepared": f"{path} changes (its content is secret)\n"})
@@ -286,6 +297,7 @@ def main() -> None:
             "first_keys": {"type": "dict", "default": {}, "no_log": False},
             "switch_program": text,
             "switch_list": text,
+            **dict.fromkeys(ROOT, text),
             "switch_unit": text,
         },
         supports_check_mode=True,

@@ -177,15 +177,16 @@ HOSTILE: list[Any] = [
     "../demo",
     "other;reboot",
     "-h",
-    "other\n",
     "",
-    "x" * 5000,
+    "x" * 1000,
     ["other"],
     {"other": 1},
     None,
     1,
     True,
 ]
+# The edge itself refuses these.
+UNREADABLE = ("other\n", "x" * 5000)
 
 
 def test_a_hostile_name_reaches_nothing(start_both: StartBoth, engine: ScriptedEngine) -> None:
@@ -195,6 +196,8 @@ def test_a_hostile_name_reaches_nothing(start_both: StartBoth, engine: ScriptedE
         answer = edge.ask("POST", CHAT, {"messages": [], "model": name}, headers=forged)
         # The engine that runs answers for itself, as for every name that no deployment has.
         assert answer.status == 200, name
+    for name in UNREADABLE:
+        assert edge.ask("POST", CHAT, {"model": name}, headers=forged).error["code"] == "invalid_model"
     assert len(engine.requests) == len(HOSTILE)
     # Without an engine the edge answers.
     edge.admin_route("disable server demo/engine")

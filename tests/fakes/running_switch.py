@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 
+from fakes.root_socket import PROGRAM, RootSocket
 from fakes.running_edge import HASH, RunningEdge
-from vllm_spark.core import paths
 from vllm_spark.edge import persons, switch_request
 from vllm_spark.node import host_layout
 from vllm_spark.node.edge_key import Entry
@@ -58,12 +57,13 @@ class RunningSwitch:
         script.chmod(0o755)
         self.lock = self.folder / "operator.lock"
         self.journal = self.folder / "journal"
-        places = {"list": "list.json", "switch": "vllm-switch", "lock": "operator.lock", "config": ""}
-        places |= {"states": "states.map"}
+        listed = ["--list", str(self.folder / "list.json")]
+        self.root = RootSocket(self.folder / "root.sock", [*listed, "--switch", str(script)])
+        places = {"lock": "operator.lock", "config": "", "states": "states.map", "root-socket": "root.sock"}
         options = [word for name, file in places.items() for word in (f"--{name}", str(self.folder / file))]
-        program = [sys.executable, "-I", "-B", str(paths.NODE / "edge_switch.py"), "--socket", str(self.socket)]
+        command = [*PROGRAM, "--socket", str(self.socket), *listed, *options]
         with self.journal.open("w") as journal:
-            self.process = subprocess.Popen([*program, *options], stdout=journal, stderr=journal)
+            self.process = subprocess.Popen(command, stdout=journal, stderr=journal)
         until(lambda: self.socket.exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.journal.read_text()
 
@@ -93,4 +93,5 @@ class RunningSwitch:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(LIMIT_S)
+        self.root.close()
         (self.folder / "closed").touch()

@@ -38,6 +38,8 @@ ARGUMENTS = {
 SWITCH_ARGUMENTS = {
     host_layout.EDGE_SWITCH: "switch_program",
     host_layout.EDGE_SWITCH_LIST: "switch_list",
+    host_layout.SWITCH_ROOT_SOCKET_FILE: "switch_root_socket",
+    host_layout.SWITCH_ROOT_UNIT_FILE: "switch_root_unit",
     host_layout.EDGE_SWITCH_UNIT_FILE: "switch_unit",
 }
 

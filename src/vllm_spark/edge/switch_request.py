@@ -57,10 +57,11 @@ def files(edge: Edge) -> list[File]:
         "waiting": limits.switches_waiting,
         "stay_s": limits.switch_stay_s,
     }
-    unit = (paths.TEMPLATES / host_layout.EDGE_SWITCH_UNIT).read_text(encoding="utf-8")
+    root = (host_layout.SWITCH_ROOT_SOCKET_FILE, host_layout.SWITCH_ROOT_UNIT_FILE)
+    units = (*root, host_layout.EDGE_SWITCH_UNIT_FILE)
     program = (paths.NODE / "edge_switch.py").read_text(encoding="utf-8")
     return [
         File(host_layout.EDGE_SWITCH, program, "0755"),
         File(host_layout.EDGE_SWITCH_LIST, json.dumps(document, indent=2, sort_keys=True) + "\n", "0640"),
-        File(host_layout.EDGE_SWITCH_UNIT_FILE, unit),
+        *(File(path, (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")) for path in units),
     ]

@@ -3,8 +3,11 @@
 """Starts an inactive model of this Spark when the edge passes a request for it on: `vllm_edge.switch_by_request`.
 
 Only the edge reaches the socket of this program. The edge has checked the key and the person's right, and sends three
-headers: person, deployment and model. A deployment must be in the list that the plan has written. The program starts
-vllm-switch, one at a time, and answers at once: what happens, and when to ask again. It does not read the body.
+headers: person, deployment and model. A deployment must be in the list that the plan has written. The program lets root
+start vllm-switch, one at a time, and answers at once: what happens, and when to ask again. It does not read the body.
+
+With --as-root it is root's side: systemd starts it for each connection to a second socket. It runs vllm-switch for one
+deployment of the list, and can do nothing else.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from typing import Any, cast
 CONFIG_DIR = Path("/etc/vllm-spark")
 LIST = CONFIG_DIR / "edge" / "switch.json"
 SOCKET = Path("/run/vllm-edge-switch/switch.sock")
+# Root's side. A line `DEPLOYMENT PERSON` goes there. The words of vllm-switch come back, then a line with its status.
+ROOT_SOCKET = Path("/run/vllm-switch-root.sock")
 LOCK = Path("/run/vllm-spark/operator.lock")
 # deployment -> state, as the edge reads it (node/state_writer.py).
 STATES = Path("/run/vllm-spark/states.map")
@@ -47,6 +52,8 @@ BACK_OFF_S, MOST_BACK_OFF_S = 60.0, 3600.0
 SETTLE_S = 5.0
 RETRY_S, HELD_RETRY_S = 10, 60
 LOCK_POLL_S = 5.0
+# Longer than a deployment and a person.
+MAX_LINE = 300
 # The part of an error that a client sees, in characters.
 SHOWN = 300
 CLIENT_TIMEOUT_S = 10.0
@@ -175,7 +182,7 @@ def _seconds(time_s: float) -> int:
 
 @dataclass(slots=True)
 class Office:
-    """The desk with its surroundings: the plan's list, the operator lock, the states of deployments, and vllm-switch.
+    """The desk with its surroundings: the plan's list, the operator lock, the states of deployments, and root's socket.
 
     - `models`: deployment -> names that clients use; `pairs`: the pairs of which this Spark is a part
     - `active_states`: those of a deployment that serves, or will serve without a person
@@ -187,7 +194,7 @@ class Office:
     models: Mapping[str, Sequence[str]]
     pairs: Sequence[str] = ()
     active_states: Sequence[str] = ()
-    switch: Path = SWITCH
+    root_socket: Path = ROOT_SOCKET
     lock: Path = LOCK
     config_dir: Path = CONFIG_DIR
     states: Path = STATES
@@ -251,22 +258,36 @@ class Office:
         say(f"{target} was not started: {error}" if error else f"{target} was started")
 
     def run(self, target: str, who: str) -> str:
-        """Run vllm-switch. Returns its error, empty if the target serves."""
-        argv = [str(self.switch), target, f"--by=a request of {who}"]
+        """Let root run vllm-switch. Returns its error, empty if the target serves."""
         try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=SWITCH_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            return plain(str(error))
-        if not done.returncode:
-            return ""
-        return plain(done.stdout.decode(errors="replace")) or f"vllm-switch ended with {done.returncode}."
+            with socket.socket(socket.AF_UNIX) as root:
+                root.settimeout(SWITCH_TIMEOUT_S)
+                root.connect(str(self.root_socket))
+                root.sendall(f"{target} {who}\n".encode())
+                said = b"".join(iter(lambda: root.recv(CHUNK), b"")).decode(errors="replace")
+        except OSError as error:
+            return plain(f"root does not start it: {error}")
+        words, _, status = said.rstrip("\n").rpartition("\n")
+        return "" if status == "0" else plain(words) or f"vllm-switch ended with {status or 'no status'}."
+
+
+def as_root(line: str, models: Mapping[str, Sequence[str]], switch: Path) -> str:
+    """Run vllm-switch for a deployment of the plan's list. Returns what it says, and its status as the last line."""
+    target, _, who = line.rstrip("\n").partition(" ")
+    if target not in models or not PERSON.fullmatch(who):
+        return "This is no deployment of the list, or no person.\n2\n"
+    try:
+        done = subprocess.run(
+            [str(switch), target, f"--by=a request of {who}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SWITCH_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{error}\n1\n"
+    return f"{done.stdout.decode(errors='replace')}\n{done.returncode}\n"
 
 
 def plain(text: str) -> str:
@@ -341,15 +362,22 @@ def main(argv: Sequence[str]) -> int:
     for name, default in (
         ("list", LIST),
         ("socket", SOCKET),
+        ("root-socket", ROOT_SOCKET),
         ("switch", SWITCH),
         ("lock", LOCK),
         ("config", CONFIG_DIR),
         ("states", STATES),
     ):
         parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
+    parser.add_argument("--as-root", action="store_true", help="run vllm-switch for the line of standard input")
     args = parser.parse_args(argv)
     office = read_list(args.list)
-    office.switch, office.lock, office.config_dir, office.states = args.switch, args.lock, args.config, args.states
+    if args.as_root:
+        sys.stdout.write(as_root(sys.stdin.readline(MAX_LINE), office.models, args.switch))
+        return 0
+    office.root_socket, office.lock, office.config_dir, office.states = (
+        args.root_socket, args.lock, args.config, args.states
+    )  # fmt: skip
     # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
     threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
     office.work()

@@ -81,6 +81,11 @@ EDGE_SWITCH_LIST = f"{EDGE_DIR}/switch.json"
 EDGE_SWITCH_UNIT = "vllm-edge-switch.service"
 EDGE_SWITCH_UNIT_FILE = f"{UNIT_DIR}/{EDGE_SWITCH_UNIT}"
 EDGE_SWITCH_SOCKET = "/run/vllm-edge-switch/switch.sock"
+# Root's side of it, which runs vllm-switch for one deployment of that list.
+SWITCH_ROOT_SOCKET = "/run/vllm-switch-root.sock"
+SWITCH_ROOT_SOCKET_FILE = f"{UNIT_DIR}/vllm-switch-root.socket"
+SWITCH_ROOT_UNIT = "vllm-switch-root@.service"
+SWITCH_ROOT_UNIT_FILE = f"{UNIT_DIR}/{SWITCH_ROOT_UNIT}"
 
 # The firewall table: its file, the unit that loads it at boot, and its name in nft.
 FIREWALL = f"{CONFIG_DIR}/firewall.nft"

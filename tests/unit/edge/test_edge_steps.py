@@ -160,7 +160,7 @@ def test_the_program_that_starts_models_is_placed_runs_and_goes() -> None:
     facts["switch"] = {"ActiveState": "active"}
     found = planned(edge, facts)
     assert found.settled
-    assert set(found.switch) == {"switch_program", "switch_list", "switch_unit"}
+    assert set(found.switch) == set(steps.SWITCH_ARGUMENTS.values())
     found = planned(without, {**as_planned(without), "files": {**as_planned(without)["files"], **files}})
     assert (found.differs, found.switch) == (True, {})
 

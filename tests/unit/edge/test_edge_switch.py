@@ -11,6 +11,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge
 
 from fakes.edge_cases import DEMO, OTHER, PAIR, REPLICA, SITE, SPARE, edge_of
+from fakes.root_socket import RootSocket
 from project_files import load_module
 from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
@@ -125,8 +126,10 @@ def office(folder: Path, script: str = "exit 0") -> Office:
     program.chmod(0o755)
     (folder / "other").mkdir()
     (folder / "other" / "launch").touch()
-    lock, states = folder / "operator.lock", folder / "states.map"
-    return Office(desk(), {"other": ["m"]}, ["pair"], ACTIVE, program, lock, folder, states)
+    (folder / "list").write_text(files_of([DEMO, OTHER], CLOSED)[host_layout.EDGE_SWITCH_LIST].content)
+    root, lock, states = (folder / name for name in ("root.sock", "operator.lock", "states.map"))
+    RootSocket(root, ["--list", str(folder / "list"), "--switch", str(program)])
+    return Office(desk(), {"other": ["m"]}, ["pair"], ACTIVE, root, lock, folder, states)
 
 
 def test_the_error_of_the_switch_is_kept_as_one_short_line(tmp_path: Path) -> None:
@@ -135,15 +138,37 @@ def test_the_error_of_the_switch_is_kept_as_one_short_line(tmp_path: Path) -> No
     assert len(ended) == edge_switch.SHOWN + 1
     assert ended.isprintable()
     assert office_error(tmp_path / "silent", "exit 3") == "vllm-switch ended with 3."
-    assert "No such file" in office_error(tmp_path / "gone", "exit 0", remove=True)
+    assert "No such file" in office_error(tmp_path / "gone", "exit 0", remove="vllm-switch")
+    ended = office_error(tmp_path / "no-root", "exit 0", remove="root.sock")
+    assert ended == "root does not start it: [Errno 2] No such file or directory"
 
 
-def office_error(folder: Path, script: str, remove: bool = False) -> str:
+def office_error(folder: Path, script: str, remove: str = "") -> str:
     folder.mkdir()
     one = office(folder, script)
     if remove:
-        one.switch.unlink()
+        (folder / remove).unlink()
     return one.run("other", "ada")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "\n",
+        "other\n",
+        "other a b\n",
+        "third ada\n",
+        "../other ada\n",
+        "-h ada\n",
+        "--help ada\n",
+        "other \x1b[2J\n",
+    ],
+)
+def test_root_starts_only_a_deployment_of_the_list_for_a_person(line: str, tmp_path: Path) -> None:
+    said = edge_switch.as_root(line, {"other": ["m"]}, tmp_path / "never-started")
+    assert said == "This is no deployment of the list, or no person.\n2\n"
+    assert "never-started" in edge_switch.as_root("other ada\n", {"other": ["m"]}, tmp_path / "never-started")
 
 
 def test_an_operator_who_comes_ends_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

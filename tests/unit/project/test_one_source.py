@@ -69,6 +69,7 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (edge_switch.CONFIG_DIR, host_layout.CONFIG_DIR),
         (edge_switch.LIST, host_layout.EDGE_SWITCH_LIST),
         (edge_switch.SOCKET, host_layout.EDGE_SWITCH_SOCKET),
+        (edge_switch.ROOT_SOCKET, host_layout.SWITCH_ROOT_SOCKET),
         (edge_switch.LOCK, f"{host_layout.RUN_DIR}/{host_layout.LOCK}"),
         (edge_switch.STATES, host_layout.EDGE_STATES),
         (edge_switch.SWITCH, host_layout.SWITCH_PROGRAM),

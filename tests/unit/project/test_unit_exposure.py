@@ -16,11 +16,12 @@ EXPOSURE = {
     "vllm-edge-end.service": 1.0,
     "vllm-edge-quota.service": 1.0,
     "vllm-edge-route.service": 1.7,
-    "vllm-edge-switch.service": 1.8,
+    "vllm-edge-switch.service": 0.7,
     "vllm-edge.service": 1.7,
     "vllm-gave-up@.service": 2.0,
     "vllm-liveness@.service": 2.4,
     "vllm-spark-firewall.service": 2.1,
+    "vllm-switch-root@.service": 1.8,
     "vllm@.service": 4.8,
 }
 
