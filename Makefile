@@ -202,6 +202,10 @@ bench-client: setup-dev ## Measure the error of the bench client against scripte
 bench-servers: setup-dev ## Judge the bench by scripted servers of every kind: scripted, reported, error or fault
 	python tests/bench/servers.py
 
+.PHONY: bench-verdict
+bench-verdict: setup-dev ## Measure the power of a verdict: false alarms, and how slow a server must be to be seen
+	python tests/bench/verdict.py
+
 .PHONY: bench-others
 bench-others: sandbox-up ## Measure the decode of a real engine by the bench and by other tools, in one run
 	python tests/bench/others.py

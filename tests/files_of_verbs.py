@@ -14,7 +14,7 @@ import random
 import sys
 from pathlib import Path
 
-from vllm_spark.bench import profiles
+from vllm_spark.bench import profiles, reported
 from vllm_spark.cli.main import main
 from vllm_spark.core import json_output, paths
 from vllm_spark.core.version import version
@@ -38,7 +38,7 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def verbs(folder: Path) -> None:
-    """Do what reads data: commands, the version, the spec of a host, a lock file, profiles and prompts of the bench."""
+    """Do what reads data: commands, version, spec of a host, lock file; profiles, prompts and reports of the bench."""
     report, lock = folder / "report.html", folder / "lock.yml"
     lock.write_text(lockfile.text(lockfile.Lock()), encoding="utf-8")
     for words in (
@@ -63,6 +63,7 @@ def verbs(folder: Path) -> None:
     spec.resolve(inventory, "spark1")
     for name in profiles.names():
         profiles.load(name)
+    reported.load()
     for name in corpora.CLASSES:
         corpora.lines(name)
     corpora.filled("{town}", random.Random(1))  # noqa: S311

@@ -138,8 +138,8 @@ LEADING = """\
 ## Leading figures
 
 A cell is measured for its leading figures. They follow from its lengths, and files of every age have them. A cell is
-repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by all of
-them, and a run without a judged one is never good; the other figures are judged too. Tables mark them with `*`, the
+repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by them
+alone, and a run is good only if each of them was judged; the other figures are shown. Tables mark them with `*`, the
 report is bold there.
 """
 

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from lab.bench import field_reports
-from lab.bench.field_reports import ReportedFigure
 from lab.pages.markdown import table
+from vllm_spark.bench import reported
+from vllm_spark.bench.reported import ReportedFigure
 from vllm_spark.node.bench.records import UNITS
 
 HEAD = """\
 # The figures of the field reports, and the cells that make them
 
-`make docs` writes this page from `lab/bench/field_reports.yml`; do not edit it. Tables and rows of a report are
-numbered in its order; `text` is a figure outside of a table. [bench.md](../../docs/reference/bench.md) defines the
+`make docs` writes this page from `src/vllm_spark/bench/field-reports.yml`; do not edit it. Tables and rows of a report
+are numbered in its order; `text` is a figure outside of a table. [bench.md](../../docs/reference/bench.md) defines the
 metrics.
 
 The reports measured their own prompts with other tools. A cell has the lengths and streams of the report and the
@@ -30,7 +30,7 @@ NUMBER = re.compile(r"\d+")
 
 def text() -> str:
     """Return the page."""
-    reports = field_reports.load()
+    reports = reported.load()
     ordered = sorted(reports.figures, key=_order)
     parts = [HEAD.rstrip()]
     for report, of_report in groupby(ordered, key=lambda figure: figure.report[:3]):

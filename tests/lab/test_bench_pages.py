@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lab.bench import field_reports as figures
 from lab.pages import bench, field_reports
-from vllm_spark.bench import profiles
+from vllm_spark.bench import profiles, reported
 from vllm_spark.node.bench import faults, leading
 from vllm_spark.node.bench.records import UNITS
 
@@ -20,7 +19,7 @@ def test_the_page_names_every_profile_and_every_fault() -> None:
 
 
 def test_every_reported_figure_stands_beside_its_cell() -> None:
-    page, reports = field_reports.text(), figures.load()
+    page, reports = field_reports.text(), reported.load()
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert [figure for figure in reports.figures if not any(f"`{figure.cell}`" in line for line in lines)] == []
     assert [entry for entry in reports.not_measured if entry["why"] not in page] == []

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lab.bench import field_reports
-from vllm_spark.bench import profiles, references, variants
+from vllm_spark.bench import profiles, references, reported, variants
 from vllm_spark.bench.references import BETWEEN_OPERATORS
 from vllm_spark.core import paths
 from vllm_spark.node.bench.records import UNITS, Cell
@@ -19,7 +19,7 @@ from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
 
-REPORTS = field_reports.load()
+REPORTS = reported.load()
 
 # Cells by table of field report 003 that a report prints in full: rows of figures.
 TABLES_OF_003 = {1: 12, 2: 24, 3: 7, 4: 4, 5: 4, 6: 3, 7: 3, 8: 2, 9: 5}

@@ -1,38 +1,39 @@
-"""Comparison of two runs, metric by metric, with a band of noise for each."""
+"""Comparison of a run with earlier ones, metric by metric, with a band of noise for each leading figure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from statistics import fmean
 from typing import Literal
 
 from vllm_spark.bench import cause, key, noise
 from vllm_spark.bench.evidence import BY_POSITION, Evidence
-from vllm_spark.bench.noise import Noise
 from vllm_spark.core import paths
-from vllm_spark.node.bench.leading import leading_metrics, measures_prompt
+from vllm_spark.node.bench.leading import FIRST, leading_metrics, measures_prompt
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord, Figure
 from vllm_spark.recipe import architecture, loader
 
-Judgement = Literal["same", "better", "worse", "changed", "not measured", "worthless"]
+# `shown`: the cell is not measured for this metric, so a change of it is not judged.
+Judgement = Literal["same", "better", "worse", "shown", "not measured", "worthless"]
+JUDGED = frozenset({"same", "better", "worse"})
 
 MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
-# Figures of the prompt.
-OF_PROMPT = frozenset({"first_chunk", "first_token", "first_answer", "prefill"})
-# A length, a single gap and the client's own lag are no speeds of the server: a change is shown and not judged.
-NOT_JUDGED = frozenset({"output", "prompt", "longest_gap", "gap_p99", "lag"})
 TOPOLOGY_TP = "tp "
 TOO_NOISY = "too noisy"
-# A band that is wider cannot tell an unchanged server from a broken one: twice the largest floor.
-WIDEST = 2 * noise.MANY
+DRIFT = "drift"
+# A band that is wider cannot tell an unchanged server from a broken one.
+WIDEST = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric of a cell in two runs. `band` is relative to `old`. A value that was not measured is None.
+    """One metric of a cell in earlier runs and in this one. A value that was not measured is None.
 
-    `leading`: the cell is measured for this metric.
+    `old` is the level of the earlier runs. `band` is that of the logarithm of the ratio; None: not judged. `leading`:
+    the cell is measured for this metric.
     """
 
     cell: str
@@ -54,22 +55,25 @@ class Row:
 class Comparison:
     """Result of a comparison. `causes` has a sentence by cell for cells that are worse."""
 
-    changed: tuple[str, ...]
-    comparable: bool
-    rows: tuple[Row, ...]
-    causes: dict[str, str]
+    changed: tuple[str, ...] = ()
+    comparable: bool = True
+    rows: tuple[Row, ...] = ()
+    causes: dict[str, str] = field(default_factory=dict)
 
 
-def compare(old: Evidence, new: Evidence) -> Comparison:
-    """Return the comparison of all cells of both runs."""
-    old_key, new_key = old.run["key"], new.run["key"]
-    rows = tuple(row for cell in dict.fromkeys([*old.cells, *new.cells]) for row in _rows(cell, old, new))
+def compare(history: Sequence[Evidence], run: Evidence) -> Comparison:
+    """Return the comparison of a run with earlier ones, the oldest first. The first one is the anchor: the keys and the
+    causes are compared with it."""
+    if not history:
+        return Comparison()
+    anchor = history[0]
+    rows = tuple(_Judge(history, run).rows())
     worse = dict.fromkeys(row.cell for row in rows if row.judgement == "worse")
     return Comparison(
-        changed=tuple(key.changes(old_key, new_key)),
-        comparable=key.comparable(old_key, new_key),
+        changed=tuple(key.changes(anchor.run["key"], run.run["key"])),
+        comparable=key.comparable(anchor.run["key"], run.run["key"]),
         rows=rows,
-        causes={cell: cause.sentence(old.cells[cell], new.cells[cell]) for cell in worse},
+        causes={cell: cause.sentence(_counted(history, cell)[0], run.cells[cell]) for cell in worse},
     )
 
 
@@ -108,63 +112,146 @@ def has_experts(name: str) -> bool:
     return architecture.load(model).experts is not None if model else True
 
 
-def _rows(name: str, old: Evidence, new: Evidence) -> Iterator[Row]:
-    before, after = old.cells.get(name), new.cells.get(name)
-    if after is None or before is None:
-        side = "the new run" if after is None else "the old run"
-        yield Row(name, "all", "", None, None, None, "not measured", f"not in {side}")
-        return
-    for cell, side in ((after, "new run"), (before, "old run")):
-        if reason := worthless(cell):
-            judgement: Judgement = "worthless" if cell is after else "not measured"
-            yield Row(name, "all", "", None, None, None, judgement, f"{side}: {reason}")
-            return
-    leading = leading_metrics(after["cell"])
-    for metric in dict.fromkeys([*leading, *before["figures"], *after["figures"]]):
-        if metric != BY_POSITION:
-            yield replace(_row(metric, before, after, old, new), leading=metric in leading)
-
-
-def _row(metric: str, before: CellRecord, after: CellRecord, old: Evidence, new: Evidence) -> Row:
-    name = after["cell"]["id"]
-    first, second = before["figures"].get(metric), after["figures"].get(metric)
-    if first is None or second is None:
-        present = first or second
-        unit = present["unit"] if present else ""
-        values = (first["median"] if first else None, second["median"] if second else None)
-        where = "in one run only" if present else "in neither run"
-        return Row(name, metric, unit or UNITS[metric], *values, None, "not measured", where)
-    streams, experts = after["cell"]["streams"], has_experts(new.run["subject"]["recipe"])
-    smallest = noise.floor(streams=streams, tensor_parallel=tensor_parallel(new), experts=experts)
-    load = _noise(metric, after["cell"], old, new)
-    comparisons = sum(len(cell["figures"].keys() - {BY_POSITION}) for cell in new.cells.values())
-    width = noise.band(first["values"], second["values"], load, smallest, comparisons)
-    judgement = judge(metric, first["median"], second["median"], width)
-    note = "" if load.freedom else "noise unknown: one value per run"
-    if width > WIDEST and judgement == "same":
-        judgement, note = "not measured", f"{TOO_NOISY}: a change below {width:.0%} is not visible"
-    return Row(name, metric, second["unit"], first["median"], second["median"], width, judgement, note)
+def loss(metric: str, old: float, new: float) -> float:
+    """Return the logarithm of how much slower a positive figure is; negative for a gain."""
+    return math.log(old / new) if metric in MORE_IS_BETTER else math.log(new / old)
 
 
 def judge(metric: str, old: float, new: float, width: float) -> Judgement:
-    """Return the judgement of a new value. `width` is relative to the old one."""
-    if abs(new - old) <= width * abs(old):
+    """Return the judgement of a positive value. `width` is that of the logarithm of the ratio."""
+    lost = loss(metric, old, new)
+    if abs(lost) <= width:
         return "same"
-    if metric in NOT_JUDGED:
-        return "changed"
-    return "better" if (new > old) == (metric in MORE_IS_BETTER) else "worse"
+    return "worse" if lost > 0 else "better"
 
 
-def _noise(metric: str, like: Cell, *runs: Evidence) -> Noise:
-    """Return the noise of a metric in the cells of both runs that are alike in what makes its noise."""
-    cells = [cell for run in runs for cell in run.cells.values() if not worthless(cell)]
-    alike = [cell for cell in cells if _source(metric, cell["cell"]) == _source(metric, like)]
-    return noise.pooled(cell["figures"][metric]["values"] for cell in alike if metric in cell["figures"])
+def _counted(history: Sequence[Evidence], cell: str) -> list[CellRecord]:
+    """Return the records of a cell in the runs in which it has figures that count."""
+    return [run.cells[cell] for run in history if cell in run.cells and not worthless(run.cells[cell])]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The noise of alike cells: between the earlier runs, of this run beside the first, and inside the runs."""
+
+    between: noise.Noise
+    scatter: noise.Noise
+    inside: noise.Noise
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """The earlier runs and the run that is judged by them."""
+
+    history: Sequence[Evidence]
+    run: Evidence
+    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of every cell of all runs."""
+        names = dict.fromkeys(name for run in (*self.history, self.run) for name in run.cells)
+        comparisons = sum(len(leading_metrics(cell["cell"])) for cell in self.run.cells.values())
+        for name in names:
+            yield from self.of_cell(name, comparisons)
+
+    def of_cell(self, name: str, comparisons: int) -> Iterator[Row]:
+        """Yield the rows of a cell: its leading figures first."""
+        present = [run.cells[name] for run in self.history if name in run.cells]
+        earlier, after = _counted(self.history, name), self.run.cells.get(name)
+        if after is None or not present:
+            side = "the new run" if after is None else "the old run"
+            yield Row(name, "all", "", None, None, None, "not measured", f"not in {side}")
+        elif reason := worthless(after):
+            yield Row(name, "all", "", None, None, None, "worthless", f"new run: {reason}")
+        elif not earlier:
+            yield Row(name, "all", "", None, None, None, "not measured", f"old run: {worthless(present[-1])}")
+        else:
+            leading = leading_metrics(after["cell"])
+            others = dict.fromkeys([*earlier[-1]["figures"], *after["figures"]])
+            for metric in dict.fromkeys([*leading, *others]):
+                if metric != BY_POSITION:
+                    row = self.row(metric, after, earlier, comparisons if metric in leading else 0)
+                    yield replace(row, leading=metric in leading)
+
+    def row(self, metric: str, after: CellRecord, earlier: Sequence[CellRecord], comparisons: int) -> Row:
+        """Return the row of a metric. Without `comparisons` it is not judged."""
+        name, unit, new = after["cell"]["id"], UNITS[metric], after["figures"].get(metric)
+        figures = [cell["figures"][metric] for cell in earlier if metric in cell["figures"]]
+        if not figures or new is None:
+            values = (figures[-1]["median"] if figures else None, new["median"] if new else None)
+            where = "in one run only" if figures or new else "in neither run"
+            return Row(name, metric, unit, *values, None, "not measured", where)
+        if min(new["median"], *(figure["median"] for figure in figures)) <= 0 or not comparisons:
+            return Row(name, metric, unit, figures[0]["median"], new["median"], None, "shown")
+        return self.judged(metric, after, figures, comparisons)
+
+    def judged(self, metric: str, after: CellRecord, earlier: Sequence[Figure], comparisons: int) -> Row:
+        """Return the row of a figure that is judged."""
+        new, like = after["figures"][metric], after["cell"]
+        first = earlier[0]["median"]
+        losses = [loss(metric, first, figure["median"]) for figure in earlier]
+        smallest, known = self.floor(like), self.of_group(metric, like)
+        level = noise.anchored(losses, max(smallest, known.between.band(comparisons, 2)))
+        sides = 1 + 1 / len(level)
+        if known.between.freedom:
+            width = max(known.between.band(comparisons, sides), noise.SMALLEST)
+        else:
+            width = max(smallest, known.scatter.band(comparisons, sides))
+        own = noise.inside([new["values"], *(figure["values"] for figure in earlier)])
+        inside = noise.Noise(max(own.sigma, known.inside.sigma), known.inside.freedom)
+        values = 1 / len(new["values"]) + 1 / sum(len(figure["values"]) for figure in earlier)
+        width = max(width, noise.MEDIAN * inside.band(comparisons, values))
+        now = loss(metric, first, new["median"]) - fmean(level)
+        old = first * math.exp(fmean(level) * (-1 if metric in MORE_IS_BETTER else 1))
+        judgement = judge(metric, old, new["median"], width)
+        note = (
+            ""
+            if known.between.freedom
+            else f"{len(earlier)} of {noise.LEAST} earlier runs that tell the spread between runs"
+        )
+        if judgement == "same" and noise.drift([*(one - fmean(level) for one in losses), now], width) > noise.LIMIT:
+            judgement, note = "worse", f"{DRIFT}: slower by less than the band, run after run"
+        elif width > WIDEST and judgement == "same":
+            judgement, note = "not measured", f"{TOO_NOISY}: a change below {math.expm1(width):.0%} is not visible"
+        return Row(like["id"], metric, new["unit"], old, new["median"], width, judgement, note)
+
+    def floor(self, like: Cell) -> float:
+        """Return the band of a cell while there are few earlier runs."""
+        experts = has_experts(self.run.run["subject"]["recipe"])
+        return noise.floor(streams=like["streams"], tensor_parallel=tensor_parallel(self.run), experts=experts)
+
+    def of_group(self, metric: str, like: Cell) -> Group:
+        """Return the noise of a metric in the cells that are alike in what makes it."""
+        source = metric, *_source(metric, like)
+        if source not in self.groups:
+            self.groups[source] = self.group(metric, like)
+        return self.groups[source]
+
+    def group(self, metric: str, like: Cell) -> Group:
+        """Compute the noise of a metric in the cells that are alike."""
+        courses, changes, values = [], [], []
+        for name, cell in self.run.cells.items():
+            new = _positive(cell, metric)
+            alike = _source(metric, cell["cell"]) == _source(metric, like) and metric in leading_metrics(cell["cell"])
+            if not alike or new is None:
+                continue
+            earlier = [figure for old in _counted(self.history, name) if (figure := _positive(old, metric))]
+            values += [new["values"], *(figure["values"] for figure in earlier)]
+            courses.append([math.log(figure["median"]) for figure in earlier])
+            changes += [loss(metric, figure["median"], new["median"]) for figure in earlier[:1]]
+        return Group(noise.between(courses), noise.scatter(changes), noise.inside(values))
+
+
+def _positive(cell: CellRecord, metric: str) -> Figure | None:
+    """Return a figure whose median has a logarithm, or None."""
+    figure = cell["figures"].get(metric)
+    return figure if figure and figure["median"] > 0 and not worthless(cell) else None
 
 
 def _source(metric: str, cell: Cell) -> tuple[bool, bool]:
-    """Return what the noise of a metric depends on: one stream or several; for figures of the prompt also its length.
+    """Return what the noise of a metric depends on: one stream or several; for the first token also the length of the
+    prompt.
 
     On H200s the first token of 512 tokens varied by 1 to 24 %, that of 8192 by 0.2 to 2 % (recipes/evidence).
     """
-    return cell["streams"] > 1, metric in OF_PROMPT and measures_prompt(cell)
+    return cell["streams"] > 1, metric == FIRST and measures_prompt(cell)

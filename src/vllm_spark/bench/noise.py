@@ -1,66 +1,110 @@
-"""Bands of noise: how far the median of a new run may be from that of an old one without a change of the server.
+"""Bands of noise: how far a figure may be from its level in earlier runs without a change of the server.
 
-A band is max(k x standard error of the difference, floor), relative to the old median. The standard error of a median
-of n values is at most 1.2533 sigma / sqrt(n), its value for many normal values. k is the quantile of Student's
-distribution, because sigma is estimated from few values: with three values, 3 sigma would give a false alarm in 4 % of
-comparisons instead of 0.27 %. A verdict has many comparisons, so each one gets its part of these 0.27 % (Bonferroni).
+Figures are compared as logarithms, so that half as fast and twice as fast are equally far. The spread between runs is
+that of this machine's earlier runs of the same key; until there are LEAST of them a floor takes its place. The spread
+inside a run counts too, because a median of few values is uncertain. A band is a quantile of Student's distribution
+times the standard error, because a spread is estimated from few values. Each leading figure of a verdict gets its part
+of the probability of a false alarm (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations, pairwise, takewhile
+from statistics import fmean, median
 
-# Probability of a value outside of 3 sigma.
-ALARMS = 0.0027
+# Probability of an alarm, or of a gain, for an unchanged server, of all leading figures together.
+ALARMS = 0.012
+# Earlier runs that tell the spread between runs.
+LEAST = 5
+# Cells whose differences tell the noise of a run without that.
+LEAST_CELLS = 5
+# The standard error of a median of n values is at most so many sigma / sqrt(n), its value for many normal values.
 MEDIAN = math.sqrt(math.pi / 2)
-# Floors, from measurements on Sparks: one dense stream varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % (field
-# reports 001, 002 and 003, djangodevreng/dgx-spark-benchmarks). The mixture of experts is in between.
-DENSE, EXPERTS, MANY = 0.02, 0.04, 0.10
+# Differences of two normal values in sigma: their mean and their median (NIST/SEMATECH e-Handbook, 6.3.2; M. Shamos,
+# Geometry and statistics, 1976). A control chart does not count a range above UPPER times the mean: it is a step.
+MEAN_RANGE, MEDIAN_RANGE, UPPER = 1.128, 0.954, 3.267
+# Floors, from measurements on Sparks: one dense stream varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % inside a
+# run (field reports 001, 002 and 003, djangodevreng/dgx-spark-benchmarks). The others are in between.
+DENSE, EXPERTS, STREAMS, SEVERAL_RANKS = 0.025, 0.04, 0.05, 0.08
+# A smaller change is not judged, however small the spread: the client is exact to 0.1 %.
+SMALLEST = 0.005
+# A cumulative sum of losses in bands, each less its allowance: half a band comes by chance and by the error of the
+# level. An alarm needs three runs that are almost a band slower, or more that are less.
+ALLOWANCE, LIMIT = 0.5, 1.0
 STEPS = 400
 LARGEST = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Relative standard deviation of a metric, and the degrees of freedom of its estimate; 0 if it is unknown."""
+    """Standard deviation of a logarithm, and the degrees of freedom of its estimate; 0 if it is unknown."""
 
     sigma: float = 0.0
     freedom: int = 0
 
+    def band(self, comparisons: int, values: float) -> float:
+        """Return the band of a difference. `values`: the sum of 1 / n of the two sides. 0 if the noise is unknown."""
+        if not self.freedom:
+            return 0.0
+        return quantile(ALARMS / max(1, comparisons), self.freedom) * self.sigma * math.sqrt(values)
+
 
 def floor(*, streams: int, tensor_parallel: int, experts: bool) -> float:
-    """Return the smallest band of a load."""
-    if streams > 1 or tensor_parallel > 1:
-        return MANY
+    """Return the band of a load while there are few earlier runs."""
+    if tensor_parallel > 1:
+        return SEVERAL_RANKS
+    if streams > 1:
+        return STREAMS
     return EXPERTS if experts else DENSE
 
 
-def pooled(groups: Iterable[Sequence[float]]) -> Noise:
-    """Return the noise of groups of values, each about its own mean. A group of one value says nothing."""
-    squares, freedom = 0.0, 0
-    for values in groups:
-        mean = statistics.fmean(values)
-        if len(values) > 1 and mean:
-            squares += statistics.variance(values) / mean**2 * (len(values) - 1)
-            freedom += len(values) - 1
-    return Noise(math.sqrt(squares / freedom), freedom) if freedom else Noise()
+def inside(groups: Iterable[Sequence[float]]) -> Noise:
+    """Return the noise of the values of cells inside their runs, from all pairs of a cell: one late value in three
+    does not widen it."""
+    several = [[math.log(value) for value in values] for values in groups if len(values) > 1 and min(values) > 0]
+    differences = [abs(one - other) for values in several for one, other in combinations(values, 2)]
+    return Noise(median(differences) / MEDIAN_RANGE, sum(map(len, several)) - len(several)) if several else Noise()
 
 
-def band(old: Sequence[float], new: Sequence[float], load: Noise, smallest: float, comparisons: int = 1) -> float:
-    """Return the relative band around the old median.
+def between(histories: Iterable[Sequence[float]]) -> Noise:
+    """Return the noise between runs from the logarithms of figures, each in the order of its runs.
 
-    `load` is the noise of all cells of this kind in both runs. It has more values than one cell, and counts unless the
-    cell itself is noisier.
+    It is that of successive runs, so that a drift hardly widens it. A figure with fewer than LEAST runs says nothing.
     """
-    own = pooled([old, new])
-    if not load.freedom:
-        return smallest
-    error = max(own.sigma, load.sigma) * MEDIAN * math.sqrt(1 / len(old) + 1 / len(new))
-    return max(quantile(ALARMS / max(1, comparisons), load.freedom) * error, smallest)
+    ranges = [
+        abs(later - earlier) for values in histories if len(values) >= LEAST for earlier, later in pairwise(values)
+    ]
+    if not ranges:
+        return Noise()
+    kept = [one for one in ranges if one <= UPPER * fmean(ranges)]
+    # Successive differences share values: they have two thirds of the freedom of as many independent ones.
+    return Noise(fmean(kept) / MEAN_RANGE, max(1, 2 * len(ranges) // 3))
+
+
+def scatter(differences: Sequence[float]) -> Noise:
+    """Return the noise between two runs from the differences of alike cells. A whole run that is slower has none."""
+    if len(differences) < LEAST_CELLS:
+        return Noise()
+    apart = median(abs(one - other) for one, other in combinations(differences, 2))
+    return Noise(apart / MEDIAN_RANGE / math.sqrt(2), len(differences) - 1)
+
+
+def anchored(losses: Sequence[float], width: float) -> list[float]:
+    """Return the first runs, up to LEAST, before one that is slower than the first by more than a band: the level that
+    later ones are judged by. `losses` are logarithms, more is slower."""
+    return list(takewhile(lambda loss: loss - losses[0] <= width, losses[:LEAST]))
+
+
+def drift(losses: Iterable[float], width: float) -> float:
+    """Return the cumulative sum of losses in bands. Gains make up for losses, and the sum is never below zero."""
+    total = 0.0
+    for loss in losses:
+        total = max(0.0, total + loss / width - ALLOWANCE)
+    return total
 
 
 @lru_cache(maxsize=1024)

@@ -1,18 +1,20 @@
-"""What a run is judged against beside an earlier run: the forecast, expected figures and evidence of its recipe."""
+"""What a run is judged against beside earlier runs: field reports, the forecast, expected figures and evidence of its
+recipe."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.bench import recipe_evidence
-from vllm_spark.bench.compare import MORE_IS_BETTER, Row, compare, worthless
+from vllm_spark.bench import recipe_evidence, reported
+from vllm_spark.bench.compare import Row, compare, judge, worthless
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
-from vllm_spark.node.bench.leading import leading_metrics
+from vllm_spark.node.bench.leading import FIRST, leading_metrics
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.sizing import forecast
@@ -21,6 +23,9 @@ from vllm_spark.sizing.forecast import ForecastRequest
 # Operators with the same configuration differ by 8 %: 35.0, 36.9, 38 to 40 and 40.85 tok/s of the 26B in FP8, 6.5 and
 # 6.9 of the 31B.
 BETWEEN_OPERATORS = 0.08
+WIDTH = math.log1p(BETWEEN_OPERATORS)
+# With a drafter they depend on the text, and the reports had other texts.
+OF_TEXT = frozenset({"decode", "total", "request", "tokens_per_step", "acceptance"})
 # Metric of a recipe's expected figure -> metric of a cell. recipes/schema.json has the same names.
 METRICS = {
     "decode": "decode",
@@ -49,25 +54,71 @@ TOGETHER = "together"
 FACTORS = {("GB", "GiB"): GB / GIB}
 
 
+def reported_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
+    """Yield the figures of cells that a field report has of the recipe. `old` is the nearer end of those reported."""
+    for (cell, metric), figures in reported.of_recipe(recipe["name"]).items():
+        record = run.cells.get(cell)
+        if record is None or worthless(record) or metric not in record["figures"]:
+            continue
+        measured = float(record["figures"][metric]["median"])
+        end = _nearer(measured, *(one.value for one in figures))
+        judgement = judge(metric, end, measured, WIDTH)
+        note = "; ".join(f"{one.value}, field report {one.report}" for one in figures)
+        if "drafter" in recipe and metric in OF_TEXT and judgement == "worse":
+            judgement, note = "shown", f"{note}; of another text, which the drafter depends on"
+        yield Row(cell, metric, UNITS[metric], end, measured, WIDTH, judgement, note, True)
+
+
 def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
-    """Yield the decode of each cell beside its forecast. `old` is the nearer end of the forecast's interval."""
+    """Yield the speed, the first token and the prefill of each cell beside its forecast, judged where the cell is
+    measured for them. `old` is the nearer end of the forecast's interval."""
     for name, cell in run.cells.items():
-        if cell["cell"]["server"] or worthless(cell) or "decode" not in cell["figures"]:
-            continue
-        load = cell["cell"]
-        leads = leading_metrics(load)[0] in ("decode", "total")
-        context = load["depth"] + load["prompt"] + load["output"] // 2
-        speed = forecast.predicted(recipe, ForecastRequest(context=context, streams=load["streams"]))
-        measured = float(cell["figures"]["decode"]["median"])
-        if speed is None:
-            yield Row(name, "decode", "tok/s", None, measured, None, "not measured", "no forecast for this recipe")
-            continue
-        end = min(max(measured, speed.low), speed.high)
-        note = f"forecast {speed.low:.1f} to {speed.high:.1f}"
-        if measured > speed.ceiling * (1 + speed.spread):
-            note += "; above the forecast, also with every drafted token accepted"
-        judgement = "worse" if measured < speed.low else "better" if measured > speed.high else "same"
-        yield Row(name, "decode", "tok/s", end, measured, 0.0, judgement, note, leads)  # type: ignore[arg-type]
+        if not cell["cell"]["server"] and not worthless(cell):
+            yield from (replace(row, cell=name) for row in _forecast_of(recipe, cell))
+
+
+def _forecast_of(recipe: Document, cell: CellRecord) -> Iterator[Row]:
+    load, figures, leading = cell["cell"], cell["figures"], leading_metrics(cell["cell"])
+    prompt = load["depth"] + load["prompt"]
+    speed = forecast.predicted(recipe, ForecastRequest(prompt + load["output"] // 2, load["streams"]))
+    metric, streams = ("total", load["streams"]) if "total" in figures else ("decode", 1)
+    if speed is None:
+        for metric in leading:
+            if metric in figures:
+                measured = float(figures[metric]["median"])
+                yield Row(
+                    "", metric, UNITS[metric], None, measured, None, "not measured", "no forecast for this recipe"
+                )
+        return
+    if metric in figures:
+        row = _inside(metric, cell, (streams * speed.low, streams * speed.high))
+        above = row.new is not None and row.new > streams * speed.ceiling * (1 + speed.spread)
+        note = "; above the forecast, also with every drafted token accepted" if above else ""
+        yield replace(row, note=row.note + note, leading=metric in leading)
+    first = forecast.predicted(recipe, ForecastRequest(prompt, load["streams"]))
+    if first is None or not first.first_token_s:
+        return
+    spread = 1 + first.first_token_spread
+    low, high = first.first_token_s / spread, first.first_token_s * spread
+    if FIRST in figures:
+        yield _inside(FIRST, cell, (1000 * low, 1000 * high))
+    if "prefill" in figures:
+        yield _inside("prefill", cell, (prompt / high, prompt / low))
+
+
+def _inside(metric: str, cell: CellRecord, interval: tuple[float, float]) -> Row:
+    """Return the row of a figure beside the interval of its forecast, judged if the cell is measured for it."""
+    measured = float(cell["figures"][metric]["median"])
+    end = _nearer(measured, *interval)
+    leads = metric in leading_metrics(cell["cell"])
+    judgement = judge(metric, end, measured, 0.0) if leads and measured > 0 else "shown"
+    note = f"forecast {interval[0]:.4g} to {interval[1]:.4g}"
+    return Row("", metric, UNITS[metric], end, measured, 0.0, judgement, note, leads)
+
+
+def _nearer(measured: float, *values: float) -> float:
+    """Return the value of an interval that is nearest to a measured one."""
+    return min(max(measured, min(values)), max(values))
 
 
 def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
@@ -91,16 +142,16 @@ def evidence_rows(recipe: Recipe, run: Evidence, folder: Path) -> Iterator[Row]:
     for group in recipe_evidence.groups(recipe, folder, differing=False):
         for reference in group.runs:
             if reference.run["profile"].get("name") == run.run["profile"].get("name") and reference.run != run.run:
-                yield from filter(None, map(_between_operators, compare(reference, run).rows))
+                yield from filter(None, map(_between_operators, compare([reference], run).rows))
 
 
 def _between_operators(row: Row) -> Row | None:
-    """Return a row of two operators' servers, which differ by more than the noise; None if it lacks a value."""
+    """Return a row of two operators' servers, which differ by more than the noise; None if it is not judged."""
     if row.old is None or row.new is None or row.band is None:
         return None
-    width = max(row.band, BETWEEN_OPERATORS)
-    same = row.judgement in ("worse", "better") and abs(row.new - row.old) <= width * abs(row.old)
-    return replace(row, band=width, judgement="same" if same else row.judgement)
+    width = max(row.band, WIDTH)
+    kept = row.judgement == "not measured"
+    return replace(row, band=width, judgement=row.judgement if kept else judge(row.metric, row.old, row.new, width))
 
 
 def measured_as(entry: Document) -> str:
@@ -129,10 +180,9 @@ def _judged(label: str, entry: Document, metric: str, cell: CellRecord) -> Row:
         note = f"unit {entry['unit']} instead of {UNITS[metric]}"
         return Row(label, metric, entry["unit"], entry["value"], None, None, "not measured", note)
     value, measured = entry["value"] * scale, float(cell["figures"][metric]["median"])
-    ratio = measured / value - 1 if metric in MORE_IS_BETTER else 1 - measured / value
-    judgement = "worse" if ratio < -BETWEEN_OPERATORS else "better" if ratio > BETWEEN_OPERATORS else "same"
-    note = f"{cell['cell']['id']}; {entry['source']}"
-    return Row(label, metric, UNITS[metric], value, measured, BETWEEN_OPERATORS, judgement, note, True)  # type: ignore[arg-type]
+    judgement = judge(metric, value, measured, WIDTH)
+    note = f"{label}; {entry['source']}"
+    return Row(cell["cell"]["id"], metric, UNITS[metric], value, measured, WIDTH, judgement, note, True)
 
 
 def _cell(entry: Document, metric: str, run: Evidence) -> CellRecord | None:

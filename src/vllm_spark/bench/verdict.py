@@ -1,38 +1,44 @@
-"""Verdict on a run: against the run before, the forecast, and the expected figures and the evidence of its recipe."""
+"""Verdict on a run: against the earlier runs of its key, and against the figures of field reports, the forecast, the
+expected figures and the evidence of its recipe."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vllm_spark.bench import compare, evidence, key, references
-from vllm_spark.bench.compare import Comparison, Row
+from vllm_spark.bench.compare import JUDGED, Comparison, Row
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.bench.leading import leading_metrics
-from vllm_spark.node.bench.records import CellRecord, Figure
+from vllm_spark.node.bench.records import Figure
 from vllm_spark.recipe import loader
 from vllm_spark.recipe.loader import Recipe
 
 FOLDER = paths.REPORTS / "bench"
 State = Literal["good", "worse", "worthless", "unknown"]
-NOT_COMPARED = Comparison(changed=(), comparable=True, rows=(), causes={})
+# A repetition of a cell in a soak. How many a run has depends on its speed.
+REPETITION = re.compile(r" #\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict. `state` is unknown if nothing could be judged. `baseline` is the file of the run before, or empty."""
+    """A verdict. `state` is unknown if a leading figure could not be judged. `baseline` is the file of the first
+    earlier run, or empty; `earlier` the number of earlier runs."""
 
     state: State
     sentence: str
     baseline: str
+    earlier: int
     changed: tuple[str, ...]
     before: tuple[Row, ...]
+    reported: tuple[Row, ...]
     forecast: tuple[Row, ...]
     expected: tuple[Row, ...]
     evidence: tuple[Row, ...]
@@ -52,58 +58,108 @@ class Reference:
     rows: Sequence[Row]
 
 
-def verdict(run: Evidence, baseline: Evidence | None) -> Verdict:
-    """Return the verdict on a run. Without a baseline the forecast and the recipe's figures and evidence decide."""
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A run, what its figures are compared with, and the rows that decide.
+
+    A change since the earlier runs counts, whatever the recipe says. Of the other references the first one that knows a
+    figure decides on it.
+    """
+
+    run: Evidence
+    before: Reference
+    others: Sequence[Reference]
+
+    def deciding(self) -> list[tuple[str, Row]]:
+        """Return the rows that decide, each with the name of its reference."""
+        first: dict[tuple[str, str], tuple[str, Row]] = {}
+        for reference in self.others:
+            for row in reference.rows:
+                if row.judgement in JUDGED:
+                    first.setdefault((row.cell, row.metric), (reference.name, row))
+        return [*((self.before.name, row) for row in self.before.rows), *first.values()]
+
+    def unjudged(self) -> list[tuple[str, str]]:
+        """Return the cell and the metric of each leading figure that nothing judged."""
+        judged = {(row.cell, row.metric) for _, row in self.deciding() if row.judgement in JUDGED}
+        return [one for one in _leading_figures(self.run) if one not in judged]
+
+    def state(self) -> State:
+        """Return the state. A run is good if each figure that its cells are measured for was judged."""
+        if any(compare.worthless(cell) for cell in self.run.cells.values()):
+            return "worthless"
+        if any(row.judgement == "worse" for _, row in self.deciding()):
+            return "worse"
+        return "good" if self.run.cells and not self.unjudged() else "unknown"
+
+
+def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
+    """Return the verdict on a run. `history` has the earlier runs, the oldest first; without one its recipe decides."""
     loaded, notes = recipe_of(run), list(run.notes)
     if loaded is None:
         notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
-    if baseline is None:
+    if not history:
         notes.append("no run before with the same key")
-    compared = compare.compare(baseline, run) if baseline else NOT_COMPARED
-    forecast = tuple(references.forecast_rows(loaded.document, run)) if loaded else ()
-    expected = tuple(references.expected_rows(loaded.document, run)) if loaded else ()
+    compared = compare.compare(history, run)
+    reported, forecast, expected = (
+        tuple(rows(loaded.document, run)) if loaded else ()
+        for rows in (references.reported_rows, references.forecast_rows, references.expected_rows)
+    )
     measured = _evidence_rows(loaded, run, notes) if loaded else ()
     if not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
-    spoiled = [cell for cell in run.cells.values() if compare.worthless(cell)]
-    notes += [
-        f"{name}: warning, {text}"
-        for name, cell in run.cells.items()
-        if not compare.worthless(cell) and (text := compare.faults(cell))
-    ]
-    notes += [
-        f"{name}: {_shown(metric, cell['figures'][metric])}"
-        for name, cell in run.cells.items()
-        for metric in leading_metrics(cell["cell"])
-        if metric in cell["figures"] and compare.too_noisy(cell["figures"][metric])
-    ]
+    notes += _warnings(run)
     differing = [] if compared.comparable else [text.partition(" ")[0] for text in compared.changed]
-    names = ("the other run", "as in the other run") if differing else ("the run before", "as before")
-    against = (
+    names = ("the other run", "as in the other run") if differing else ("the runs before", "as before")
+    judged = _Judged(
+        run,
         Reference(*names, compared.rows),
-        Reference("the forecast", "as forecast", forecast),
-        Reference("the recipe", "as the recipe expects", expected),
-        Reference("the recipe's evidence", "as in the recipe's evidence", measured),
+        (
+            Reference("the field reports", "as in the field reports", reported),
+            Reference("the forecast", "as forecast", forecast),
+            Reference("the recipe", "as the recipe expects", expected),
+            Reference("the recipe's evidence", "as in the recipe's evidence", measured),
+        ),
     )
-    state = _state(bool(spoiled), [row for reference in against for row in reference.rows])
+    state = judged.state()
     sentences = {
-        "worthless": lambda: _worthless(spoiled, len(run.cells)),
-        "worse": lambda: _worse(against, compared.causes),
-        "good": lambda: _good(against, differing),
-        "unknown": lambda: _unknown(against),
+        "worthless": lambda: _worthless(run),
+        "worse": lambda: _worse(judged, compared.causes),
+        "good": lambda: _good(judged, differing),
+        "unknown": lambda: _unknown(judged),
     }
     return Verdict(
         state=state,
         sentence=f"{state}: {sentences[state]()}.",
-        baseline=str(baseline.file) if baseline else "",
+        baseline=str(history[0].file) if history else "",
+        earlier=len(history),
         changed=compared.changed,
         before=compared.rows,
+        reported=reported,
         forecast=forecast,
         expected=expected,
         evidence=measured,
         causes=compared.causes,
         notes=tuple(notes),
     )
+
+
+def _warnings(run: Evidence) -> Iterator[str]:
+    """Yield the warnings of measured cells, then their leading figures that are too noisy to use."""
+    measured = {name: cell for name, cell in run.cells.items() if not compare.worthless(cell)}
+    for name, cell in measured.items():
+        if text := compare.faults(cell):
+            yield f"{name}: warning, {text}"
+    for name, cell in measured.items():
+        for metric in leading_metrics(cell["cell"]):
+            if metric in cell["figures"] and compare.too_noisy(cell["figures"][metric]):
+                yield f"{name}: {_shown(metric, cell['figures'][metric])}"
+
+
+def _leading_figures(run: Evidence) -> list[tuple[str, str]]:
+    """Return the cell and the metric of each leading figure, without the repetitions of a soak."""
+    once = {name: cell for name, cell in run.cells.items() if not REPETITION.search(name)}
+    return [(name, metric) for name, cell in once.items() for metric in leading_metrics(cell["cell"])]
 
 
 def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row, ...]:
@@ -115,8 +171,8 @@ def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row
         return ()
 
 
-def previous(run: Evidence, folder: Path) -> Evidence | None:
-    """Return the newest run of a folder that is older than `run` and has its profile and a comparable key."""
+def earlier(run: Evidence, folder: Path) -> list[Evidence]:
+    """Return the runs of a folder that are older than `run` and have its profile and a comparable key, in order."""
     older = [
         other
         for other in readable(folder)
@@ -125,14 +181,14 @@ def previous(run: Evidence, folder: Path) -> Evidence | None:
         and other.run["profile"].get("name") == run.run["profile"].get("name")
         and key.comparable(other.run["key"], run.run["key"])
     ]
-    return max(older, key=lambda other: other.run["started"], default=None)
+    return sorted(older, key=lambda other: other.run["started"])
 
 
 def closing(path: Path) -> list[str]:
-    """Return the last lines of a run: its verdict against the run before in its folder, its file, the next command."""
+    """Return the last lines of a run: its verdict by the earlier runs of its folder, its file, the next command."""
     run = evidence.read(path)
     shown = os.path.relpath(path)
-    sentence = verdict(run, previous(run, path.parent)).sentence
+    sentence = verdict(run, earlier(run, path.parent)).sentence
     return [sentence, f"evidence: {shown}", f"Next: vllm-spark bench report {shown}"]
 
 
@@ -142,7 +198,7 @@ def latest(folder: Path, deployment: str) -> str:
     run = max(own, key=lambda each: each.run["started"], default=None)
     if run is None:
         return ""
-    state = verdict(run, previous(run, folder)).state
+    state = verdict(run, earlier(run, folder)).state
     name = run.run["profile"].get("name", "unnamed profile")
     return f"last bench: {name}, {run.run['started'][:10]}, {_leading(run)}, verdict {state}"
 
@@ -189,54 +245,54 @@ def recipe_of(run: Evidence) -> Recipe | None:
     return loader.load(name, folders) if name in loader.names(folders) else None
 
 
-def _state(spoiled: bool, rows: Sequence[Row]) -> State:
-    """Return the state. A run is good only by figures that its cells are measured for."""
-    if spoiled:
-        return "worthless"
-    if any(row.judgement == "worse" for row in rows):
-        return "worse"
-    return "good" if any(row.leading and row.judgement in ("same", "better") for row in rows) else "unknown"
-
-
 def compared_state(result: Comparison) -> State:
     """Return the state of a comparison alone."""
-    if any(row.judgement == "worthless" for row in result.rows):
-        return "worthless"
-    return _state(False, result.rows)
+    judgements = {row.judgement for row in result.rows}
+    if "worthless" in judgements or "worse" in judgements:
+        return "worthless" if "worthless" in judgements else "worse"
+    leading = {row.judgement for row in result.rows if row.leading}
+    return "good" if leading and leading <= JUDGED else "unknown"
 
 
 # The sentence is the first thing that an owner reads. It begins with the state.
 
 
-def _good(references: Sequence[Reference], differing: Collection[str]) -> str:
+def _good(judged: _Judged, differing: Collection[str]) -> str:
     """Return the sentence of a run without a loss. `differing` has the names of the parts of the key that differ."""
-    judged = [text for reference in references if (text := _counts(reference))]
+    counts = [text for reference in (judged.before, *judged.others) if (text := _counts(reference))]
     keys = f". The two runs differ in {_joined(differing)}" if differing else ""
-    return f"{'; '.join([*judged, *_missing(references)])}{keys}"
+    return f"{'; '.join(counts)}{keys}"
 
 
-def _unknown(references: Sequence[Reference]) -> str:
-    """Return the sentence of a run that nothing could judge."""
-    reason = "there is no earlier run, forecast or expected figure to judge by"
-    return "; ".join([reason, *_missing(references)])
+def _unknown(judged: _Judged) -> str:
+    """Return the sentence of a run of which something could not be judged."""
+    missing, all_ = judged.unjudged(), _leading_figures(judged.run)
+    if not judged.deciding():
+        reason = "there is no earlier run, report, forecast or expected figure to judge by"
+    else:
+        reason = f"{len(missing)} of {len(all_)} leading figures could not be judged"
+    rows = [row for _, row in judged.deciding() if (row.cell, row.metric) in missing and row.note]
+    if rows:
+        return f"{reason}; {rows[0].metric} of {rows[0].cell}, {rows[0].note}"
+    return "; ".join([reason, *(f"{metric} of {cell}" for cell, metric in missing[:1])])
 
 
-def _worse(references: Sequence[Reference], causes: Mapping[str, str]) -> str:
+def _worse(judged: _Judged, causes: Mapping[str, str]) -> str:
     """Return the sentence of a run with a loss: its first row that is worse, and the cause."""
-    lost = [(each.name, row) for each in references for row in each.rows if row.judgement == "worse"]
-    # What the cell is measured for comes before what follows from it.
-    name, row = next((pair for pair in lost if pair[1].leading), lost[0])
+    name, row = next((name, row) for name, row in judged.deciding() if row.judgement == "worse")
     change = f" ({row.ratio - 1:+.1%} against {name})".replace("%", " %") if row.ratio is not None else ""
+    found = [row.note] if row.note.startswith(compare.DRIFT) else []
     why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
-    return f"{row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {why}"
+    return f"{row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {'; '.join([*found, why])}"
 
 
-def _worthless(spoiled: Sequence[CellRecord], cells: int) -> str:
-    """Return the sentence of a run with cells that do not count. `cells` is the number of all cells."""
+def _worthless(run: Evidence) -> str:
+    """Return the sentence of a run with cells that do not count."""
+    spoiled = [cell for cell in run.cells.values() if compare.worthless(cell)]
     first = spoiled[0]
     verb = "has" if len(spoiled) == 1 else "have"
     reason = compare.faults(first) or first["state"]
-    return f"{len(spoiled)} of {cells} cells {verb} no figures that count; {first['cell']['id']}: {reason}"
+    return f"{len(spoiled)} of {len(run.cells)} cells {verb} no figures that count; {first['cell']['id']}: {reason}"
 
 
 def _counts(reference: Reference) -> str:
@@ -245,20 +301,6 @@ def _counts(reference: Reference) -> str:
     if not same:
         return f"{_figures(better)} better than {reference.name}" if better else ""
     return f"{_figures(same)} {reference.equal}" + (f" and {better} better" if better else "")
-
-
-def _missing(references: Sequence[Reference]) -> list[str]:
-    """Return a text for each reference that could not judge all figures."""
-    found = [(each, [row for row in each.rows if row.judgement == "not measured"]) for each in references]
-    return [f"{_figures(len(rows))} not compared with {each.name}{_why(rows)}" for each, rows in found if rows]
-
-
-def _why(rows: Sequence[Row]) -> str:
-    """Return why rows are not judged, with the first of them that a cell is measured for."""
-    row = next((row for row in rows if row.leading), None)
-    if all(each.note.startswith(compare.TOO_NOISY) for each in rows):
-        return ", being too noisy" + (f", among them {row.metric} of {row.cell}" if row else "")
-    return f", among them {row.metric} of {row.cell}, {row.note}" if row else ""
 
 
 def _figures(number: int) -> str:

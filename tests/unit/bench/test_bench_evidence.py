@@ -93,10 +93,7 @@ def test_the_line_of_a_run_says_that_its_figure_cannot_be_used(tmp_path: Path) -
     file = tmp_path / "a.jsonl"
     file.write_text(text(run_record(), cell_record({"decode": [6.7, 3.8, 9.6]}), END))
     assert "decode 6.7 tok/s (spread 43.3 %, too noisy to use)" in verdict.latest(tmp_path, "chat")
-    assert (
-        "code s1: decode 6.7 tok/s (spread 43.3 %, too noisy to use)"
-        in verdict.verdict(evidence.read(file), None).notes
-    )
+    assert "code s1: decode 6.7 tok/s (spread 43.3 %, too noisy to use)" in verdict.verdict(evidence.read(file)).notes
     fault = {"id": "busy-host", "what": "spark-1: other processes used 41 % of the CPUs"}
     file.write_text(text(run_record(), CELL | {"state": "worthless", "figures": {}, "faults": [fault]}, END))
     line = verdict.latest(tmp_path, "chat")
@@ -124,16 +121,16 @@ def test_a_url_stands_for_the_live_sub_command(words: list[str], result: list[st
     assert command.with_url(words) == result
 
 
-STATUS = {"good": (1.0, 0), "worse": (0.7, 1), "broken": (None, 2)}
+STATUS = {"good": ("decode", 1.0, 0), "worse": ("decode", 0.7, 1), "unknown": ("step", 1.0, 2), "broken": ("", 1.0, 3)}
 
 
-@pytest.mark.parametrize(("factor", "status"), STATUS.values(), ids=STATUS)
+@pytest.mark.parametrize(("metric", "factor", "status"), STATUS.values(), ids=STATUS)
 @pytest.mark.parametrize("verb", ["verdict", "compare"])
-def test_exit_status(verb: str, factor: float | None, status: int, tmp_path: Path) -> None:
+def test_exit_status(verb: str, metric: str, factor: float, status: int, tmp_path: Path) -> None:
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
     old.write_text(text(run_record("2026-11-22T10:00:00Z", id="a" * 12), CELL, END))
-    values = [value * (factor or 1) for value in (60.0, 61.0, 60.5)]
-    new.write_text(text(run_record(), cell_record({"decode": values}), END) if factor else "broken\n")
+    values = [value * factor for value in (60.0, 61.0, 60.5)]
+    new.write_text(text(run_record(), cell_record({metric: values}), END) if metric else "broken\n")
     words = ["bench", "verdict", str(new)] if verb == "verdict" else ["bench", "compare", str(old), str(new)]
     try:
         ended = main.main([*words, "--json"]) or main.main(words)

@@ -131,7 +131,7 @@ def test_a_fault_of_one_rank_makes_the_cell_worthless_and_names_the_host(id_: st
     assert [(fault["id"], fault["what"].partition(":")[0]) for fault in found["faults"]] == [(id_, "spark-3")]
     assert run.end is not None
     assert (run.end["measured"], run.end["failed"]) == (0, 1)
-    judged = verdict.verdict(run, None)
+    judged = verdict.verdict(run)
     assert judged.state == "worthless"
     assert f"{id_}: spark-3: " in judged.sentence
     assert ranks.summary(result)[0].startswith(f"worthless: {id_}: spark-3: ")
@@ -188,8 +188,8 @@ def test_a_slower_rank_is_named_as_the_cause() -> None:
         parsed(merged(rank(gpu="NVIDIA H200", **clock), cells=[cell_record(figures, **times)]))
         for figures, clock in ((sound, {}), (slow, CAPPED))
     )
-    causes = compare.compare(before, after).causes
+    causes = compare.compare([before], after).causes
     assert causes["code s1"].startswith("spark-2: a lower clock of the GPU")
     # Evidence of an older toolkit has no samples of that rank.
     older = evidence.parse(text(run_record(**PAIR), cell_record(sound, **times), END), Path("a"))
-    assert compare.compare(older, after).causes["code s1"].startswith("spark-2: a lower clock of the GPU")
+    assert compare.compare([older], after).causes["code s1"].startswith("spark-2: a lower clock of the GPU")

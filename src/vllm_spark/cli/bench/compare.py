@@ -19,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison. Returns 1 if B is worse or worthless, or if nothing could be compared."""
-    with status.refusal_is_2():
+    """Print the comparison. Returns 1 if B is worse or worthless, 2 if a leading figure could not be judged."""
+    with status.refusal_is_3():
         old, new = evidence.read(args.old), evidence.read(args.new)
-    result = compare.compare(old, new)
+    result = compare.compare([old], new)
     state = verdict.compared_state(result)
     if args.json:
         rows = [asdict(row) | {"ratio": row.ratio} for row in result.rows]
@@ -32,4 +32,4 @@ def run(args: argparse.Namespace) -> int:
         table.show("", result.rows)
         for cell, why in result.causes.items():
             print(f"{cell}: {why}")
-    return 0 if state == "good" else 1
+    return status.of(state)

@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
             fix="name fewer files.",
         )
     runs = [evidence.read(path) for path in args.files]
-    baseline = runs[1] if len(runs) > 1 else verdict.previous(runs[0], args.files[0].parent)
-    judged = verdict.verdict(runs[0], baseline)
+    history = runs[1:2] or verdict.earlier(runs[0], args.files[0].parent)
+    judged = verdict.verdict(runs[0], history)
     sentence = None if judged.state == "unknown" else judged.sentence
     output: Path = args.output or args.files[0].with_suffix(".html")
     output.write_text(page.page(runs, verdict=sentence, forecast=_forecast(runs[0])), encoding="utf-8")

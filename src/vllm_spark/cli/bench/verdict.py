@@ -1,4 +1,4 @@
-"""`vllm-spark bench verdict`: judge a run against the run before, the forecast and its recipe."""
+"""`vllm-spark bench verdict`: judge a run by the earlier runs of its key and by its recipe."""
 
 from __future__ import annotations
 
@@ -13,26 +13,35 @@ from vllm_spark.cli.bench import status, table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", type=Path, help="evidence of the run")
-    parser.add_argument("--baseline", type=Path, help="evidence of an earlier run; default: the newest in its folder")
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="OLDER",
+        help="evidence of earlier runs; default: those of the same key in its folder",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the verdict. Returns 1 unless it is good."""
-    with status.refusal_is_2():
+    """Print the verdict. Returns 0 if it is good, 1 if it is worse or worthless, 2 if it is unknown."""
+    with status.refusal_is_3():
         new = evidence.read(args.file)
-        old = evidence.read(args.baseline) if args.baseline else verdict.previous(new, args.file.parent)
-    judged = verdict.verdict(new, old)
+        named = sorted(map(evidence.read, args.baseline), key=lambda run: run.run["started"])
+    judged = verdict.verdict(new, named or verdict.earlier(new, args.file.parent))
     if args.json:
         print(json.dumps(judged.to_json(), indent=2, ensure_ascii=False))
-        return 0 if judged.state == "good" else 1
+        return status.of(judged.state)
     print(judged.sentence)
     if judged.changed:
         print(f"changed: {', '.join(judged.changed)}")
-    table.show(f"against {judged.baseline}", judged.before, "before", "now")
+    runs = "1 earlier run" if judged.earlier == 1 else f"{judged.earlier} earlier runs"
+    table.show(f"against {runs}, the first {judged.baseline}", judged.before, "before", "now")
+    table.show("against the field reports", judged.reported, "reported", "now")
     table.show("against the forecast", judged.forecast, "forecast", "now")
     table.show("against the recipe's expected figures", judged.expected, "expected", "now")
     table.show("against the recipe's evidence", judged.evidence, "evidence", "now")
     for line in [*(f"{cell}: {why}" for cell, why in judged.causes.items()), *judged.notes]:
         print(line)
-    return 0 if judged.state == "good" else 1
+    return status.of(judged.state)
