@@ -76,12 +76,12 @@ def test_a_refusal_survives_a_restart_and_ends_with_a_larger_quota(counted: Coun
     counted.ask()
     counted.ask()
     edge_quota.main()
-    counted.edge.restart()
-    counted.edge.wait_for("demo", "UP")
-    assert code(ask(counted.edge, KEY)) == "429 quota_exceeded"
     before = counted.edge.worker()
     counted.edge.reload()
     until(lambda: counted.edge.has_reloaded(before))
+    assert code(ask(counted.edge, KEY)) == "429 quota_exceeded"
+    counted.edge.restart()
+    counted.edge.wait_for("demo", "UP")
     assert code(ask(counted.edge, KEY)) == "429 quota_exceeded"
     edge_quota.KEYS.write_text(f"{HASH} ada///121\n")
     edge_quota.main()
