@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 from threading import Event
@@ -107,6 +108,9 @@ def test_a_full_disk_leaves_the_store_as_it_is(model: Source, monkeypatch: pytes
 def test_other_content_is_not_adopted_and_not_deleted(model: Source) -> None:
     content = FILES[BIG][:-1] + b"x"
     stored(model).write_bytes(content)
+    # Within one tick of the kernel's clock the file would look unchanged.
+    later = stored(model).stat().st_mtime_ns + 1
+    os.utime(stored(model), ns=(later, later))
     assert check(model)["bad"] == {FOLDER: [BIG]}
     assert stored(model).read_bytes() == content
     assert not model.blob(entry_of(model)).is_symlink(), "the next pull fetches it"
