@@ -75,7 +75,7 @@ def test_a_probe_that_is_not_thorough_sends_one_request_with_a_key(start: Start,
 
 # Lines of the configuration that are left out -> the conditions that then fail.
 MISSING = {
-    r"  http-request return status 401 .*\n": {"key", "key from outside"},
+    r"  http-request return status 401 .* unless .*\n": {"key", "key from outside"},
     r"  http-request return status 404 .*\n": {"paths", "paths from outside"},
     r"  http-request return status 421 .*\n": {"host", "host from outside"},
     r"  http-request return status 429 .* sc0_http_req_rate .*\n": {"rate"},

@@ -105,15 +105,15 @@ REFUSED: list[tuple[object, list[str]]] = [
     ({"fair": True, "limits": {"batch_share": 91}}, ["vllm_edge.limits.batch_share: 91 — expected: at most 90"]),
     (
         {"fair": True, "limits": {"batch_waiting": 100}},
-        ["vllm_edge.limits: body_mib 16 x (streams 32 + batch_waiting 100) may take 2112 MiB of memory"],
+        ["vllm_edge.limits: body_mib 16 x (streams 32 + batch_waiting 100 + 16) may take 2368 MiB of memory"],
     ),
     ({"open": False, "limits": {"streams": True}}, ["vllm_edge.limits.streams: true — expected: a whole number"]),
     ({"open": False, "limits": {"body_mib": 4096}}, ["vllm_edge.limits.body_mib: 4096 — expected: at most 64"]),
     (
         {"open": False, "limits": {"body_mib": 64, "streams": 1024}},
-        ["vllm_edge.limits: body_mib 64 x streams 1024 may take 65536 MiB of memory — expected: at most 1920 MiB"],
+        ["vllm_edge.limits: body_mib 64 x (streams 1024 + 16) may take 66560 MiB of memory — expected: at most 1920"],
     ),
-    ({"limits": {"body_mib": 64}}, ["vllm_edge.limits: body_mib 64 x streams 32 may take 2048 MiB of memory"]),
+    ({"limits": {"body_mib": 64}}, ["vllm_edge.limits: body_mib 64 x (streams 32 + 16) may take 3072 MiB of memory"]),
     (
         {"limits": {"connections": 4096, "header_kib": 64}},
         ["vllm_edge.limits: connections 4096 x header_kib 64 may take 896 MiB of memory — expected: at most 384 MiB"],
@@ -168,7 +168,7 @@ def test_a_fault_is_named_with_its_place(document: object, starts: list[str]) ->
     assert all(fault.startswith(start) for fault, start in zip(found, starts, strict=True)), found
 
 
-@pytest.mark.parametrize("limits", [{"body_mib": 64, "streams": 30}, {"connections": 3000}, {"header_kib": 64}])
+@pytest.mark.parametrize("limits", [{"body_mib": 64, "streams": 14}, {"connections": 3000}, {"header_kib": 64}])
 def test_limits_that_fit_into_the_memory_are_taken(limits: dict[str, int]) -> None:
     assert edge.parse({"limits": limits}).limits == EdgeLimits(**limits)
 

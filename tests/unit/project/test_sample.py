@@ -147,10 +147,13 @@ LIMITS = edge.EdgeLimits()
         ("docs/operations/edge.md", f"ask each other on port {edge.EdgeSettings().site_port} (`site_port`)"),
         ("docs/operations/edge.md", f"that says nothing ends after {config.CLIENT_SILENCE_S} s"),
         ("docs/operations/edge.md", f"between two requests after {config.KEPT_S} s"),
-        ("docs/operations/edge.md", f"`body_mib` times `streams` {edge.ROUTE_MIB - edge.STAGE_MIB} MiB"),
         (
             "docs/operations/edge.md",
-            f"`header_kib` and {edge.CONNECTION_KIB} KiB {edge.FRONT_MIB - edge.STAGE_MIB} MiB",
+            f"`body_mib` times (`streams` + {edge.OWN_BUFFERS}) at most {edge.ROUTE_MIB - edge.STAGE_MIB} MiB",
+        ),
+        (
+            "docs/operations/edge.md",
+            f"`header_kib` and {edge.CONNECTION_KIB} KiB at most {edge.FRONT_MIB - edge.STAGE_MIB} MiB",
         ),
         ("docs/operations/edge.md", f"with {config.READERS} connections"),
         ("docs/runbooks/edge-refused.md", f"or nothing of it came for {config.CLIENT_SILENCE_S} s"),
