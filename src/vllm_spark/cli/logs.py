@@ -155,8 +155,6 @@ def run(args: argparse.Namespace) -> int:
         width = max(map(len, hosts)) if hosts[1:] else 0
         for _, host, line in (_as_they_come if args.follow else _by_time)(sources):
             print(f"{host:{width}}  {line}" if width else line, flush=args.follow)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     finally:
         for source in sources:
             # sudo on this machine is root's. It ends with its output.

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -56,6 +57,7 @@ UNKNOWN_COMMAND = register("unknown-command", runbook="wrong-command")
 UNKNOWN_OPTION = register("unknown-option", runbook="wrong-command")
 STRAY_WORD = register("stray-word", runbook="wrong-command")
 USAGE = 2  # exit status for wrong arguments, as argparse has it
+INTERRUPTED = 128 + signal.SIGINT  # after Ctrl-C, as shells report it
 
 
 class ShowVersion(argparse.Action):
@@ -194,6 +196,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except RefusedError as error:
         refusals = error.refusals
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # `| head` has read enough. The rest of the buffer would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

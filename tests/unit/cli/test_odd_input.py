@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def test_the_doctor_of_a_closed_input_has_read_nothing() -> None:
     done = subprocess.run(shell, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (4, "")
     assert "0 lines of 1 log, so nothing was read" in done.stdout
+
+
+def test_ctrl_c_is_a_status_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "parse", lambda _: Namespace(run=interrupted))
+    assert main.main(["bench", "http://127.0.0.1:1"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_reader_that_ends_early() -> None:
