@@ -37,8 +37,9 @@ HEADER_BYTES = 16 * MIB
 PART = b"x" * 60_000
 # What a header may have that the first stage still reads.
 FITTING = b"x" * 15_000
-# What both stages may have together, and how long a client with a key may wait.
-MOST_MIB, LONGEST_S = 64, 2.0
+# What both stages may have together, and how long a client with a key may wait: one without a place would wait for the
+# timeout of the headers that hold it, a minute here.
+MOST_MIB, LONGEST_S = 64, 20.0
 # A client's preface, its empty SETTINGS, and the types of the frames of a header.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 HEADERS, CONTINUATION = 1, 9
