@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,7 +9,7 @@ from typing import Any
 
 from vllm_spark.core.text import quoted
 from vllm_spark.verify.probe_types import HttpResponse
-from vllm_spark.verify.responses import MalformedError, count, dig, status
+from vllm_spark.verify.responses import MalformedError, arguments, count, dig, events, status
 
 # Fields of `usage` that together are the tokens of the prompt.
 PROMPT_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -71,10 +70,8 @@ def _word(value: object) -> str:
 
 def _joined(response: HttpResponse) -> dict[str, Any]:
     """Return one message from the events of a stream, as Anthropic's clients join them."""
-    if response.get("bad"):
-        raise MalformedError(f"a piece of the stream is not JSON: {quoted(response['bad'])}")
     stream = _Stream()
-    for event in response["events"]:
+    for event in events(response):
         stream.add(event)
     if not stream.ended:
         raise MalformedError("the stream ends without its message_stop")
@@ -139,11 +136,3 @@ class _Stream:
 
     def _stop(self, event: object) -> None:
         self.ended = True
-
-
-def arguments(text: str) -> object:
-    """Return the parsed arguments of a call, or the text if they are not JSON. Never raises, also for deep nesting."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

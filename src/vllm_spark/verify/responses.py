@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -148,14 +149,27 @@ def _logprobs(choice: object) -> tuple[object, ...] | None:
 
 def _join_stream(response: HttpResponse) -> dict[str, Any]:
     """Return one completion from the chunks of a stream, as a client joins them."""
-    if response.get("bad"):
-        raise MalformedError(f"a piece of the stream is not JSON: {quoted(response['bad'])}")
     stream = _Stream()
-    for event in response["events"]:
+    for event in events(response):
         stream.add(event)
     if not response.get("done"):
         raise MalformedError("the stream ends without its [DONE]")
     return stream.document()
+
+
+def events(response: HttpResponse) -> Sequence[object]:
+    """Return the events of a stream. Raises MalformedError if one of them is not JSON."""
+    if response.get("bad"):
+        raise MalformedError(f"a piece of the stream is not JSON: {quoted(response['bad'])}")
+    return response["events"]
+
+
+def arguments(text: str) -> object:
+    """Return the parsed arguments of a call, or the text if they are not JSON. Never raises, also for deep nesting."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 class _Stream:

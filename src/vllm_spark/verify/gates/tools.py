@@ -152,16 +152,8 @@ def _call_faults(case: Case, message: responses.Message) -> Iterator[str]:
         yield f"it calls {quoted([call.name for call in message.calls])}"
     by_name = {call.name: call.arguments for call in message.calls}
     for name, argument, value in case.calls:
-        if arguments(by_name.get(name, "")) != {argument: value}:
+        if responses.arguments(by_name.get(name, "")) != {argument: value}:
             yield f"the arguments of {name} are {quoted(by_name.get(name, ''))}"
-
-
-def arguments(text: str) -> object:
-    """Return the parsed arguments of a call, or None if they are not JSON. Never raises, also for deep nesting."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _format_call(call: responses.ToolCall) -> str:
