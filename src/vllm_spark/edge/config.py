@@ -15,7 +15,7 @@ from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, paths, site, switch_request
-from vllm_spark.inventory.edge import OFF, EdgeBackend
+from vllm_spark.inventory.edge import OFF, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, edge_key, host_layout
 from vllm_spark.recipe import engine_paths
@@ -24,8 +24,6 @@ from vllm_spark.recipe import engine_paths
 DEFAULT_SEQUENCES = 256
 # Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
 MORE_CONNECTIONS = 32
-# A Spark has twenty cores. Two would carry 64 streams.
-THREADS = 4
 # The buffer holds the body, the header, and HAProxy's own bookkeeping.
 BUFFER_RESERVE = 256 * 1024
 # An address that has shown no key may hold this share of all connections, and as many as a browser opens.
