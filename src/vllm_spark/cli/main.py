@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -57,7 +56,6 @@ UNKNOWN_COMMAND = register("unknown-command", runbook="wrong-command")
 UNKNOWN_OPTION = register("unknown-option", runbook="wrong-command")
 STRAY_WORD = register("stray-word", runbook="wrong-command")
 USAGE = 2  # exit status for wrong arguments, as argparse has it
-INTERRUPTED = 128 + signal.SIGINT  # after Ctrl-C, as shells report it
 
 
 class ShowVersion(argparse.Action):
@@ -197,7 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RefusedError as error:
         refusals = error.refusals
     except KeyboardInterrupt:
-        return INTERRUPTED
+        from vllm_spark.lifecycle.interruption import EXIT_STATUS  # noqa: PLC0415  --help needs no verb
+
+        return EXIT_STATUS
     except BrokenPipeError:
         # `| head` has read enough. The rest of the buffer would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,11 +17,10 @@ from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.types import Facts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory import new_file
+from vllm_spark.lifecycle import interruption
 from vllm_spark.recipe import folders, loader
 
 NO_TERMINAL = register("init-no-terminal", runbook="init-refused")
-
-INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         file = new_file.write(folder, text)
     except (KeyboardInterrupt, EOFError):
         print(f"\nEnded. {folder} is as it was.", file=sys.stderr)
-        return INTERRUPTED
+        return interruption.EXIT_STATUS
     print(f"\n{file}:\n{text}")
     there = [] if folder == paths.INVENTORY else ["-i", str(folder)]
     commands = " then ".join(f"`{shlex.join(['vllm-spark', verb, '-K', *there])}`" for verb in verbs)
