@@ -24,6 +24,12 @@ def words(command: Iterable[str]) -> str:
     return " ".join(f'"{word}"' if isinstance(word, ShellVariable) else shlex.quote(word) for word in command)
 
 
+def unchanged(path: str) -> str:
+    """Return the text of a file of the templates folder that is the same on every host. `path`: its name, or the path
+    that it has on a host."""
+    return (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")
+
+
 @lru_cache
 def templates() -> jinja2.Environment:
     """Return the environment of the templates folder. It is strict: an undefined variable is an error."""

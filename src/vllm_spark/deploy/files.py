@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from vllm_spark.core import paths
+from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
 from vllm_spark.core.types import Document, Facts, Record
 from vllm_spark.deploy import exclusion, launch
@@ -110,7 +110,7 @@ def _programs(spec: Spec) -> Iterator[File]:
 
 def _unit(name: str) -> File:
     """Return a unit whose text is the same everywhere."""
-    return File(f"{UNIT_DIR}/{name}", (paths.TEMPLATES / name).read_text(encoding="utf-8"))
+    return File(f"{UNIT_DIR}/{name}", templates.unchanged(name))
 
 
 def api_place(spec: Spec) -> dict[str, object]:

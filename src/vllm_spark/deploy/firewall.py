@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from vllm_spark.core import paths, templates
+from vllm_spark.core import templates
 from vllm_spark.core.host_file import File
 from vllm_spark.core.ports import IMAGES_PORT, LOOPBACK, WEIGHTS_PORT
 from vllm_spark.core.types import Facts
@@ -92,7 +92,7 @@ def table(intent: HostIntent, ssh_ports: Iterable[int]) -> str:
 
 def unit_file() -> str:
     """Return the unit, the same text on every host."""
-    return (paths.TEMPLATES / host_layout.FIREWALL_UNIT).read_text(encoding="utf-8")
+    return templates.unchanged(host_layout.FIREWALL_UNIT)
 
 
 def entrances(intent: HostIntent) -> Iterator[Entrance]:

@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_spark.core import engine_version, paths, ports
+from vllm_spark.core import engine_version, ports
 from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, HUB_IN_CONTAINER
-from vllm_spark.core.templates import templates
+from vllm_spark.core.templates import templates, unchanged
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
 from vllm_spark.inventory.spec import Spec, mount_source
@@ -296,4 +296,4 @@ def env_file(secrets: Mapping[str, str], spec: Document | None = None) -> str:
 
 def unit_file() -> str:
     """The unit, the same text for every deployment."""
-    return (paths.TEMPLATES / "vllm@.service").read_text(encoding="utf-8")
+    return unchanged("vllm@.service")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from vllm_spark.core import paths
+from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import authority, config, switch_request
@@ -141,12 +141,12 @@ def _stale(files: Sequence[File], facts: Facts) -> list[str]:
 
 def unit_file(path: str = host_layout.EDGE_UNIT_FILE) -> str:
     """Return a unit of the edge, the same text on every host."""
-    return (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")
+    return templates.unchanged(path)
 
 
 def tokens_file() -> str:
     """Return the program by which HAProxy reads the tokens of an answer, the same text on every host."""
-    return (paths.TEMPLATES / "edge-tokens.lua").read_text(encoding="utf-8")
+    return templates.unchanged("edge-tokens.lua")
 
 
 def lines(planned: EdgeSteps, edge: Edge, *, acts: bool) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vllm_spark.core import paths
+from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
 from vllm_spark.inventory.edge import EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
@@ -63,5 +63,5 @@ def files(edge: Edge) -> list[File]:
     return [
         File(host_layout.EDGE_SWITCH, program, "0755"),
         File(host_layout.EDGE_SWITCH_LIST, json.dumps(document, indent=2, sort_keys=True) + "\n", "0640"),
-        *(File(path, (paths.TEMPLATES / path.rpartition("/")[2]).read_text(encoding="utf-8")) for path in units),
+        *(File(path, templates.unchanged(path)) for path in units),
     ]
