@@ -9,8 +9,9 @@ from lab.pages.markdown import table
 from vllm_spark.bench import deployment_run, profile_fit, profiles
 from vllm_spark.bench.profiles import Profile
 from vllm_spark.node.bench import corpora, faults
+from vllm_spark.node.bench.chunks import TOGETHER_S
 from vllm_spark.node.bench.corpus import PREFIX_TOKENS
-from vllm_spark.node.bench.figures import GAP_PERCENT, TOGETHER_S
+from vllm_spark.node.bench.figures import GAP_PERCENT
 from vllm_spark.node.bench.leading import PROMPT_OUTPUT, PROMPT_SHARE, leading_metrics
 from vllm_spark.node.bench.records import UNITS
 from vllm_spark.node.bench.stream import FIRST_TOKEN_S, GAP_S, LAG_PERCENT, LAG_TICK_S

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from vllm_spark.node.bench import counters, faults, figures
 from vllm_spark.node.bench.leading import leading_metrics
-from vllm_spark.node.bench.observation import Answer, Counters, Observation
+from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
 from vllm_spark.node.bench.server import CounterReader, Server
 from vllm_spark.node.bench.stream import Watch, no_watch
@@ -64,22 +64,6 @@ class Surroundings:
     accepted: Collection[str] = ()
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Everything that was seen since the first run of a cell."""
-
-    before: Counters
-    after: Counters
-    requests: int = 0
-    during: list[Counters] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    first_tokens_s: list[float] = field(default_factory=list)
-    one_chunk_runs: list[int] = field(default_factory=list)
-    short_runs: list[int] = field(default_factory=list)
-    joined_runs: list[int] = field(default_factory=list)
-    lags_ms: list[float] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """A request with its trace."""
@@ -118,7 +102,9 @@ class CellRun:
             self.server.learn(len(warm[0].text), warm[0].trace.prompt)
         values: dict[str, list[Any]] = {}
         first = self.server.settled(earlier, self.rules.warm_up * self.cell["streams"])
-        seen = _Seen(first, first)
+        seen = Observation(
+            first, first, 0, self.cell["streams"], self.cell["output"], gpus=self.around.gpus, waited=self.waited
+        )
         while result.runs < self.rules.most_runs and not self._agree(values):
             before = seen.after
             traces = self._observe(result.runs, seen)
@@ -137,7 +123,7 @@ class CellRun:
         }
         return result
 
-    def _observe(self, run: int, seen: _Seen) -> list[Trace]:
+    def _observe(self, run: int, seen: Observation) -> list[Trace]:
         with CounterReader(self.server) as reader:
             sent, refused = self._send(run, self.cell["output"])
         traces = [one.trace for one in sent]
@@ -146,7 +132,7 @@ class CellRun:
         seen.during += reader.readings
         seen.requests += len(sent) + len(answered) - sum(1 for trace in traces if not trace.error)
         seen.answers += map(self._answer, answered)
-        found = [figures.arrivals(trace) for trace in traces]
+        found = [trace.arrivals for trace in traces]
         if any(len(each) == 1 for each in found):
             seen.one_chunk_runs.append(run + 1)
         elif any(map(figures.joined, traces)):
@@ -188,27 +174,9 @@ class CellRun:
             trace.estimated,
         )
 
-    def _faults(self, seen: _Seen) -> list[Fault]:
-        return faults.find(
-            Observation(
-                before=seen.before,
-                after=seen.after,
-                requests=seen.requests,
-                streams=self.cell["streams"],
-                output=self.cell["output"],
-                during=seen.during,
-                answers=seen.answers,
-                samples=self.around.samples(),
-                gpus=self.around.gpus,
-                first_tokens_s=seen.first_tokens_s,
-                one_chunk_runs=seen.one_chunk_runs,
-                short_runs=seen.short_runs,
-                joined_runs=seen.joined_runs,
-                lags_ms=seen.lags_ms,
-                waited=self.waited,
-                uncounted=self.server.uncounted,
-            )
-        )
+    def _faults(self, seen: Observation) -> list[Fault]:
+        seen.samples, seen.uncounted = self.around.samples(), self.server.uncounted
+        return faults.find(seen)
 
     def _agree(self, values: Mapping[str, list[Any]]) -> bool:
         """Return True after enough runs in which every leading metric has a small spread."""

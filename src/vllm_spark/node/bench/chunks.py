@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,8 @@ from vllm_spark.node.bench.reader import Event, quote
 
 Kind = TypeVar("Kind")
 ERROR = b"error"
+# Chunks that arrive within this time are one arrival: a gateway or a step of the engine sent them together.
+TOGETHER_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,15 @@ class Chunk:
         return bool(self.ids) or bool(self.reasoning) or bool(self.content)
 
 
+@dataclass(slots=True)
+class Arrival:
+    """Chunks with tokens that arrived together, at a time in seconds since the request was sent."""
+
+    at: float
+    tokens: float = 0.0
+    chunks: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the server counts. None: it does not say, or says something that is no count."""
@@ -39,6 +50,19 @@ class Usage:
 
 class ErrorEventError(Exception):
     """An event that is an error, or that cannot be read. The text has its beginning."""
+
+
+def arrivals(chunks: Sequence[Chunk], *, has_ids: bool) -> list[Arrival]:
+    """Return the arrivals of a stream's tokens. A chunk of a server without token ids counts as one token."""
+    found: list[Arrival] = []
+    for chunk in chunks:
+        if not (chunk.ids if has_ids else chunk.has_token):
+            continue
+        if not found or chunk.at - found[-1].at >= TOGETHER_S:
+            found.append(Arrival(chunk.at))
+        found[-1].tokens += len(chunk.ids or ()) if has_ids else 1
+        found[-1].chunks += 1
+    return found
 
 
 def documents(event: Event) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.node.bench.chunks import Chunk
+from vllm_spark.node.bench.chunks import Arrival, Chunk
 from vllm_spark.node.bench.counters import Speculation
 from vllm_spark.node.bench.records import UNITS, Figure
 from vllm_spark.node.bench.stream import percentile
@@ -17,8 +17,6 @@ from vllm_spark.node.bench.trace import Trace
 
 # The shortest steady window that is measured. A chunk more or less is then below 1 % at 100 chunks a second.
 MIN_WINDOW_S = 1.0
-# Chunks that arrive within this time are one arrival: a gateway or a step of the engine sent them together.
-TOGETHER_S = 0.001
 GAP_PERCENT = 99
 # Fewer chunks are joined by chance, if the client or a server of many streams is busy for a moment.
 MOST_JOINED = 0.1
@@ -36,32 +34,9 @@ class Span:
         return self.tokens / self.seconds
 
 
-@dataclass(slots=True)
-class Arrival:
-    """Chunks with tokens that arrived together, at a time in seconds since the request was sent."""
-
-    at: float
-    tokens: float = 0.0
-    chunks: int = 0
-
-
-def arrivals(trace: Trace) -> list[Arrival]:
-    """Return the arrivals of a stream's tokens. A chunk of a server without token ids counts as one token."""
-    found: list[Arrival] = []
-    has_ids = trace.ids is not None
-    for chunk in trace.chunks:
-        if not (chunk.ids if has_ids else chunk.has_token):
-            continue
-        if not found or chunk.at - found[-1].at >= TOGETHER_S:
-            found.append(Arrival(chunk.at))
-        found[-1].tokens += len(chunk.ids or ()) if has_ids else 1
-        found[-1].chunks += 1
-    return found
-
-
 def joined(trace: Trace) -> bool:
     """Return True if something on the way holds chunks back: the first one came with others, or many did."""
-    found = arrivals(trace)
+    found = trace.arrivals
     chunks = sum(one.chunks for one in found)
     return len(found) > 1 and (found[0].chunks > 1 or chunks - len(found) > MOST_JOINED * chunks)
 
@@ -79,7 +54,7 @@ def window(traces: Sequence[Trace]) -> tuple[float, float] | None:
     Times are those of time.perf_counter(). None: there is no moment in which all streams decode, or it is shorter than
     MIN_WINDOW_S.
     """
-    times = [[trace.sent + one.at for one in arrivals(trace)] for trace in traces]
+    times = [[trace.sent + one.at for one in trace.arrivals] for trace in traces]
     if not all(times):
         return None
     begin, end = max(each[0] for each in times), min(each[-1] for each in times)
@@ -95,14 +70,14 @@ def spans(traces: Sequence[Trace]) -> list[Span]:
     bounds = window(traces) if len(traces) > 1 else (-math.inf, math.inf)
     if bounds is None or any(trace.estimated for trace in traces):
         return []
-    inside = [[one for one in arrivals(trace) if bounds[0] <= trace.sent + one.at <= bounds[1]] for trace in traces]
+    inside = [[one for one in trace.arrivals if bounds[0] <= trace.sent + one.at <= bounds[1]] for trace in traces]
     found = [span(each) for each in inside]
     return [] if None in found else [one for one in found if one]
 
 
 def gaps_ms(traces: Sequence[Trace]) -> list[float]:
     """Return the time between one arrival and the next of every stream."""
-    pairs = (pair for trace in traces for pair in itertools.pairwise(arrivals(trace)))
+    pairs = (pair for trace in traces for pair in itertools.pairwise(trace.arrivals))
     return [1000 * (after.at - before.at) for before, after in pairs]
 
 

@@ -59,9 +59,9 @@ class Answer:
         return self.completion_tokens if self.token_ids is None else len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
-    """All runs of a cell, without the warm-up.
+    """The runs of a cell so far, without the warm-up.
 
     `before` and `after` are read while no request of the cell runs, `during` while its streams are active. `requests`
     is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
@@ -78,16 +78,16 @@ class Observation:
     requests: int
     streams: int
     output: int
-    during: Sequence[Counters] = ()
-    answers: Sequence[Answer] = ()
+    during: list[Counters] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
-    first_tokens_s: Sequence[float] = ()
-    one_chunk_runs: Sequence[int] = ()
+    first_tokens_s: list[float] = field(default_factory=list)
+    one_chunk_runs: list[int] = field(default_factory=list)
     seconds: float = 0.0
-    short_runs: Sequence[int] = ()
-    joined_runs: Sequence[int] = ()
-    lags_ms: Sequence[float] = ()
+    short_runs: list[int] = field(default_factory=list)
+    joined_runs: list[int] = field(default_factory=list)
+    lags_ms: list[float] = field(default_factory=list)
     waited: Sequence[str] = ()
     uncounted: str = ""
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import email.utils
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
 
 from vllm_spark.node.bench import chunks
-from vllm_spark.node.bench.chunks import Chunk, ErrorEventError
+from vllm_spark.node.bench.chunks import Arrival, Chunk, ErrorEventError
 from vllm_spark.node.bench.reader import Event, Reader, quote
 from vllm_spark.node.bench.stream import Recording
 
 
-@dataclass(slots=True)
+@dataclass
 class Trace:
-    """One request and its stream. Counts are in tokens, None if the server does not report them.
+    """One request and its stream. Counts are in tokens, None if the server does not report them. What is computed from
+    the chunks is computed once, when all of them are there.
 
     `error` is empty or (id of a reason, text): `status-429`, `refused`, `broken-reply`, `no-stream`, `cut`, `stalled`,
     `endless`, `error-event`. `retry_s` is how long the server asks to wait, None if it does not. `lag_ms` is how late
@@ -33,12 +35,17 @@ class Trace:
     retry_s: float | None = None
     lag_ms: float = 0.0
 
-    @property
+    @cached_property
     def ids(self) -> list[int] | None:
         """All token ids of the answer, or None if a chunk with text has none."""
         if any(chunk.ids is None and chunk.has_token for chunk in self.chunks):
             return None
         return [one for chunk in self.chunks for one in chunk.ids or ()]
+
+    @cached_property
+    def arrivals(self) -> list[Arrival]:
+        """The arrivals of the stream's tokens."""
+        return chunks.arrivals(self.chunks, has_ids=self.ids is not None)
 
     @property
     def text(self) -> str:
