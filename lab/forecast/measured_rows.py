@@ -7,7 +7,7 @@ measured: the decode of each stream, the output of all streams over the wall tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class Configuration:
     marlin: bool = False
     eager: bool = False
     closed: bool = False
+    # The totals are those of llama-benchy: over the time since the first token of the first stream.
+    after_first: bool = False
     batched: int = burst.BATCHED
     sequences: int = burst.SEQUENCES
 
@@ -114,7 +116,8 @@ class Configuration:
             sequences=self.sequences,
         )
         known = constants or hardware.constants_of({})
-        return burst.serve(self.shape, layout.widths(self.layout), self.load(), requests, known)
+        served = burst.serve(self.shape, layout.widths(self.layout), self.load(), requests, known)
+        return replace(served, total=served.after_first) if self.after_first else served
 
 
 @dataclass(slots=True)
@@ -126,12 +129,18 @@ class Errors:
 
     def add(self, row: Row, served: Served) -> None:
         """Add the errors of one row: the decode of a stream, or else the total; and of a long enough prompt."""
-        if row.decode:
-            self.speed.append(served.decode / row.decode - 1)
-        elif row.total:
-            self.speed.append(served.total / row.total - 1)
+        error = speed_error(row, served)
+        if error is not None:
+            self.speed.append(error)
         if row.first_token_ms and row.prompt >= LEAST_PROMPT:
             self.first_token.append(served.first_token_s * 1e3 / row.first_token_ms - 1)
+
+
+def speed_error(row: Row, served: Served) -> float | None:
+    """Return the error of the decode of a stream, or else of the total, or None if neither was measured."""
+    if row.decode:
+        return served.decode / row.decode - 1
+    return served.total / row.total - 1 if row.total else None
 
 
 @cache

@@ -50,7 +50,7 @@ DEFINITIONS = {
     "total": Definition(
         "Tokens of all streams / time, in the window in which all of them are active. Before and after it the server "
         "has fewer requests than the cell asks for.",
-        "own; llama-benchy's `t/s (total)` divides by the whole run, so one early end lowers it",
+        "own; llama-benchy's `t/s (total)` divides by the time since the first stream's first token",
     ),
     "first_chunk": Definition(
         "Request sent until the first chunk with `choices`, even an empty one.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lab.forecast import evidence_rows, measured_rows, reported_speeds
@@ -46,4 +48,32 @@ def test_every_public_row_has_a_source_and_a_protocol() -> None:
         assert entry.source
         assert measured_rows.protocols()[entry.protocol]
         assert entry.rows
+
+
+@pytest.mark.parametrize("folder", [measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER])
+def test_every_row_has_a_figure_to_judge(folder: Path) -> None:
+    empty = [
+        (entry.id, row)
+        for entry in measured_rows.configurations(folder)
+        for row in entry.rows
+        if not (row.decode or row.total or row.first_token_ms)
+    ]
+    assert not empty
+
+
+def test_totals_of_many_streams_are_near_those_of_a_public_page() -> None:
+    """The page plots one FP8 model on one Spark and on two, at 2 to 64 streams, by the definition of llama-benchy."""
+    configurations = [*measured_rows.configurations(), *measured_rows.configurations(measured_rows.HELD_BACK)]
+    found = [
+        measured_rows.speed_error(row, entry.served(row))
+        for entry in configurations
+        if "gemma4-26b-topology" in entry.source
+        for row in entry.rows
+        if row.streams > 1
+    ]
+    assert len(found) == 12
+    assert all(error is not None and abs(error) <= 0.20 for error in found)
+
+
+def test_every_public_group_of_dropped_rows_has_a_reason() -> None:
     assert all(group["reason"] and group["ids"] for group in measured_rows.dropped())

@@ -39,11 +39,16 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the requests saw. Speeds are in tok/s; `decode` is the mean of the streams, without their prompts."""
+    """What the requests saw. Speeds are in tok/s; `decode` is the mean of the streams, without their prompts.
+
+    `total` is the output of all over the whole time. `after_first` is that of llama-benchy: the output without the
+    first token of each, over the time since the first token of the first (eugr/llama-benchy, results.py).
+    """
 
     first_token_s: float
     decode: float
     total: float
+    after_first: float
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class _Engine:
     seconds: Callable[[int, int, int, int], float]
     tokens: float
     now: float = 0.0
+    first: float = 0.0
     waiting: list[_Request] = field(default_factory=list)
     decoding: list[_Request] = field(default_factory=list)
     ended: list[tuple[float, float, int]] = field(default_factory=list)
@@ -93,6 +99,8 @@ class _Engine:
         self.now += self.seconds(len(self.decoding), self._context(), chosen, self.requests.depth + before)
         for request in self.decoding:
             request.tokens += self.tokens
+        if started and not self.first:
+            self.first = self.now
         for request in started:
             request.first, request.tokens = self.now, 1.0
             self.waiting.remove(request)
@@ -138,4 +146,5 @@ def serve(architecture: Architecture, layout: Layout, load: Load, requests: Requ
         first_token_s=constants.first_token_s + mean(first for first, _, _ in counted),
         decode=mean((requests.output - 1) / max(spent, 1e-9) for _, spent, _ in counted),
         total=len(engine.ended) * requests.output / engine.now,
+        after_first=len(engine.ended) * (requests.output - 1) / max(engine.now - engine.first, 1e-9),
     )

@@ -52,6 +52,8 @@ def _speed(prediction: Prediction) -> Mapping[str, Any]:
         "slow_tok_per_s": round(prediction.slow.tokens_per_s, 2),
         "fast_tok_per_s": round(prediction.fast.tokens_per_s, 2),
         "high_tok_per_s": round(prediction.high, 2),
+        "together_slow_tok_per_s": round(prediction.served[0].total, 2),
+        "together_fast_tok_per_s": round(prediction.served[1].total, 2),
         "first_token_s": round(prediction.first_token_s, 3),
         "family_measured": prediction.known,
     }

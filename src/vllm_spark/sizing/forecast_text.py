@@ -9,7 +9,7 @@ from vllm_spark.core.units import GB, gib
 from vllm_spark.sizing import acceptance, request_limits
 from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
-from vllm_spark.sizing.prediction import Prediction
+from vllm_spark.sizing.prediction import ANSWER, Prediction
 
 # From so many seconds on tenths say enough.
 TENTHS = 10
@@ -62,7 +62,7 @@ def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequ
     streams = ONE_STREAM if served == 1 else f"each of {served} streams"
     yield f"  speed: {prediction}, {streams}, {request.context or USUAL_CONTEXT} tokens of context"
     if served > 1:
-        yield f"  together: {prediction.slow.tokens_per_s * served:.0f} tok/s"
+        yield from _together_lines(prediction, served, request.context or USUAL_CONTEXT)
     yield _first_token_line(prediction, served, request.context or USUAL_CONTEXT)
     if not prediction.known:
         yield "  no row of this family was seen: the interval is that of a family left out"
@@ -72,6 +72,19 @@ def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequ
         span = low if low == high else f"{low} and {high}"
         tokens = recipe["drafter"]["speculative_tokens"]
         yield f"  drafter: {tokens} tokens a step, acceptance {span} ({_acceptance_origin(recipe['drafter'])})"
+
+
+def _together_lines(prediction: Prediction, streams: int, prompt: int) -> Iterator[str]:
+    """Yield what all streams get together: requests that come at once, and streams whose prompts are all computed."""
+    slow, fast = prediction.served
+    steady = [step.tokens_per_s * streams for step in (prediction.slow, prediction.fast)]
+    load = f"{streams} requests at once, each {prompt} tokens of prompt and {ANSWER} of answer"
+    yield f"  together: {_range(slow.total, fast.total)} tok/s for {load}"
+    yield f"  together, once all prompts are computed: {_range(*steady)} tok/s"
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.0f}" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f} to {high:.0f}"
 
 
 def _first_token_line(prediction: Prediction, streams: int, prompt: int) -> str:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import acceptance, burst, constants, roofline
-from vllm_spark.sizing.burst import Requests
+from vllm_spark.sizing.burst import Requests, Served
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.layout import Layout
 from vllm_spark.sizing.load import Load
 from vllm_spark.sizing.roofline import Step
+
+# Tokens of output of each of the requests that ask at once, as in the bench's profile `streams`.
+ANSWER = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +22,10 @@ class Prediction:
     """Decode speed of one sequence, time to the first token, and their intervals.
 
     With a drafter, `slow` and `fast` are the steps at the lowest and the highest acceptance. `spread` is half the width
-    of the interval, as a share, and `first_token_spread` that of the time to the first token. `first_token_s` is the
-    mean over the streams, which all ask at once with a prompt as long as the context. `ceiling` is the speed in tok/s
-    if every drafted token is accepted; without a drafter it is the predicted speed. `known` is False for a family
-    without rows, whose interval is that of a family left out.
+    of the interval, as a share, and `first_token_spread` that of the time to the first token. `served` is what the
+    streams see at the lowest and at the highest acceptance if all ask at once, with a prompt as long as the context and
+    ANSWER tokens of output. `ceiling` is the speed in tok/s if every drafted token is accepted; without a drafter it is
+    the predicted speed. `known` is False for a family without rows, whose interval is that of a family left out.
     """
 
     slow: Step
@@ -30,9 +33,14 @@ class Prediction:
     accepted: tuple[float, float]
     spread: float
     ceiling: float
-    first_token_s: float = 0.0
+    served: tuple[Served, Served]
     first_token_spread: float = 0.0
     known: bool = True
+
+    @property
+    def first_token_s(self) -> float:
+        """The mean over the streams, at the lowest acceptance."""
+        return self.served[0].first_token_s
 
     @property
     def low(self) -> float:
@@ -62,21 +70,27 @@ def predict(
     """
     drafter, known = load.drafter, site or constants.constants_of({})
 
+    def loaded(share: float) -> Load:
+        return replace(load, drafter=replace(drafter, acceptance=share) if drafter else None)
+
     def at(share: float) -> Step:
-        drafting = replace(drafter, acceptance=share) if drafter else None
-        return roofline.step(architecture, layout, replace(load, drafter=drafting), known)
+        return roofline.step(architecture, layout, loaded(share), known)
+
+    def served(share: float) -> Served:
+        return burst.serve(architecture, layout, loaded(share), requests, known)
 
     shares = (accepted or acceptance.expected(drafter.tokens)) if drafter else (0.0,)
-    prompts = Requests(load.streams, max(1, load.context), 2, batched=load.batched)
+    slow, fast = min(shares), max(shares)
+    requests = Requests(load.streams, max(1, load.context), ANSWER, batched=load.batched)
     interval = constants.interval(architecture.family)
     several = load.tensor_parallel > 1 or drafter is not None
     return Prediction(
-        slow=at(min(shares)),
-        fast=at(max(shares)),
-        accepted=(min(shares), max(shares)),
+        slow=at(slow),
+        fast=at(fast),
+        accepted=(slow, fast),
         spread=max(interval.speed, interval.several) if several else interval.speed,
         ceiling=at(1.0).tokens_per_s,
-        first_token_s=burst.serve(architecture, layout, replace(load, drafter=None), prompts, known).first_token_s,
+        served=(served(slow), served(fast)),
         first_token_spread=interval.first_token,
         known=interval.known,
     )

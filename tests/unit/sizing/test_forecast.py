@@ -295,7 +295,9 @@ def test_a_load_is_held_against_the_recipe_and_the_model() -> None:
     recipe["args"] |= {"max-num-seqs": 8}
     crowded = ForecastRequest(streams=64)
     result = forecast_of(recipe, request=crowded)
-    assert "max-num-seqs is 8: 56 of 64 streams wait" in text_of(result, recipe, crowded)
+    text = text_of(result, recipe, crowded)
+    assert "max-num-seqs is 8: 56 of 64 streams wait" in text
+    assert "for 8 requests at once, each 1024 tokens of prompt and 256 of answer" in text
     assert result.prediction == forecast_of(recipe, request=ForecastRequest(streams=8)).prediction
 
 

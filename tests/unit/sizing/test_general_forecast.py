@@ -123,6 +123,14 @@ def test_more_streams_than_sequences_wait() -> None:
     assert served.total < free.total
 
 
+def test_a_total_is_below_that_since_the_first_token_and_below_steady_decode() -> None:
+    served = burst.serve(DENSE, BF16, Load(), Requests(16, 1024, 128), SPARK)
+    steady = 16 * roofline.step(DENSE, BF16, Load(context=1088, streams=16)).tokens_per_s
+    assert served.total < served.after_first < steady
+    alone = burst.serve(DENSE, BF16, Load(), Requests(1, 1024, 128), SPARK)
+    assert alone.after_first == pytest.approx(alone.decode)
+
+
 def test_a_family_has_its_own_constants_unless_the_site_measured_them() -> None:
     own = SPARK.for_family("gemma-4")
     assert own.layer_experts_s != SPARK.layer_experts_s
