@@ -170,10 +170,12 @@ def topology(nodes: int) -> dict[str, Any]:
 def gates(args: Mapping[str, Any], nodes: int, *, chats: bool = True, vision: bool = False) -> dict[str, Any]:
     """Return the gates that the flags permit. Known answers and the probe need a sound run first. Without `chats` there
     is no template, and no gate asks for an answer."""
+    calls_tools = chats and "tool-call-parser" in args
     answering = {
         "garbage": chats,
         "structured": chats,
-        "tools": chats and "tool-call-parser" in args,
+        "tools": calls_tools,
+        "anthropic": calls_tools,
         "vision": chats and vision,
         "reasoning": chats and "reasoning-parser" in args,
     }
