@@ -54,7 +54,16 @@ def test_the_sandbox_model_from_its_folder(
     assert recipe["model"]["architecture"] == "tiny-gemma4"
     assert recipe["model"]["layout"] == like["model"]["layout"]
     assert recipe["args"]["tool-call-parser"] == recipe["args"]["reasoning-parser"] == "gemma4"
-    assert sorted(recipe["gates"]) == ["failover", "garbage", "log", "ready", "reasoning", "structured", "tools"]
+    assert sorted(recipe["gates"]) == [
+        "anthropic",
+        "failover",
+        "garbage",
+        "log",
+        "ready",
+        "reasoning",
+        "structured",
+        "tools",
+    ]
     assert "drafter" not in recipe
     # The other commands find it by its name, beside the inventory.
     assert main.main(["check"]) == 0
