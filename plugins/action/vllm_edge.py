@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -47,7 +48,7 @@ class ActionModule(SparkAction):
         if planned.renewal and signer:
             own = edge.settings.tls == OWN_CA
             pair = authority.new_certificate(signer, names, now, asks=edge.joins) if own else signer
-            args |= {"certificate": pair.certificate, "private_key": pair.private_key}
+            args |= asdict(pair)
         if edge.settings.tls == OWN_CA and signer:
             args["authority"] = signer.certificate
         lines = (

@@ -28,6 +28,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_systemd i
 ACCOUNT, FOLDER = layout.EDGE_GROUP, layout.EDGE_DIR
 CONFIG, KEYS, CERTIFICATE = layout.EDGE_CONFIG, layout.EDGE_KEYS, layout.EDGE_CERTIFICATE
 AUTHORITY, TOKENS = layout.EDGE_AUTHORITY, layout.EDGE_TOKENS
+NAMES_CERTIFICATE, CERTIFICATE_LIST = layout.EDGE_NAMES_CERTIFICATE, layout.EDGE_CERTIFICATE_LIST
 # The second stage.
 ROUTE, ROUTE_UNIT, ROUTE_UNIT_FILE = layout.EDGE_ROUTE, layout.EDGE_ROUTE_UNIT, layout.EDGE_ROUTE_UNIT_FILE
 # deployment -> state.
@@ -69,7 +70,7 @@ class EdgeError(Exception):
 
 def facts() -> dict[str, Any]:
     """Return what is here of an edge."""
-    own = (CONFIG, ROUTE, TOKENS, AUTHORITY, UNIT_FILE, ROUTE_UNIT_FILE, *TIMED_FILES, QUOTA)
+    own = (CONFIG, ROUTE, CERTIFICATE_LIST, TOKENS, AUTHORITY, UNIT_FILE, ROUTE_UNIT_FILE, *TIMED_FILES, QUOTA)
     files, keys = (*own, *switch_files()), read_keys()
     return {
         "program": os.access(PROGRAM, os.X_OK),
@@ -88,8 +89,8 @@ def facts() -> dict[str, Any]:
 
 
 def certificates() -> dict[str, str]:
-    """Return the edge's certificate with its chain and the authorities that it trusts, only the public part."""
-    files = {"certificate": CERTIFICATE, "authority": AUTHORITY}
+    """Return the edge's certificates with their chains and the authorities that it trusts, only the public part."""
+    files = {"certificate": CERTIFICATE, "names_certificate": NAMES_CERTIFICATE, "authority": AUTHORITY}
     return {name: "".join(PUBLIC.findall(read_text(path) or "")) for name, path in files.items()}
 
 

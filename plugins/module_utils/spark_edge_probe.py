@@ -78,18 +78,26 @@ def limits_of(config: str) -> Limits:
 
 
 def outside(target: Target, unlisted: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return what a client without a key sees: statuses, 0 for a cut connection, and the certificate's SHA-256."""
+    """Return what a client without a key sees: statuses, 0 for a cut connection."""
     try:
-        with connection(target) as wire:
-            certificate = wire.getpeercert(binary_form=True) if isinstance(wire, ssl.SSLSocket) else None
         return {
-            "certificate": hashlib.sha256(certificate).hexdigest() if certificate else "",
             "no_key": status(target, head(target, "POST", CHAT)),
             "unlisted": {f"{method} {path}": status(target, head(target, method, path)) for method, path in unlisted},
             "host": status(target, head(target._replace(name=ODD_HOST), "POST", CHAT)),
         }
     except OSError as error:
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def shown(target: Target) -> dict[str, str]:
+    """Return the SHA-256 of the certificates that a client gets which asks by the target's name, and by no name; empty
+    without TLS. Raises OSError."""
+    found = {}
+    for asked, name in (("by_name", target.name), ("by_address", "")):
+        with connection(target._replace(name=name)) as wire:
+            certificate = wire.getpeercert(binary_form=True) if isinstance(wire, ssl.SSLSocket) else None
+        found[asked] = hashlib.sha256(certificate).hexdigest() if certificate else ""
+    return found
 
 
 def inside(
@@ -249,7 +257,7 @@ def connection(target: Target) -> Iterator[socket.socket]:
         context = ssl.create_default_context(cafile=target.authority or None)
         if not target.authority:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with context.wrap_socket(wire, server_hostname=target.name) as secure:
+        with context.wrap_socket(wire, server_hostname=target.name or None) as secure:
             yield secure
 
 

@@ -60,8 +60,16 @@ options:
     description: A new certificate with its chain. Empty leaves the present one.
     type: str
     default: ""
+  names_certificate:
+    description: A new certificate with the names of O(certificate) alone, and its key. Empty leaves the present one.
+    type: str
+    default: ""
+  certificate_list:
+    description: Which of the two a client gets. Empty removes it, and O(names_certificate).
+    type: str
+    default: ""
   private_key:
-    description: The key of O(certificate). Never shown, not even in a diff.
+    description: The key of O(certificate) and O(names_certificate). Never shown, not even in a diff.
     type: str
     default: ""
   authority:
@@ -145,6 +153,8 @@ TIMED = dict(zip(NAMES, spark_edge.TIMED_FILES, strict=True))
 BESIDE = {*spark_edge.TIMED_FILES, spark_edge.QUOTA}
 # Those with the contents of spark_edge.SWITCH_ROOT.
 ROOT = dict(zip(("switch_root_socket", "switch_root_unit"), spark_edge.SWITCH_ROOT, strict=True))
+# Those with certificates that the edge shows.
+CERTIFICATES = {spark_edge.CERTIFICATE: "certificate", spark_edge.NAMES_CERTIFICATE: "names_certificate"}
 CANDIDATE = f"{spark_edge.FOLDER}/.vllm-spark-haproxy.cfg"
 
 
@@ -155,9 +165,9 @@ def stale(path: str, content: str, mode: str) -> bool:
 
 def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the files to write: path -> (content, mode). The configurations come after what they read."""
-    pem = params["certificate"] + params["private_key"]
     files = {
-        spark_edge.CERTIFICATE: (pem, spark_edge.FILE_MODE),
+        **{path: (with_key(params, name), spark_edge.FILE_MODE) for path, name in CERTIFICATES.items()},
+        spark_edge.CERTIFICATE_LIST: (params["certificate_list"], spark_edge.FILE_MODE),
         spark_edge.AUTHORITY: (params["authority"], spark_edge.FILE_MODE),
         spark_edge.TOKENS: (params["tokens"], spark_edge.FILE_MODE),
         spark_edge.ROUTE: (params["route"], spark_edge.FILE_MODE),
@@ -174,17 +184,29 @@ def planned(params: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {path: file for path, file in files.items() if stale(path, *file)}
 
 
+def with_key(params: dict[str, Any], name: str) -> str:
+    """Return a certificate with its key, empty without one."""
+    certificate: str = params[name]
+    return certificate and certificate + str(params["private_key"])
+
+
 def unwanted(params: dict[str, Any]) -> list[str]:
     """Return the files of the program that starts models, if it is there and requests may not start any."""
     return [] if params["switch_unit"] else [path for path in spark_edge.switch_files() if os.path.isfile(path)]
 
 
+def superseded(params: dict[str, Any]) -> list[str]:
+    """Return the certificate of names alone and the list, if they are there and the edge has one certificate."""
+    files = (spark_edge.CERTIFICATE_LIST, spark_edge.NAMES_CERTIFICATE)
+    return [] if params["certificate_list"] else [path for path in files if os.path.isfile(path)]
+
+
 def diffs(files: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
-    """Return the diff of each file; of the certificate, and of the toolkit's own texts, only that they change."""
+    """Return the diff of each file; of a certificate, and of the toolkit's own texts, only that they change."""
     result: list[dict[str, str]] = []
     same = {*UNIT_FILES, *BESIDE, spark_edge.TOKENS, *spark_edge.switch_files()} - {spark_edge.SWITCH_LIST}
     for path, (content, _) in files.items():
-        if path == spark_edge.CERTIFICATE:
+        if path in CERTIFICATES:
             result.append({"prepared": f"{path} changes (its content is secret)\n"})
             continue
         before = read_text(path) or ""
@@ -291,6 +313,8 @@ def main() -> None:
             **dict.fromkeys(TIMED, text),
             "quota_program": text,
             "certificate": text,
+            "names_certificate": text,
+            "certificate_list": text,
             "authority": text,
             "private_key": {**text, "no_log": True},
             # As in vllm_edge_key: a hash does not lead to its key.
@@ -306,16 +330,18 @@ def main() -> None:
     try:
         if params["state"] == "stopped":
             stop(module)
-        files, removes = planned(params), unwanted(params)
+        files, removes, old = planned(params), unwanted(params), superseded(params)
         states = [spark_edge.unit_state(unit) for unit in spark_edge.STAGES]
         step, switch = unit_step(files, states), switch_step(files, removes, params)
         steps = [*([] if spark_edge.has_account() else [f"the account {spark_edge.ACCOUNT}"]), *files]
         steps += [f"a key of {name}" for name in persons(params["first_keys"])]
-        steps += [f"{path} is removed" for path in removes]
+        steps += [f"{path} is removed" for path in (*removes, *old)]
         steps += [f"systemctl {switch} {spark_edge.SWITCH_UNIT}"] if switch else []
         steps += [f"systemctl {step} {spark_edge.UNIT}"] if step else []
         if not module.check_mode:
             install(files, params)
+            for path in old:
+                os.unlink(path)
             settle_switch(switch, removes)
             settle(step, files, states)
     except (OSError, CommandError, spark_edge.EdgeError) as error:

@@ -63,7 +63,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders
 
 # In the configuration of an edge with TLS.
-TLS = " ssl crt "
+TLS = " ssl crt"
 RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
 
 
@@ -87,7 +87,13 @@ def with_key(target: Target, limits: Limits, *, thorough: bool) -> dict[str, obj
         ask_admin(f"del map {spark_edge.KEYS} {key_hash}", SOCKET)
 
 
-def placed_certificate(pem: str) -> str:
+def placed(public: dict[str, str]) -> dict[str, str]:
+    """Return the SHA-256 of the certificates that the files let a client get, as spark_edge_probe.shown."""
+    first = _sha256(public["certificate"])
+    return {"by_name": _sha256(public["names_certificate"]) or first, "by_address": first}
+
+
+def _sha256(pem: str) -> str:
     """Return the SHA-256 of the first certificate of a text."""
     certificates = spark_edge.PUBLIC.findall(pem)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificates[0])).hexdigest() if certificates else ""
@@ -111,6 +117,7 @@ def main() -> None:
     observed = spark_edge_probe.outside(target, [(method, path) for method, path in params["unlisted"]])
     if "error" not in observed:
         try:
+            observed["shown"] = spark_edge_probe.shown(target)
             observed |= with_key(target, limits_of(config), thorough=params["thorough"])
         except (OSError, ValueError) as error:
             observed["error"] = f"{type(error).__name__}: {error}"
@@ -118,7 +125,7 @@ def main() -> None:
         observed["site"] = spark_edge_probe.uninvited(target._replace(port=params["site_port"]))
     observed["tls"] = target.tls
     observed["public"] = spark_edge.certificates()
-    observed["placed"] = placed_certificate(observed["public"]["certificate"])
+    observed["placed"] = placed(observed["public"])
     observed["holder"] = holders([target.port], {}).get(str(target.port)) or {}
     module.exit_json(changed=False, edge=observed)
 

@@ -36,9 +36,8 @@ def followed(days: float) -> Authority:
 def running(folder: Path, site: KeyPair, names: list[str]) -> Iterator[RunningEdge]:
     """Yield an edge with a certificate for these names, and an engine behind it."""
     engine, engines, edge = ScriptedEngine([CHAT]), Engines(folder / "run"), RunningEdge(PLANNED, folder, site=site)
-    pair = authority.new_certificate(site, names, NOW)
+    edge.show(authority.new_certificate(site, names, NOW))
     (folder / "ca.crt").write_text(site.certificate)
-    (folder / "tls.pem").write_text(pair.certificate + pair.private_key)
     engines.start("demo", engine)
     edge.configure()
     edge._run()
@@ -50,9 +49,9 @@ def running(folder: Path, site: KeyPair, names: list[str]) -> Iterator[RunningEd
         engines.close()
 
 
-def curl(edge: RunningEdge, trusted: Path) -> str:
+def curl(edge: RunningEdge, trusted: Path, host: str = ADDRESS) -> str:
     """Return what curl says; empty if it has an answer."""
-    url = f"https://{ADDRESS}:{edge.port}/health"
+    url = f"https://{host}:{edge.port}/health"
     done = subprocess.run(["curl", "-sS", "--cacert", str(trusted), url], capture_output=True, text=True, check=False)
     return done.stderr
 
@@ -65,10 +64,10 @@ def python(edge: RunningEdge) -> str:
         return error.verify_message
 
 
-def chromium(edge: RunningEdge) -> str:
+def chromium(edge: RunningEdge, host: str = ADDRESS) -> str:
     """Return what Chromium says; empty if it shows the page."""
     with browser(edge) as page:
-        return str(page.command("Page.navigate", url=f"https://{ADDRESS}:{edge.port}/health").get("errorText", ""))
+        return str(page.command("Page.navigate", url=f"https://{host}:{edge.port}/health").get("errorText", ""))
 
 
 @pytest.mark.parametrize("days", [0, 366], ids=["the old one signs", "the new one signs"])

@@ -98,7 +98,11 @@ def test_it_holds_the_gate(start_site: StartSite) -> None:
     seen = spark_edge_probe.outside(target, gate.UNLISTED)
     inside = {**seen, **spark_edge_probe.inside(target, KEY, limits), "limits": limits._asdict(), "tls": True}
     holder = {"unit": "vllm-edge.service"}
-    observed = {"inside": {**inside, "placed": seen["certificate"], "holder": holder}, "outside": seen}
+    certificates = spark_edge_probe.shown(target._replace(name="localhost"))
+    observed = {
+        "inside": {**inside, "shown": certificates, "placed": certificates, "holder": holder},
+        "outside": seen,
+    }
     verdicts = list(gate.verdicts(asked, observed))
     assert [str(verdict) for verdict in verdicts if not verdict.ok] == []
     assert len(verdicts) > 8

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,16 @@ class Host:
         self.switch = {"ActiveState": "inactive"}
         self.must = spark_edge.must
         files = ("CONFIG", "ROUTE", "KEYS", "CERTIFICATE", "AUTHORITY", "TOKENS", "STATES", "SPENT", "SOCKET")
-        for name in (*files, "UNIT_FILE", "ROUTE_UNIT_FILE", "SWITCH", "SWITCH_LIST", "SWITCH_UNIT_FILE"):
+        for name in (
+            *files,
+            "NAMES_CERTIFICATE",
+            "CERTIFICATE_LIST",
+            "UNIT_FILE",
+            "ROUTE_UNIT_FILE",
+            "SWITCH",
+            "SWITCH_LIST",
+            "SWITCH_UNIT_FILE",
+        ):
             value = str(folder / getattr(spark_edge, name).rpartition("/")[2])
             monkeypatch.setattr(spark_edge, name, value)
         monkeypatch.setattr(spark_edge, "FOLDER", str(folder))
@@ -81,9 +91,15 @@ def install(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(module, "CANDIDATE", str(host.folder / ".candidate"))
     monkeypatch.setattr(module, "must", host.run)
 
+    listed = config.certificate_list(
+        EdgeFiles(certificate=spark_edge.CERTIFICATE, names_certificate=spark_edge.NAMES_CERTIFICATE)
+    )
+
     def _install(check: bool = False, **args: Any) -> dict[str, Any]:
         with (
-            patch_module_args({**args, "_ansible_check_mode": check, "_ansible_diff": True}),
+            patch_module_args(
+                {"certificate_list": listed, **args, "_ansible_check_mode": check, "_ansible_diff": True}
+            ),
             pytest.raises(SystemExit),
         ):
             module.main()
@@ -98,6 +114,8 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
     files = EdgeFiles(
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
+        names_certificate=str(tmp_path / "names.pem"),
+        certificate_list=str(tmp_path / "certificates.list"),
         tokens=str(tmp_path / "tokens.lua"),
         states=str(tmp_path / "states.map"),
         spent=str(tmp_path / "spent.map"),
@@ -113,8 +131,7 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
         "tokens": steps.tokens_file(),
         "unit": steps.unit_file(),
         "route_unit": steps.unit_file(spark_edge.ROUTE_UNIT),
-        "certificate": pair.certificate,
-        "private_key": pair.private_key,
+        **asdict(pair),
         "first_keys": {HASH: "owner"},
     }
 
@@ -130,6 +147,8 @@ def test_a_first_run_places_everything_and_a_second_nothing(
         "route.cfg",
         "keys.map",
         "tls.pem",
+        "names.pem",
+        "certificates.list",
         "tokens.lua",
         "states.map",
         "spent.map",
@@ -150,6 +169,8 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
     files = EdgeFiles(
         keys=str(tmp_path / "keys.map"),
         certificate=str(tmp_path / "tls.pem"),
+        names_certificate=str(tmp_path / "names.pem"),
+        certificate_list=str(tmp_path / "certificates.list"),
         tokens=str(tmp_path / "tokens.lua"),
         states=str(tmp_path / "states.map"),
         spent=str(tmp_path / "spent.map"),
@@ -162,7 +183,7 @@ def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
     text = config.config(own, "127.0.0.1", files)
     site = authority.new_authority(NOW)
     pair = authority.new_certificate(site, ["spark1"], NOW, asks=True)
-    wanted |= {"config": text, "certificate": pair.certificate, "private_key": pair.private_key}
+    wanted |= {"config": text, **asdict(pair)}
     assert install(**wanted, authority=site.certificate)["changed"]
     assert (host.folder / "ca.crt").read_text() == site.certificate
     assert (host.folder / "haproxy.cfg").read_text() == text
@@ -176,6 +197,24 @@ def test_no_output_shows_the_private_key(install: Install, wanted: dict[str, Any
         result = install(check, **wanted)
         assert "PRIVATE KEY" not in json.dumps({**result, "invocation": None})
         assert any("its content is secret" in part.get("prepared", "") for part in result["diff"])
+
+
+@pytest.mark.parametrize("tls", ["files", "off"])
+def test_the_certificate_of_names_alone_goes_with_the_authority(
+    host: Host, install: Install, wanted: dict[str, Any], tls: str
+) -> None:
+    install(**wanted)
+    host.systemctl.clear()
+    (shown,) = re.findall(r"ssl crt-list \S+ alpn h2,http/1.1", wanted["config"])
+    text = wanted["config"].replace(shown, f"ssl crt {spark_edge.CERTIFICATE}" if tls == "files" else "")
+    own = {"config": text, "unit": wanted["unit"], "certificate_list": ""}
+    removed = {f"{host.folder / name} is removed" for name in ("certificates.list", "names.pem")}
+    for check in (True, False):
+        assert removed <= {*install(check, **own)["steps"]}
+        assert (host.folder / "names.pem").exists() == check
+    assert host.systemctl == ["reload vllm-edge.service"]
+    assert (host.folder / "tls.pem").exists()
+    assert not install(**own)["changed"]
 
 
 def test_check_mode_places_nothing(host: Host, install: Install, wanted: dict[str, Any]) -> None:

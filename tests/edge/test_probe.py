@@ -37,8 +37,10 @@ def observe(edge: RunningEdge) -> dict[str, Any]:
     seen = spark_edge_probe.outside(target, gate.UNLISTED)
     asked = spark_edge_probe.inside(target, KEY, limits, memory=lambda: 1024 * edge.memory_kib())
     inside = {**seen, **asked, "limits": limits._asdict(), "tls": tls}
+    certificates = spark_edge_probe.shown(target._replace(name="localhost", authority=""))
+    holder = {"unit": "vllm-edge.service"}
     return {
-        "inside": {**inside, "placed": seen["certificate"], "holder": {"unit": "vllm-edge.service"}},
+        "inside": {**inside, "shown": certificates, "placed": certificates, "holder": holder},
         "outside": seen,
     }
 

@@ -32,12 +32,14 @@ def question(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("file", sorted((DATA / "edge").glob("*.cfg")), ids=lambda file: file.stem)
 def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) -> None:
     pair = authority.new_authority(datetime.now(UTC))
-    for name in ("keys.map", "states.map"):
+    for name in ("keys.map", "states.map", "spent.map"):
         (tmp_path / name).touch()
-    (tmp_path / "tls.pem").write_text(pair.certificate + pair.private_key)
+    for name in ("tls.pem", "names.pem"):
+        (tmp_path / name).write_text(pair.certificate + pair.private_key)
+    (tmp_path / "certificates.list").write_text(f"{tmp_path}/tls.pem !*\n{tmp_path}/names.pem\n")
     (tmp_path / "ca.crt").write_text(pair.certificate)
     (tmp_path / "tokens.lua").write_text(steps.tokens_file())
-    text = file.read_text()
+    text = file.read_text().replace("/var/lib/vllm-spark/edge/", f"{tmp_path}/")
     for folder in ("/etc/vllm-spark/edge/", "/run/vllm-edge/", "/run/vllm-edge-route/", "/run/vllm-spark/states"):
         text = text.replace(folder, f"{tmp_path}/{'states' if folder.endswith('states') else ''}")
     verdict = check(text, tmp_path)

@@ -26,7 +26,7 @@ from fakes.scripted_engine import ScriptedEngine
 from loopback import ADDRESS, held_port
 from vllm_spark.core import paths
 from vllm_spark.edge import authority, config
-from vllm_spark.edge.authority import KeyPair
+from vllm_spark.edge.authority import HostPair, KeyPair
 from vllm_spark.edge.config import EdgeFiles
 from vllm_spark.inventory import edge
 from vllm_spark.inventory.host_edge import Edge
@@ -127,6 +127,8 @@ class RunningEdge:
             route=str(self.folder / "route.cfg"),
             keys=str(self.folder / "keys.map"),
             certificate=str(self.folder / "tls.pem"),
+            names_certificate=str(self.folder / "names.pem"),
+            certificate_list=str(self.folder / "certificates.list"),
             authority=str(self.folder / "ca.crt"),
             tokens=str(self.tokens),
             spent=str(self.folder / "spent.map"),
@@ -184,13 +186,18 @@ class RunningEdge:
         Path(self.files.route).write_text(config.route(self.planned, self.files), encoding="utf-8")
 
     def _certify(self) -> None:
-        """Make a certificate, and an authority if there is none, as the controller does."""
+        """Make the certificates, and an authority if there is none, as the controller does."""
         now = datetime.now(UTC)
         names = list(config.names(self.planned, self.address))
         site = self.site or authority.new_authority(now, names)
-        pair = authority.new_certificate(site, names, now, asks=self.planned.joins)
+        self.show(authority.new_certificate(site, names, now, asks=self.planned.joins))
         (self.folder / "ca.crt").write_text(site.certificate)
+
+    def show(self, pair: HostPair) -> None:
+        """Place the certificates of this edge."""
         Path(self.files.certificate).write_text(pair.certificate + pair.private_key)
+        Path(self.files.names_certificate).write_text(pair.names_certificate + pair.private_key)
+        Path(self.files.certificate_list).write_text(config.certificate_list(self.files))
 
     def wait_for(self, backend: str, status: str, server: str = "engine") -> None:
         """Wait until HAProxy's check has found that an engine is UP or DOWN, or another server of a backend."""

@@ -304,16 +304,17 @@ class StatusFacts(TypedDict):
 
 class EdgeFacts(TypedDict):
     """The edge of a host. `program`: HAProxy is installed. `files`: path -> [sha256, mode]. `certificate`: its PEM with
-    the chain; `authority`: that of the authorities that it trusts. `keys`: the persons that have one; `key_hashes`:
-    SHA-256 of a key -> its entry (node/edge_key.py); `may_switch`, `batch`: the persons with that right, and of that
-    class. `unit`: properties of systemd; `route`, `switch`: those of the units of the second stage and of what starts
-    models. `haproxy`: version, changelog_names_fix (edge/version.py) and `outdated`, the units whose process is
-    older."""
+    the chain; `names_certificate`: that of names alone; `authority`: that of the authorities that it trusts. `keys`:
+    the persons that have one; `key_hashes`: SHA-256 of a key -> its entry (node/edge_key.py); `may_switch`, `batch`:
+    the persons with that right, and of that class. `unit`: properties of systemd; `route`, `switch`: those of the units
+    of the second stage and of what starts models. `haproxy`: version, changelog_names_fix (edge/version.py) and
+    `outdated`, the units whose process is older."""
 
     program: bool
     account: bool
     files: Mapping[str, list[str]]
     certificate: str
+    names_certificate: str
     authority: str
     keys: list[str]
     key_hashes: Mapping[str, str]

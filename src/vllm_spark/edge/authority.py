@@ -41,6 +41,14 @@ class KeyPair:
         return "KeyPair()"  # an exception's text must not have the key
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class HostPair(KeyPair):
+    """The certificates of a host. `names_certificate`: a second one with the same key and the names alone, because
+    clients on BoringSSL (Bun) accept no address that name constraints permit. Empty if the host has no name."""
+
+    names_certificate: str = ""
+
+
 def new_authority(now: datetime, names: Sequence[str] = ()) -> KeyPair:
     """Return a certificate authority that can only sign certificates of hosts in private networks, in domains that no
     public site has, and of these names and addresses."""
@@ -97,12 +105,29 @@ def _subtree(name: str) -> x509.GeneralName:
     return x509.DNSName(name.lower())
 
 
-def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, asks: bool = False) -> KeyPair:
-    """Return a certificate of a host for its names and addresses, which ends no later than its authority. `asks`: the
-    host also shows it to other edges."""
+def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, asks: bool = False) -> HostPair:
+    """Return the certificates of a host for its names and addresses, which end no later than their authority. `asks`:
+    the host also shows the first to other edges."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    alone = without_addresses(names)
+    return HostPair(
+        _signed(authority, key, names, now, asks=asks),
+        pem_of_key(key),
+        _signed(authority, key, alone, now) if alone else "",
+    )
+
+
+def without_addresses(names: Iterable[str]) -> list[str]:
+    """Return the names that are no addresses."""
+    return [name for name in names if not is_address(name)]
+
+
+def _signed(
+    authority: KeyPair, key: ec.EllipticCurvePrivateKey, names: Sequence[str], now: datetime, *, asks: bool = False
+) -> str:
+    """Return a certificate of a host as PEM."""
     signer = x509.load_pem_x509_certificate(authority.certificate.encode())
     signer_key = key_of(authority.private_key)
-    key = ec.generate_private_key(ec.SECP256R1())
     end = min(now + timedelta(days=CERTIFICATE_DAYS), signer.not_valid_after_utc)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:MAX_COMMON_NAME])])
     builder = _builder(subject, signer.subject, key.public_key(), now, end)
@@ -114,7 +139,7 @@ def new_certificate(authority: KeyPair, names: Sequence[str], now: datetime, *, 
     builder = builder.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
     )
-    return KeyPair(pem(builder.sign(signer_key, hashes.SHA256())), pem_of_key(key))
+    return pem(builder.sign(signer_key, hashes.SHA256()))
 
 
 def renewal_reason(certificate: str, authority: str, names: Sequence[str], now: datetime, *, asks: bool = False) -> str:

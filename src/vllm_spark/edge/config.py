@@ -15,7 +15,7 @@ from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, paths, site, switch_request
-from vllm_spark.inventory.edge import OFF, THREADS, EdgeBackend
+from vllm_spark.inventory.edge import OFF, OWN_CA, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, edge_key, host_layout
 from vllm_spark.recipe import engine_paths
@@ -50,6 +50,8 @@ class EdgeFiles:
     unit: str = host_layout.EDGE_UNIT
     keys: str = host_layout.EDGE_KEYS
     certificate: str = host_layout.EDGE_CERTIFICATE
+    names_certificate: str = host_layout.EDGE_NAMES_CERTIFICATE
+    certificate_list: str = host_layout.EDGE_CERTIFICATE_LIST
     authority: str = host_layout.EDGE_AUTHORITY
     tokens: str = host_layout.EDGE_TOKENS
     spent: str = host_layout.EDGE_SPENT
@@ -99,7 +101,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             limits=limits,
             listeners=listeners(edge),
             widest=_widest(edge),
-            tls="" if settings.tls == OFF else f" ssl crt {files.certificate} alpn h2,http/1.1",
+            tls=_tls(settings.tls, files),
             backends=[_backend(backend, share(backend.sequences)) for backend in edge.backends],
             parts=edge.parts,
             active_states=" ".join(deployment_state.ACTIVE),
@@ -137,6 +139,20 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
         )
     )
     return text
+
+
+def _tls(tls: str, files: EdgeFiles) -> str:
+    """Return the words of a line `bind` about TLS."""
+    if tls == OFF:
+        return ""
+    shown = f"crt-list {files.certificate_list}" if tls == OWN_CA else f"crt {files.certificate}"
+    return f" ssl {shown} alpn h2,http/1.1"
+
+
+def certificate_list(files: EdgeFiles = EdgeFiles()) -> str:
+    """Return which certificate a client gets: one that asks by a name (SNI) that of names alone, any other the first,
+    which `!*` makes the answer to no name."""
+    return f"{files.certificate} !*\n{files.names_certificate}\n"
 
 
 def names(edge: Edge, address: str) -> Iterator[str]:

@@ -11,6 +11,9 @@ from vllm_spark.core.refusal import Fix, message
 from vllm_spark.core.types import Facts
 from vllm_spark.edge import authority, succession
 
+# The facts of an edge that are certificates which it shows.
+CERTIFICATES = ("certificate", "names_certificate")
+
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
@@ -54,14 +57,16 @@ def shown(document: Mapping[str, Any]) -> str:
 
 
 def of_host(found: Mapping[str, Any]) -> Lifetime | None:
-    """Return the ends of what a host has, None without a certificate that can be read. `found` has two PEM texts:
-    `certificate`, with its chain, and `authority`, the certificates that the host trusts."""
-    shown, trusted = (authority.certificates(found.get(key, "")) for key in ("certificate", "authority"))
+    """Return the ends of what a host has, None without a certificate that can be read. `found` has PEM texts: the
+    certificates with their chains, of which the one that ends first counts, and `authority`, those that the host
+    trusts."""
+    shown = [chain[0] for key in CERTIFICATES if (chain := authority.certificates(found.get(key, "")))]
     if not shown:
         return None
-    signers = (one.not_valid_after_utc for one in trusted if authority.has_signed(one, shown[0]))
-    follower = succession.awaited(found.get("authority", ""))
-    return Lifetime(shown[0].not_valid_after_utc, next(signers, None), follower)
+    first = min(shown, key=lambda one: one.not_valid_after_utc)
+    trusted = authority.certificates(found.get("authority", ""))
+    signers = (one.not_valid_after_utc for one in trusted if authority.has_signed(one, first))
+    return Lifetime(first.not_valid_after_utc, next(signers, None), succession.awaited(found.get("authority", "")))
 
 
 def followed(at: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
@@ -26,10 +27,11 @@ UNITS = {
     host_layout.EDGE_QUOTA_UNIT_FILE: "quota_unit",
     host_layout.EDGE_QUOTA_TIMER_FILE: "quota_timer",
 }
-# The files of every edge -> those arguments.
+# The files of every edge -> those arguments. Only one with certificates of the site's authority has their list.
 ARGUMENTS = {
     host_layout.EDGE_CONFIG: "config",
     host_layout.EDGE_ROUTE: "route",
+    host_layout.EDGE_CERTIFICATE_LIST: "certificate_list",
     host_layout.EDGE_TOKENS: "tokens",
     host_layout.EDGE_QUOTA: "quota_program",
     **UNITS,
@@ -42,6 +44,8 @@ SWITCH_ARGUMENTS = {
     host_layout.SWITCH_ROOT_UNIT_FILE: "switch_root_unit",
     host_layout.EDGE_SWITCH_UNIT_FILE: "switch_unit",
 }
+# What an edge has only with some settings.
+AT_TIMES = {*SWITCH_ARGUMENTS, host_layout.EDGE_CERTIFICATE_LIST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,11 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
     if content.keys() & SWITCH_ARGUMENTS.keys():
         stays = stays and found["switch"].get("ActiveState") == "active"
     return EdgeSteps(
-        texts={argument: content[path] for path, argument in ARGUMENTS.items()},
+        texts={argument: content[path] for path, argument in ARGUMENTS.items() if path in content},
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         present=bool(found["files"]),
         edited=edited(edge, facts, address),
-        renewal=_renewal(edge, found["certificate"], list(config.names(edge, address)), trusted, now),
+        renewal=_renewal(edge, found, list(config.names(edge, address)), trusted, now),
         first_key=not found["keys"],
         differs=not (same and stays and found["account"])
         or any(unit.get("NeedDaemonReload") == "yes" for unit in (found["unit"], found["route"])),
@@ -125,6 +129,7 @@ def files_of(edge: Edge, address: str) -> list[File]:
     return [
         File(host_layout.EDGE_CONFIG, config.config(edge, address), FILE_MODE),
         File(host_layout.EDGE_ROUTE, config.route(edge), FILE_MODE),
+        *_certificate_list(edge),
         File(host_layout.EDGE_TOKENS, tokens_file(), FILE_MODE),
         File(host_layout.EDGE_QUOTA, (paths.NODE / "edge_quota.py").read_text(encoding="utf-8"), "0755"),
         *(File(path, unit_file(path), UNIT_MODE) for path in UNITS),
@@ -132,11 +137,17 @@ def files_of(edge: Edge, address: str) -> list[File]:
     ]
 
 
+def _certificate_list(edge: Edge) -> list[File]:
+    own = edge.settings.tls == OWN_CA
+    return [File(host_layout.EDGE_CERTIFICATE_LIST, config.certificate_list(), FILE_MODE)] if own else []
+
+
 def _stale(files: Sequence[File], facts: Facts) -> list[str]:
-    """Return the files that are not on the host as planned, and those that start models although none may."""
+    """Return the files that are not on the host as planned, and those that its settings no longer need."""
     present = facts["edge"]["files"]
     differ = [file.path for file in files if file.differs(present)]
-    return [*differ, *sorted((SWITCH_ARGUMENTS.keys() & present.keys()) - {file.path for file in files})]
+    needless = (AT_TIMES & present.keys()) - {file.path for file in files}
+    return [*differ, *sorted(needless)]
 
 
 def unit_file(path: str = host_layout.EDGE_UNIT_FILE) -> str:
@@ -177,11 +188,16 @@ def where(edge: Edge) -> str:
     return f"{edge.settings.scheme} on {', '.join(config.listeners(edge))}"
 
 
-def _renewal(edge: Edge, present: str, names: Sequence[str], trusted: str, now: datetime) -> str:
+def _renewal(edge: Edge, found: Mapping[str, Any], names: Sequence[str], trusted: str, now: datetime) -> str:
+    present = found["certificate"]
     if edge.settings.tls == OFF:
         return ""
     if not present:
         return "there is none"
     if edge.settings.tls == FILES:
         return "" if authority.same_certificates(present, trusted) else "vllm_edge.certificate has changed"
-    return authority.renewal_reason(present, trusted, names, now, asks=edge.joins)
+    if due := authority.renewal_reason(present, trusted, names, now, asks=edge.joins):
+        return due
+    if not (alone := found.get("names_certificate")):
+        return "there is none of names alone, which clients built with Bun need"
+    return authority.renewal_reason(alone, trusted, authority.without_addresses(names), now)

@@ -49,6 +49,9 @@ EDGE_DIR = f"{CONFIG_DIR}/edge"
 EDGE_CONFIG = f"{EDGE_DIR}/haproxy.cfg"
 EDGE_KEYS = f"{EDGE_DIR}/keys.map"
 EDGE_CERTIFICATE = f"{EDGE_DIR}/tls.pem"
+# A second one without addresses, and the list by which HAProxy chooses. Only an own-ca has them.
+EDGE_NAMES_CERTIFICATE = f"{EDGE_DIR}/names.pem"
+EDGE_CERTIFICATE_LIST = f"{EDGE_DIR}/certificates.list"
 EDGE_AUTHORITY = f"{EDGE_DIR}/ca.crt"
 EDGE_TOKENS = f"{EDGE_DIR}/tokens.lua"
 # The second stage, which has the route by model and the buffers for bodies.

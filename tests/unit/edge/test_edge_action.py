@@ -221,7 +221,7 @@ def test_the_authority_may_sign_every_spark_of_the_inventory_and_no_more(tmp_pat
     assert authority.outside(signer, [*wanted, "other.example"]) == ["other.example"]
     assert "ENCRYPTED" in (tmp_path / "edge" / "ca.key").read_text()
     # A later deploy of a new Spark lets it sign more. Clients of the other one need nothing.
-    placed = {**NOTHING, "certificate": sent["certificate"], "authority": sent["authority"]}
+    placed = {**NOTHING, **{name: sent[name] for name in ("certificate", "names_certificate", "authority")}}
     second = run(placed)
     second.hostvars["spark2"] = {"ansible_host": "farther.example", "vllm_edge": None}
     second.act("vllm_edge", **asked)

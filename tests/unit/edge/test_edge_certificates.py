@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from fakes import edge_cases
 from vllm_spark.cli import main
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.edge import authority, store
-from vllm_spark.edge.authority import KeyPair
+from vllm_spark.edge import authority, config, store
+from vllm_spark.edge.authority import HostPair, KeyPair
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NAMES = ["spark1", "spark1.local", "192.168.1.20"]
@@ -24,7 +26,7 @@ def site() -> KeyPair:
 
 
 @pytest.fixture(scope="module")
-def host(site: KeyPair) -> KeyPair:
+def host(site: KeyPair) -> HostPair:
     return authority.new_certificate(site, NAMES, NOW)
 
 
@@ -36,6 +38,27 @@ def test_a_certificate_names_the_host_and_signs_nothing(site: KeyPair, host: Key
     constraints = signer.extensions.get_extension_for_class(x509.BasicConstraints).value
     assert (constraints.ca, constraints.path_length) == (True, 0)
     assert parsed.not_valid_before_utc < NOW < parsed.not_valid_after_utc
+
+
+def test_a_second_certificate_has_the_names_alone_and_the_same_key(site: KeyPair, host: HostPair) -> None:
+    parsed, alone = (
+        x509.load_pem_x509_certificate(text.encode()) for text in (host.certificate, host.names_certificate)
+    )
+    assert authority.subject_names(alone) == {"spark1", "spark1.local"}
+    assert alone.public_key() == parsed.public_key()
+    assert alone.serial_number != parsed.serial_number
+    assert alone.not_valid_after_utc == parsed.not_valid_after_utc
+    (signer,) = authority.certificates(site.certificate)
+    assert authority.has_signed(signer, alone)
+    assert authority.new_certificate(site, ["192.168.1.20", "fd00::1"], NOW).names_certificate == ""
+
+
+@pytest.mark.parametrize("address", ["192.168.1.20", "fd00::5", "spark-1a2b.local"])
+def test_every_edge_has_a_name_beside_its_addresses(address: str) -> None:
+    """Also a Spark whose name in the inventory is an address: clients on it ask `localhost`."""
+    edge = edge_cases.edge_of([edge_cases.DEMO], {"open": False})
+    found = authority.without_addresses(config.names(replace(edge, host=address), address))
+    assert found == [*([address] * 2 if address.endswith(".local") else []), "localhost"]
 
 
 def test_no_text_shows_a_private_key(site: KeyPair) -> None:
@@ -103,7 +126,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, host: KeyPair) ->
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     chain.write_text(host.certificate.rstrip())
     key.write_text(host.private_key)
-    assert store.read_files(str(chain), str(key), NAMES, NOW) == host
+    assert store.read_files(str(chain), str(key), NAMES, NOW) == KeyPair(host.certificate, host.private_key)
     for certificate, private_key in ((str(chain), str(chain)), (str(tmp_path / "none"), str(key))):
         with pytest.raises(RefusedError) as refused:
             store.read_files(certificate, private_key, NAMES, NOW)

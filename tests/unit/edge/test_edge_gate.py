@@ -18,8 +18,8 @@ from vllm_spark.verify.gates import edge as gate
 from vllm_spark_ansible import edge_probe
 
 REQUEST = gate_request(edge={"tls": "own-ca"}, socket="/run/vllm-spark/demo/api/api.sock", bind="0.0.0.0")  # noqa: S104
+CERTIFICATES = {"by_name": "c" * 64, "by_address": "e" * 64}
 OUTSIDE = {
-    "certificate": "c" * 64,
     "no_key": 401,
     "unlisted": {f"{method} {path}": 404 for method, path in gate.UNLISTED},
     "host": 421,
@@ -34,7 +34,8 @@ SOUND: dict[str, Any] = {
         "drip": {"seconds": 10.2},
         "siege": {"waited_ms": {"silence": 2, "a slow body": 2000}, "silence_s": 16.1, "grown_bytes": 9 << 20},
         "limits": {"header_timeout_s": 10, "silence_s": 15},
-        "placed": "c" * 64,
+        "shown": dict(CERTIFICATES),
+        "placed": dict(CERTIFICATES),
         "tls": True,
         "holder": {"process": "haproxy", "pid": 7, "unit": "vllm-edge.service"},
     },
@@ -109,8 +110,11 @@ FAULTS = [
     ("inside.siege.silence_s", -1, "silence", False),
     ("inside.siege.silence_s", 30, "silence", False),
     ("inside.siege.grown_bytes", 65 << 20, "memory", False),
-    ("inside.certificate", "d" * 64, "certificate", False),
-    ("inside.certificate", "", "certificate", False),
+    ("inside.shown.by_name", "d" * 64, "certificate", False),
+    ("inside.shown.by_address", "c" * 64, "certificate", False),
+    ("inside.shown.by_address", "", "certificate", False),
+    ("inside.placed", {}, "certificate", False),
+    ("inside.shown", {}, "certificate", False),
     ("inside.tls", False, "certificate", None),
     ("inside.holder", {"process": "python3", "container": "vllm-demo"}, "listener", False),
     ("inside.holder", {}, "listener", False),

@@ -77,7 +77,8 @@ def test_every_verb_warns_below_ninety_days(name: str, facts: dict[str, Any]) ->
     assert warning.startswith(words)
     assert bool(warning) == bool(words) == (FIX in warning)
     assert f"spark1  {warning or valid}" in table
-    seen = {"certificate": "c", "placed": "c", "public": found, "at": NOW.timestamp()}
+    certificates = {"by_name": "c", "by_address": "d"}
+    seen = {"shown": certificates, "placed": certificates, "public": found, "at": NOW.timestamp()}
     (end,) = (one for one in gate.verdicts(EdgeTarget("", 8000), {"inside": seen}) if one.id == "certificate-end")
     assert (end.ok, end.observed) == ((None, warning) if words else (True, valid))
 
@@ -92,14 +93,26 @@ def test_a_host_without_a_certificate_has_no_end(facts: dict[str, Any]) -> None:
     assert lifetime.shown(own.to_json()) == f"the certificate is valid until {own.certificate:%Y-%m-%d}"
 
 
+@pytest.mark.parametrize("first", lifetime.CERTIFICATES)
+def test_the_certificate_that_ends_first_counts(first: str) -> None:
+    site = authority.new_authority(NOW)
+    later, sooner = (authority.new_certificate(site, ["spark1"], NOW - timedelta(days=age)) for age in (0, 700))
+    found = {key: getattr(sooner if key == first else later, key) for key in lifetime.CERTIFICATES}
+    life = lifetime.of_host({**found, "authority": site.certificate})
+    assert life
+    assert life.certificate == authority.certificates(sooner.certificate)[0].not_valid_after_utc
+
+
+@pytest.mark.parametrize("file", ["tls.pem", "names.pem"])
 @pytest.mark.parametrize(("days", "warns"), [(400, False), (91, False), (89, True), (-1, True)])
-def test_the_spark_itself_warns_in_its_journal(days: float, warns: bool, tmp_path: Path) -> None:
+def test_the_spark_itself_warns_in_its_journal(days: float, warns: bool, file: str, tmp_path: Path) -> None:
     """The command of the unit, with openssl and sh of this machine."""
     unit = (paths.TEMPLATES / "vllm-edge-end.service").read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = (line for line in unit.splitlines() if line.startswith("ExecStart="))
     # systemd makes a space of a continued line, and has two dollar signs for one.
     script = line.partition("'")[2].rstrip("'").replace("$$", "$")
-    (tmp_path / "tls.pem").write_text(public(days)["certificate"], encoding="utf-8")
+    (tmp_path / "tls.pem").write_text(public(400)["certificate"], encoding="utf-8")
+    (tmp_path / file).write_text(public(days)["certificate"], encoding="utf-8")
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     end = f"{NOW + timedelta(days=days):%b} "
     assert done.stdout.startswith(f"<4>the certificate of the edge ends on {end}") == warns
@@ -109,7 +122,8 @@ def test_the_spark_itself_warns_in_its_journal(days: float, warns: bool, tmp_pat
         )
         == warns
     )
-    (tmp_path / "tls.pem").write_text("", encoding="utf-8")
+    assert len(done.stdout.splitlines()) == warns
+    (tmp_path / file).write_text("", encoding="utf-8")
     assert subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, check=False).returncode
 
 

@@ -12,6 +12,7 @@ from fakes import edge_cases
 from fakes.cases import asked
 from vllm_spark.deploy import plan
 from vllm_spark.edge import authority, config, steps, switch_request
+from vllm_spark.edge.authority import HostPair
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.lifecycle import switch
 from vllm_spark.node import host_layout
@@ -29,6 +30,11 @@ def placed(text: str, mode: str) -> list[str]:
     return [hashlib.sha256(text.encode()).hexdigest(), mode]
 
 
+def shown(pair: HostPair) -> dict[str, str]:
+    """Return the facts of an edge about its certificates."""
+    return {"certificate": pair.certificate, "names_certificate": pair.names_certificate}
+
+
 def as_planned(edge: Edge) -> dict[str, Any]:
     """Return the facts of a host whose edge is as planned."""
     names = list(config.names(edge, ADDRESS))
@@ -39,7 +45,7 @@ def as_planned(edge: Edge) -> dict[str, Any]:
             **{file.path: placed(file.content, file.mode) for file in steps.files_of(edge, ADDRESS)},
             **({host_layout.EDGE_AUTHORITY: placed(SITE.certificate, "0640")} if edge.settings.tls == "own-ca" else {}),
         },
-        "certificate": authority.new_certificate(SITE, names, NOW).certificate,
+        **shown(authority.new_certificate(SITE, names, NOW)),
         "keys": ["ada"],
         "may_switch": [],
         "batch": [],
@@ -105,6 +111,25 @@ CHANGES: dict[str, tuple[dict[str, Any], bool, str, bool]] = {
         False,
     ),
     "nobody has a key": ({"keys": []}, False, "", True),
+    "no certificate of names alone": ({"names_certificate": ""}, False, "there is none of names alone", False),
+    "one of other names alone": (
+        {"names_certificate": authority.new_certificate(SITE, ["spark1"], NOW).certificate},
+        False,
+        "the certificate lacks spark1.local, localhost",
+        False,
+    ),
+    "a foreign one of names alone": (
+        {"names_certificate": authority.new_certificate(authority.new_authority(NOW), ["x"], NOW).names_certificate},
+        False,
+        "the certificate is not of this site's authority",
+        False,
+    ),
+    "the list of its certificates is another": (
+        {"files": {**as_planned(closed())["files"], host_layout.EDGE_CERTIFICATE_LIST: placed("", "0640")}},
+        True,
+        "",
+        False,
+    ),
     "a foreign certificate": (
         {"certificate": authority.new_certificate(authority.new_authority(NOW), ["x"], NOW).certificate},
         False,
@@ -171,6 +196,9 @@ def test_own_files_are_placed_when_they_change() -> None:
     facts = as_planned(edge)
     same = steps.steps(edge, {"edge": facts}, ADDRESS, facts["certificate"], NOW)  # type: ignore[typeddict-item]
     assert same.settled
+    assert "certificate_list" not in same.texts
+    facts["files"][host_layout.EDGE_CERTIFICATE_LIST] = placed("", "0640")
+    assert planned(edge, facts).edited == ["certificates.list"]
     assert planned(edge, facts).renewal == "vllm_edge.certificate has changed"
 
 

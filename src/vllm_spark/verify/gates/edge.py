@@ -145,19 +145,26 @@ def _siege(seen: Mapping[str, Any], limit: int) -> Iterator[Verdict]:
 
 
 def _certificate(seen: Mapping[str, Any]) -> Iterator[Verdict]:
-    """Yield the verdict on the certificate, and its end: a warning while clients still take it."""
+    """Yield the verdict on the certificates, and the first end: a warning while clients still take them."""
     if not seen.get("tls", True):
         yield Verdict(NAME, "certificate", None, "tls is off: keys and prompts are plain text on the network")
         return
-    shown, placed = seen.get("certificate", ""), seen.get("placed", "")
-    if not (shown and shown == placed):
-        seen_as = f"the edge shows the certificate {shown[:16] or 'none'}"
-        yield _failed("certificate", seen_as, placed[:16] or "one")
+    shown, placed = (_short(seen.get(key, {})) for key in ("shown", "placed"))
+    if shown != placed or "none" in shown.values():
+        yield _failed("certificate", f"the edge shows the certificates {_listed(shown)}", _listed(placed))
         return
-    yield Verdict(NAME, "certificate", True, f"SHA-256 {shown[:16]}…, as deployed")
+    yield Verdict(NAME, "certificate", True, f"SHA-256 {_listed(shown)}, as deployed")
     if life := lifetime.of_host(seen.get("public", {})):
         warning = life.warning(seen.get("at", 0))
         yield Verdict(NAME, "certificate-end", None if warning else True, warning or lifetime.shown(life.to_json()))
+
+
+def _short(hashes: Mapping[str, str]) -> dict[str, str]:
+    return {asked: hashes.get(asked, "")[:16] or "none" for asked in ("by_name", "by_address")}
+
+
+def _listed(hashes: Mapping[str, str]) -> str:
+    return ", ".join(f"{hash_} {asked.replace('_', ' ')}" for asked, hash_ in hashes.items())
 
 
 def _site(seen: Mapping[str, Any], port: int) -> Verdict:
