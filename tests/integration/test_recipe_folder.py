@@ -126,6 +126,30 @@ def test_a_quantisation_beside_config_json_is_not_taken_for_bf16(
     assert "layout" not in loader.read(recipe).document["model"]
 
 
+# Names that promise fewer bits than BF16. ModelOpt keeps the widths in hf_quant_config.json, which may lie elsewhere.
+@pytest.mark.parametrize(
+    ("repository", "named"),
+    [
+        ("nvidia/Llama-3.1-8B-NVFP4", "fp4"),
+        ("RedHatAI/Llama-3.1-8B-FP8-dynamic", "fp8"),
+        ("owner/Llama-3.1-8B-AWQ-4bit", "awq"),
+        ("owner/Llama-3.1-8B.w4a16", "w4"),
+        ("owner/Llama-3.1-8B", ""),
+        ("owner/Llama-3.1-8B-BF16", ""),
+    ],
+)
+def test_a_config_without_a_quantisation_is_bf16_only_if_no_name_says_otherwise(
+    repository: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = derived_hub.DATA / LLAMA.replace("/", "--") / "config.json"
+    assert main.main(["recipe", "new", str(file), "--as", repository, "--into", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    asked = f"model.layout: which width has each part? The name of the repository says {named}, and config.json alone"
+    assert (asked in output) == bool(named)
+    (recipe,) = tmp_path.glob("*.yml")
+    assert ("layout" in loader.read(recipe).document["model"]) == (not named)
+
+
 # Layers of a model that has 32 with 8 billion weights, its quantisation, options; the Sparks or a part of a message.
 @pytest.mark.parametrize(
     "case",

@@ -28,6 +28,7 @@ BITS = (
 )
 # Of a model that names no width. gpt-oss has four bits and does not say so.
 UNKNOWN_BITS, FEWEST_BITS = 4, 1
+PLAIN_BITS = 16
 # Names of models from which experts or layers were removed.
 PRUNED = re.compile(r"(?i)reap|prun")
 # Keys of a quantisation with the bits of its weights.
@@ -43,8 +44,17 @@ def of_name(repository: str) -> int:
     return int(min(counts) * 1e9 * _bits(name.lower(), UNKNOWN_BITS) / 8)
 
 
-def bits_of(quantisation: Mapping[str, Any]) -> float:
-    """Return the fewest bits that a weight of this quantisation has."""
+def fewer_bits(repository: str) -> str:
+    """Return the word of a name that promises weights of fewer bits than BF16, empty if none does."""
+    words = repository.rpartition("/")[2].lower()
+    found = (pattern.search(words) for pattern, bits in BITS if bits < PLAIN_BITS)
+    return next((match[0] for match in found if match), "")
+
+
+def bits_of(quantisation: Mapping[str, Any], repository: str = "") -> float:
+    """Return the fewest bits that a weight of this quantisation has, without one those that the name promises."""
+    if not quantisation:
+        return _bits(fewer_bits(repository), FEWEST_BITS)
     said = json.dumps(quantisation, default=str).lower()
     numbers = [int(bits) for bits in KEYS.findall(said)]
     return min(numbers) if numbers else _bits(said, FEWEST_BITS)

@@ -87,7 +87,8 @@ def read(checkpoint: Checkpoint, known: Document, name: str) -> ModelFacts:
     questions += open_widths
     head = own_head(checkpoint, known, document, parts)
     settled = not questions
-    least = sum(built.stored_weights().values()) * least_size.bits_of(checkpoint.quantisation) / BITS_OF_A_BYTE
+    bits = least_size.bits_of(checkpoint.quantisation, checkpoint.repository)
+    least = sum(built.stored_weights().values()) * bits / BITS_OF_A_BYTE
     settled_parts = (document, layout) if settled else ({}, {})
     return ModelFacts(known, *settled_parts, head, vision, tuple(questions), int(least))
 
@@ -168,12 +169,17 @@ def _layout(
 
 
 def _plain_layout(needed: list[str], checkpoint: Checkpoint) -> tuple[dict[str, Any], list[Question]]:
-    """Return the layout of a config.json without files: BF16 if it names no quantisation."""
-    if not checkpoint.quantisation:
+    """Return the layout of a config.json without files: BF16 if neither it nor the name promises fewer bits."""
+    promised = least_size.fewer_bits(checkpoint.repository)
+    if checkpoint.quantisation:
+        said = f"The configuration {_quantised(checkpoint.quantisation)}"
+    elif promised:
+        # ModelOpt keeps the widths in hf_quant_config.json.
+        said = f"The name of the repository says {promised}, and config.json alone names no quantisation"
+    else:
         return dict.fromkeys(needed, "bf16"), []
-    text = f"which width has each part? The configuration {_quantised(checkpoint.quantisation)}; the headers of the " \
-           "files tell the parts apart"  # fmt: skip
-    return {}, [Question("model.layout", text)]
+    asked = f"which width has each part? {said}; the headers of the files tell the parts apart"
+    return {}, [Question("model.layout", asked)]
 
 
 def _quantised(quantisation: Mapping[str, Any]) -> str:
