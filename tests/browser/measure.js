@@ -50,7 +50,7 @@
       }
     }
   };
-  judge("h1, h2, h3, p, li, th, td, small, b, strong, figcaption", "color", 4.5);
+  judge("h1, h2, h3, p, li, th, td, dt, dd, span, small, b, strong, figcaption", "color", 4.5);
   judge("svg text", "fill", 4.5);
   judge(".l, .m, .w, .b", "color", 3);
   faults.push(...weak);

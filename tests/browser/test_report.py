@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,17 @@ import pytest
 from chromium import Chromium, chromium
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
+from vllm_spark.bench import evidence
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report.material import Forecast
 from vllm_spark.bench.report.page import page
+from vllm_spark.core import paths
 from waiting import until
 
 MEASURE = (Path(__file__).parent / "measure.js").read_text(encoding="utf-8")
-WIDTHS = {"phone": 360, "tablet": 820, "desktop": 1280}
+WIDTHS = {"phone": 360, "tablet": 820, "laptop": 1280, "wide": 1680}
+COLUMNS = {"phone": 1, "tablet": 2, "laptop": 3, "wide": 3}
+RECORDED = paths.RECIPES / "evidence"
 PAIR = ("spark1", "spark2")
 FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "all-reduce": 3.0, "drafter": 9.8})
 # Names that are markup, long without a place to break, or written from right to left.
@@ -30,7 +36,18 @@ def run(bench: Bench) -> Evidence:
     return evidence_of(standard(bench))
 
 
+def recorded(*files: str) -> list[Evidence]:
+    return [evidence.read(RECORDED / f"{file}.jsonl") for file in files]
+
+
 REPORTS = {
+    "two servers": lambda: page(
+        recorded(*(f"h200-bench/26b-a4b-{name}.standard" for name in ("fp8", "nvfp4-marlin"))),
+        verdict="worse: decode of chat p512 o384 d0 s1 is 237.9 tok/s; garbage accepted in 7 of 8 cells.",
+    ),
+    "three profiles": lambda: page(
+        recorded(*(f"h100-bench/31b-fp8.{profile}" for profile in ("standard", "depth", "streams")))
+    ),
     "dense": lambda: page([run(Bench(DENSE))]),
     "mixture": lambda: page([run(Bench(MIXTURE))], verdict="As fast as the forecast.", forecast=FORECAST),
     "two runs": lambda: page([run(Bench(MIXTURE, 2)), run(Bench(MIXTURE, 3, slower=1.18))], forecast=FORECAST),
@@ -107,8 +124,41 @@ def test_the_table_scrolls_below_its_first_column(browser: Chromium, tmp_path: P
     file.write_text(page([run(Bench(MIXTURE)), run(Bench(MIXTURE, 2))]), encoding="utf-8")
     browser.show(file, WIDTHS["phone"])
     moved = browser.evaluate(
-        "(() => { const area = document.querySelector('.scroll'), head = area.querySelector('tbody th');"
+        "(() => { const area = document.querySelector('[aria-labelledby=cells] .scroll');"
+        " const head = area.querySelector('tbody th');"
         " const before = head.getBoundingClientRect().left; area.scrollLeft = 200;"
         " return [area.scrollLeft, head.getBoundingClientRect().left - before]; })()"
     )
     assert moved == [200, 0]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_three_tiles_are_above_the_fold_and_plots_have_columns(browser: Chromium, tmp_path: Path, width: str) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(REPORTS["two servers"](), encoding="utf-8")
+    browser.show(file, WIDTHS[width], height=800)
+    bottoms = browser.evaluate(
+        "[...document.querySelectorAll('.tiles > div')].map((tile) => tile.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 3
+    assert max(bottoms) <= 800
+    columns = browser.evaluate("getComputedStyle(document.querySelector('.plots')).gridTemplateColumns")
+    assert len(columns.split()) == COLUMNS[width]
+
+
+def test_the_comparison_fits_a_phone(browser: Chromium, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(REPORTS["two servers"](), encoding="utf-8")
+    browser.show(file, WIDTHS["phone"])
+    area = "document.querySelector('.scroll:has(.compared)')"
+    assert browser.evaluate(f"{area}.scrollWidth - {area}.clientWidth") == 0
+
+
+@pytest.mark.skipif("VNU" not in os.environ, reason="VNU is not the path of vnu.jar, the checker of the W3C")
+def test_the_checker_of_the_w3c_finds_no_error(report: Path) -> None:
+    command = ["java", "-jar", os.environ["VNU"], "--errors-only", "--format", "text", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # SVG 2 has this property, the checker's CSS does not.
+    errors = [line for line in done.stderr.splitlines() if line.startswith("Error") and "paint-order" not in line]
+    assert errors == []
+    assert "checking completed" in done.stderr

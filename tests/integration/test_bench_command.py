@@ -40,7 +40,7 @@ def test_a_run_prints_a_line_per_cell_and_writes_evidence(
     assert all(record["samples"] for record in records[1:-1])  # the server is on this machine
     assert lines[-2:] == [f"evidence: {path}", f"Next: vllm-spark bench report {path}"]
     assert main.main(["bench", "report", str(path)]) == 0
-    assert records[1]["cell"]["id"] in path.with_suffix(".html").read_text(encoding="utf-8")
+    assert "chat, 128 in, 64 out" in path.with_suffix(".html").read_text(encoding="utf-8")
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

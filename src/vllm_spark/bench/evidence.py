@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,11 @@ class Evidence:
         if self.end:
             return self.end["seconds"]
         return max((cell["started"] + cell["seconds"] for cell in self.cells.values()), default=0.0)
+
+
+def oldest_first(runs: Iterable[Evidence]) -> list[Evidence]:
+    """Return the runs in the order in which they began."""
+    return sorted(runs, key=lambda run: run.run["started"])
 
 
 def begin(profile: Mapping[str, Any], key: Key, subject: Subject) -> RunRecord:

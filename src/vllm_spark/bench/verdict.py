@@ -22,6 +22,8 @@ from vllm_spark.recipe import loader
 from vllm_spark.recipe.loader import Recipe
 
 FOLDER = paths.REPORTS / "bench"
+# The fault of answers that are no text. Speed without it may be that of a broken server.
+GARBAGE = "garbage"
 State = Literal["good", "worse", "worthless", "unknown"]
 # A repetition of a cell in a soak. How many a run has depends on its speed.
 REPETITION = re.compile(r" #\d+$")
@@ -121,7 +123,7 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
             Reference("the recipe's evidence", "as in the recipe's evidence", measured),
         ),
     )
-    state = judged.state()
+    state, garbage = judged.state(), accepted(run)
     sentences = {
         "worthless": lambda: _worthless(run),
         "worse": lambda: _worse(judged, compared.causes),
@@ -130,7 +132,7 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
     }
     return Verdict(
         state=state,
-        sentence=f"{state}: {sentences[state]()}.",
+        sentence=f"{state}: {sentences[state]()}{'; ' * bool(garbage)}{garbage}.",
         baseline=str(history[0].file) if history else "",
         earlier=len(history),
         changed=compared.changed,
@@ -173,15 +175,14 @@ def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row
 
 def earlier(run: Evidence, folder: Path) -> list[Evidence]:
     """Return the runs of a folder that are older than `run` and have its profile and a comparable key, in order."""
-    older = [
+    return evidence.oldest_first(
         other
         for other in readable(folder)
         if other.run["id"] != run.run["id"]
         and other.run["started"] < run.run["started"]
         and other.run["profile"].get("name") == run.run["profile"].get("name")
         and key.comparable(other.run["key"], run.run["key"])
-    ]
-    return sorted(older, key=lambda other: other.run["started"])
+    )
 
 
 def closing(path: Path) -> list[str]:
@@ -284,6 +285,13 @@ def _worse(judged: _Judged, causes: Mapping[str, str]) -> str:
     found = [row.note] if row.note.startswith(compare.DRIFT) else []
     why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
     return f"{row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {'; '.join([*found, why])}"
+
+
+def accepted(run: Evidence) -> str:
+    """Return in how many cells garbage counts, because the operator accepted it; empty without any."""
+    measured = [cell for cell in run.cells.values() if not compare.worthless(cell)]
+    garbage = sum(any(fault["id"] == GARBAGE for fault in cell["faults"]) for cell in measured)
+    return f"garbage accepted in {garbage} of {len(measured)} cells" if garbage else ""
 
 
 def _worthless(run: Evidence) -> str:

@@ -17,8 +17,33 @@ def test_the_command_writes_the_report_beside_the_file(tmp_path: Path, capsys: p
     assert main(["bench", "report", str(file)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'a.html'}\n"
     assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
-    assert main(["bench", "report", str(file), str(file), "-o", str(tmp_path / "b.html")]) == 0
-    assert "gemma-31b, run" in (tmp_path / "b.html").read_text()
+    other = write(tmp_path / "b.jsonl", standard(Bench(DENSE, 2, slower=1.2)))
+    assert main(["bench", "report", str(file), str(other), "-o", str(tmp_path / "b.html")]) == 0
+    assert "A / B" not in (tmp_path / "b.html").read_text()
+    assert "B / A" in (tmp_path / "b.html").read_text()
+
+
+def test_the_order_of_the_files_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = str(write(tmp_path / "b.jsonl", standard(Bench(DENSE))))
+    new = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE, 2, slower=1.2, started="2026-03-03T08:15:00Z"))))
+    printed, made = [], []
+    for files in ([old, new], [new, old]):
+        assert main(["bench", "compare", *files]) == 1
+        printed.append(capsys.readouterr().out)
+        assert main(["bench", "report", *files, "-o", str(tmp_path / "c.html")]) == 0
+        made.append((tmp_path / "c.html").read_text())
+        capsys.readouterr()
+    assert printed[0] == printed[1]
+    assert printed[0].startswith(f"A, the older run: {old}; B: {new}")
+    assert made[0] == made[1]
+    assert "▼ worse" in made[0]
+
+
+def test_a_run_that_is_named_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE))))
+    assert main(["bench", "report", file, file]) == 1
+    assert "each run once" in capsys.readouterr().err
+    assert not (tmp_path / "a.html").exists()
 
 
 BAD: dict[str, Any] = {"empty": "", "text": "no JSON\n", "cell first": '{"record": "cell"}\n', "list": "[1]\n"}

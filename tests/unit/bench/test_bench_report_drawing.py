@@ -16,9 +16,9 @@ LINEAR = {
     "fractions": ([0.2, 2.4], True, ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5"]),
     "thousands": ([4100.0], True, ["0", "1,000", "2,000", "3,000", "4,000", "5,000"]),
     "all zero": ([0.0], True, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-    "far from zero": ([78.2, 84.9], False, ["78", "80", "82", "84", "86"]),
-    "one value far from zero": ([80.0], False, ["78", "79", "80", "81", "82"]),
-    "noise is not stretched": ([1.97, 1.99], False, ["1.94", "1.96", "1.98", "2.00", "2.02"]),
+    "far from zero": ([78.2, 88.9], False, ["77.5", "80.0", "82.5", "85.0", "87.5", "90.0"]),
+    "one value far from zero": ([80.0], False, ["76", "78", "80", "82", "84"]),
+    "noise is not stretched": ([1.97, 1.99], False, ["1.85", "1.90", "1.95", "2.00", "2.05", "2.10"]),
     "zero is near": ([10.0, 84.9], False, ["0", "20", "40", "60", "80", "100"]),
 }
 
@@ -27,6 +27,7 @@ LINEAR = {
 def test_linear_ticks(values: list[float], zero: bool, ticks: list[str]) -> None:
     axis = scale.linear(values, zero=zero)
     assert [tick.text for tick in axis.ticks] == ticks
+    assert (axis.mark == scale.CUT) is (axis.ticks[0].value > 0)
     assert axis.place(axis.ticks[0].value) == pytest.approx(0)
     assert axis.place(axis.ticks[-1].value) == pytest.approx(1)
     assert all(-1e-9 <= axis.place(value) <= 1 + 1e-9 for value in values)

@@ -24,7 +24,6 @@ class Bar:
     start: float
     end: float
     value: str
-    title: str
     outline: bool = False
 
 
@@ -81,7 +80,7 @@ def _bar(bar: Bar, start: float, end: float, y: float) -> Markup:
     )
     key = svg.label(0, middle, bar.key, class_=f"key {marks.style(bar.index)}") if bar.key else Markup()
     value = svg.label(max(end, start + 1.5) + 6, middle, bar.value, class_="value")
-    return svg.element("g", svg.element("title", text.plain(bar.title)), rectangle, key, value)
+    return svg.element("g", rectangle, key, value)
 
 
 def _tick(x: float, words: str, y: float) -> Markup:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
 
-from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import plots, table, text
+from vllm_spark.bench import verdict as verdicts
+from vllm_spark.bench.evidence import Evidence, oldest_first
+from vllm_spark.bench.report import compared, names, plots, table, text, tiles
 from vllm_spark.bench.report.material import Forecast, Material
 from vllm_spark.bench.report.reading import letter
-from vllm_spark.bench.report.sweep import run_name
 
 HERE = Path(__file__).parent
 UNKNOWN_VERDICT = "No verdict: these figures were not compared with an earlier run, a forecast or expected figures."
@@ -49,23 +49,44 @@ def policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def page(runs: Sequence[Evidence], *, verdict: str | None = None, forecast: Forecast | None = None) -> str:
-    """Return the report of one or more runs as HTML. The first run is A. `verdict` is one sentence."""
-    material = Material(tuple(runs), forecast)
-    drawn = [(plot, made) for plot in plots.registered() if (made := plot.draw(material))]
+def page(
+    runs: Sequence[Evidence],
+    *,
+    verdict: str | None = None,
+    forecast: Forecast | None = None,
+    expected: Mapping[tuple[str, str], str] | None = None,
+) -> str:
+    """Return the report of one or more runs as HTML; the oldest run is A. `verdict` is one sentence.
+
+    `expected` has the forecast of a figure in words, by cell and metric."""
+    runs = oldest_first(runs)
+    drawn = [(plot, made) for plot in plots.registered() if (made := plot.draw(Material(tuple(runs), forecast)))]
     style = (HERE / "style.css").read_text(encoding="utf-8")
-    rows = table.rows(runs)
+    columns = table.columns(runs)
+    metrics = [metric for metric, _, _ in columns.shown]
+    rows, found = table.rows(runs, metrics), compared.of_runs(runs)
+    lines = compared.lines(runs, found, [row.id for row in rows])
+    summaries = compared.summary(runs, lines)
+    cells = names.of_cells([cell["cell"] for run in runs for cell in run.cells.values()])
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
             title=_title(runs),
-            verdict=_capital(text.plain(verdict)) if verdict else UNKNOWN_VERDICT,
+            verdict=_sentence(verdict, cells, runs) if verdict else _without_verdict(runs, summaries),
             judged=bool(verdict),
-            runs=[_summary(index, run) for index, run in enumerate(runs)],
+            tiles=tiles.tiles(runs, found, expected or {}),
+            letters=[letter(index) for index in range(len(runs))],
+            runs=[_summary(*each) for each in zip(runs, names.of_runs(runs), strict=True)],
+            differences=names.differences(runs),
+            cautions=[*names.cautions(runs)],
+            summaries=summaries,
+            lines=lines,
             facts=table.facts(runs),
-            columns=table.columns(runs),
-            rows=rows,
+            columns=columns,
+            rows=[(row, compared.ratios(found, row.id, metrics)) for row in rows],
+            cells=cells,
+            warnings=table.warnings(runs),
             left_out=len({cell["cell"]["id"] for run in runs for cell in run.cells.values()}) - len(rows),
             plots=drawn,
             style=Markup(style),  # noqa: S704  the file beside this one
@@ -74,26 +95,47 @@ def page(runs: Sequence[Evidence], *, verdict: str | None = None, forecast: Fore
     )
 
 
+def _sentence(verdict: str, cells: Mapping[str, str], runs: Sequence[Evidence]) -> str:
+    """Return the verdict with the names that the page has for cells, figures and the other run."""
+    for id_ in sorted(cells, key=len, reverse=True):
+        verdict = verdict.replace(id_, cells[id_])
+    for metric in table.COLUMNS:
+        verdict = verdict.replace(metric, metric.replace("_", " "))
+    if len(runs) == 2:  # noqa: PLR2004  with more runs it is not clear which one is the other one
+        verdict = verdict.replace("the other run", letter(0))
+    return " ".join([_capital(text.plain(verdict)), *_garbage(runs, len(runs) - 1)])
+
+
+def _without_verdict(runs: Sequence[Evidence], summaries: Sequence[str]) -> str:
+    """Return what is known without a verdict: the comparisons, and accepted garbage."""
+    return " ".join([*(summaries or [UNKNOWN_VERDICT]), *_garbage(runs, len(runs))])
+
+
+def _garbage(runs: Sequence[Evidence], first: int) -> list[str]:
+    """Return a sentence for each of the first runs whose garbage was accepted. The verdict has that of the newest."""
+    found = [(letter(n), words) for n, run in enumerate(runs[:first]) if (words := verdicts.accepted(run))]
+    return [f"{_capital(words)}{f' of {name}' if len(runs) > 1 else ''}." for name, words in found]
+
+
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
 def _title(runs: Sequence[Evidence]) -> str:
     subjects = [run.run["subject"] for run in runs]
-    names = dict.fromkeys(text.plain(each["deployment"] or each["served_name"] or "unknown") for each in subjects)
-    return ", ".join(names)
+    titles = dict.fromkeys(text.plain(each["deployment"] or each["served_name"] or "unknown") for each in subjects)
+    return ", ".join(titles)
 
 
-def _summary(index: int, run: Evidence) -> dict[str, str]:
+def _summary(run: Evidence, name: str) -> dict[str, str]:
     states = [cell["state"] for cell in run.cells.values()]
     counts = [f"{states.count(state)} {state}" for state in ("measured", "failed", "worthless") if state in states]
     cells = f"{len(states)} cell{'' if len(states) == 1 else 's'}"
     return {
-        "letter": letter(index),
-        "name": run_name(run),
+        "name": name,
         "model": text.plain(run.run["key"]["model"] or "unknown model"),
         "profile": text.plain(run.run["profile"].get("name") or "unknown"),
-        "started": text.plain(run.run["started"]).replace("T", " ")[:16],
+        "began": names.began(run),
         "duration": text.duration(run.seconds),
         "cells": f"{cells}: {', '.join(counts)}" if counts else "no cells",
         "end": "" if run.end else "interrupted",

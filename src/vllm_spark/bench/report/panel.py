@@ -13,7 +13,7 @@ from vllm_spark.bench.report.frame import FONT, Frame, margin
 from vllm_spark.bench.report.placing import Anchor, Placer
 from vllm_spark.bench.report.scale import Axis
 
-WIDTH, HEIGHT = 360.0, 232.0
+WIDTH, HEIGHT = 360.0, 206.0
 TOP, BELOW = 28.0, 42.0
 # Labels of values in panels with more points would be more ink than the lines.
 MAX_LABELLED = 24

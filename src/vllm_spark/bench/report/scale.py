@@ -14,7 +14,9 @@ MINUTE, HOUR = 60, 3600
 # A range whose smallest value is above this share of its largest does not begin at zero.
 NEAR = 0.5
 # Least range of an axis as a share of its largest value: noise must not look like a change.
-LEAST_SPAN = 0.04
+LEAST_SPAN = 0.1
+# Marks of axes.
+CUT, LOG = " (axis cut)", " (log)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,10 @@ class Axis:
 
     ticks: tuple[Tick, ...]
     place: Callable[[float], float]
-    # A suffix of the label: the unit that the ticks have.
+    # The unit that the ticks have, for a label.
     unit: str = ""
+    # What a reader must know of the axis, a suffix of its label.
+    mark: str = ""
 
 
 def nice_step(span: float, count: int) -> float:
@@ -55,7 +59,7 @@ def linear(values: Iterable[float], count: int = 5, *, zero: bool = True) -> Axi
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9) + (1 if f"{step:e}".startswith("2.5") else 0))
     ticks = tuple(Tick(n * step, f"{n * step:,.{digits}f}") for n in range(first, last + 1))
-    return Axis(ticks, _straight(first * step, last * step))
+    return Axis(ticks, _straight(first * step, last * step), mark=CUT if first > 0 else "")
 
 
 def _straight(low: float, high: float) -> Callable[[float], float]:
@@ -88,7 +92,7 @@ def log10(values: Iterable[float]) -> Axis:
     first = max(mark for mark in marks if mark <= low + 1e-9)
     last = min(mark for mark in marks if mark >= high - 1e-9 and mark > first)
     ticks = tuple(Tick(10**mark, f"{float(f'{10**mark:.3g}'):,g}") for mark in marks if first <= mark <= last)
-    return Axis(ticks, lambda value: (math.log10(value) - first) / (last - first) if value > 0 else 0.0)
+    return Axis(ticks, lambda value: (math.log10(value) - first) / (last - first) if value > 0 else 0.0, mark=LOG)
 
 
 def whole(values: Iterable[float]) -> Axis:

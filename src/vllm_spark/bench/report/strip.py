@@ -1,4 +1,4 @@
-"""The cells of the runs along the time: strips of blocks above a panel, and bands behind its data."""
+"""The cells of the runs along the time: strips of blocks above the rows, and bands behind their data."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report import svg, text
+from vllm_spark.bench.report import svg
 from vllm_spark.bench.report.frame import Frame
 
 HEIGHT, FONT = 15.0, 10.5
-# More cells have no numbers and tooltips, because these would be most of the file.
-MAX_TITLES = 80
+# More cells have no numbers, because these would be most of the file.
+MAX_NUMBERED = 80
 # Blocks that are narrower, in units of the viewBox, have no line between them.
 NARROWEST = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Begin and end of a cell in seconds since the start of its run, its number in the table, and its name."""
+    """Begin and end of a cell in seconds since the start of its run, and its number in the table."""
 
     begin: float
     end: float
     number: int
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Cells:
 
 
 def _few(strips: Sequence[Cells]) -> bool:
-    return sum(len(cells.spans) for cells in strips) <= MAX_TITLES
+    return sum(len(cells.spans) for cells in strips) <= MAX_NUMBERED
 
 
 def shade(strips: Sequence[Cells], frame: Frame) -> Markup:
@@ -47,28 +46,15 @@ def shade(strips: Sequence[Cells], frame: Frame) -> Markup:
     return svg.element("path", d="".join(bands), class_="shade") if bands else Markup()
 
 
-def draw(strips: Sequence[Cells], frame: Frame, top: float, *, tooltips: bool) -> Markup:
+def draw(strips: Sequence[Cells], frame: Frame, top: float) -> Markup:
     """Return a strip per run, the first one at `top`."""
-    few = _few(strips)
     parts = []
     for n, cells in enumerate(strips):
         y = top + n * HEIGHT
         parts.append(svg.label(frame.left - 7, y + HEIGHT - 5, f"cells {cells.key}".strip(), "end", "small"))
-        parts.append(_blocks(cells, frame, y, few and tooltips))
-        parts.append(_numbers(cells, frame, y) if few else Markup())
+        parts.append(svg.element("path", d=_blocks(cells.spans, frame, y, y + HEIGHT - 2), class_="block"))
+        parts.append(_numbers(cells, frame, y) if _few(strips) else Markup())
     return Markup("").join(parts)
-
-
-def _blocks(cells: Cells, frame: Frame, y: float, tooltips: bool) -> Markup:
-    bottom = y + HEIGHT - 2
-    if not tooltips:
-        return svg.element("path", d=_merged(cells.spans, frame, y, bottom), class_="block")
-    blocks = []
-    for span in cells.spans:
-        title = svg.element("title", text.plain(f"{span.number}: {span.name}"))
-        shape = svg.element("path", d=_block(frame, span.begin, span.end, y, bottom), class_="block")
-        blocks.append(svg.element("g", title, shape))
-    return Markup("").join(blocks)
 
 
 def _block(frame: Frame, begin: float, end: float, top: float, bottom: float) -> str:
@@ -76,7 +62,7 @@ def _block(frame: Frame, begin: float, end: float, top: float, bottom: float) ->
     return f"M{left:.1f} {top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z"
 
 
-def _merged(spans: Sequence[Span], frame: Frame, top: float, bottom: float) -> str:
+def _blocks(spans: Sequence[Span], frame: Frame, top: float, bottom: float) -> str:
     """Return all blocks as one, with a line between two of them if they are wide enough."""
     whole = _block(frame, spans[0].begin, spans[-1].end, top, bottom)
     if frame.across(spans[-1].end) - frame.across(spans[0].begin) < NARROWEST * len(spans):

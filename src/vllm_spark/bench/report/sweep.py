@@ -10,7 +10,7 @@ from string import ascii_lowercase
 from markupsafe import Markup
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, panel, text
+from vllm_spark.bench.report import marks, names, panel, text
 from vllm_spark.bench.report.material import Drawn
 from vllm_spark.bench.report.panel import Panel, Point, Series
 from vllm_spark.bench.report.reading import figure, is_number, letter
@@ -24,14 +24,10 @@ DIMENSIONS: Mapping[str, Callable[[Cell], str]] = {
     "output": lambda cell: f"output {text.length(cell['output'])}",
     "depth": lambda cell: f"depth {text.length(cell['depth'])}",
     "streams": lambda cell: f"{cell['streams']} stream{'' if cell['streams'] == 1 else 's'}",
-    "sampling": lambda cell: _settings(cell["sampling"]),
-    "server": lambda cell: _settings(cell["server"]),
+    "sampling": lambda cell: text.settings(cell["sampling"]),
+    "server": lambda cell: text.settings(cell["server"]),
 }
 Group = tuple[str, ...]
-
-
-def _settings(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{text.plain(name).replace('_', ' ')} {text.plain(value)}" for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Line:
 
 def lines(
     runs: Sequence[Evidence],
-    metric: str,
+    metric: str | Callable[[Cell], str],
     x: Callable[[Cell], float | None],
     ignored: Iterable[str],
     *,
@@ -53,15 +49,17 @@ def lines(
 ) -> list[Line]:
     """Return a line for each run and each group of cells that are alike except in x and in the ignored dimensions.
 
-    `unit` divides the values. Groups with fewer than two places on the axis in every run are left out."""
-    kept = [name for name in DIMENSIONS if name not in {*ignored}]
+    `metric` may depend on the cell. `unit` divides the values. Groups with fewer than two places on the axis in every
+    run are left out."""
+    left_out = {*ignored}
     found: dict[tuple[int, Group], list[Point]] = {}
     for index, run in enumerate(runs):
         for record in run.cells.values():
             place = x(record["cell"])
-            if place is None or not (known := _point(record, metric, place, unit)):
+            of_cell = metric if isinstance(metric, str) else metric(record["cell"])
+            if place is None or not (known := _point(record, of_cell, place, unit)):
                 continue
-            group = tuple(DIMENSIONS[name](record["cell"]) for name in kept)
+            group = tuple("" if name in left_out else words(record["cell"]) for name, words in DIMENSIONS.items())
             found.setdefault((index, group), []).append(known)
     sweeps = {group for (_, group), points in found.items() if len({point.x for point in points}) > 1}
     return [Line(index, group, _merged(points)) for (index, group), points in found.items() if group in sweeps]
@@ -92,7 +90,7 @@ def _point(record: CellRecord, metric: str, x: float, unit: float) -> Point | No
     return Point(x, known["median"] / unit, min(values) / unit, max(values) / unit, title)
 
 
-def names(groups: Iterable[Group]) -> dict[Group, str]:
+def group_names(groups: Iterable[Group]) -> dict[Group, str]:
     """Return the name of each group: the words in which the groups differ, or all words of a single group."""
     known = list(dict.fromkeys(groups))
     differing = [n for n, words in enumerate(zip(*known, strict=True)) if len(known) == 1 or len({*words}) > 1]
@@ -122,7 +120,7 @@ def panels(
     if not every:
         return None
     by_group = len({line.run for line in every}) == 1 and len({line.group for line in every}) <= marks.COUNT
-    named = names(line.group for line in every)
+    named = group_names(line.group for line in every)
     index = {group: n for n, group in enumerate(named)}
     x_axis = x([point.x for line in every for point in line.points])
     made = []
@@ -167,10 +165,5 @@ def run_legend(
     """Return the legend of a plot whose series are runs. A single run needs none."""
     if len(runs) == 1:
         return ()
-    return tuple((sample(n), letter(n), run_name(runs[n])) for n in sorted(shown))
-
-
-def run_name(run: Evidence) -> str:
-    """Return the id of a run and what it measured."""
-    subject = run.run["subject"]
-    return f"{text.plain(subject['deployment'] or subject['served_name'] or 'unknown')}, run {run.run['id']}"
+    named = names.of_runs(runs)
+    return tuple((sample(n), letter(n), named[n]) for n in sorted(shown))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Mapping
 
 KI = 1024
 MOST_DECIMALS = 6
@@ -31,6 +32,18 @@ def percent(share: float) -> str:
     if 0 < abs(value) < 0.05:  # noqa: PLR2004  what one decimal rounds to zero
         return f"{value:.2f} %" if abs(value) >= 0.005 else "<0.01 %"  # noqa: PLR2004
     return f"{value:.1f} %" if abs(value) < 10 else f"{value:.0f} %"  # noqa: PLR2004
+
+
+def change(ratio: float) -> str:
+    """Return a ratio as a change with its sign: -8.7 %, +0.4 %. Twice and more, or half and less, stay a factor."""
+    if not 0.5 < ratio < 2:  # noqa: PLR2004  a factor reads better there
+        return f"{number(ratio)} times"
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def settings(values: Mapping[str, object]) -> str:
+    """Return settings as text: `top p 0.95, mode eager`."""
+    return ", ".join(f"{plain(name).replace('_', ' ')} {plain(value)}" for name, value in values.items())
 
 
 def length(tokens: float) -> str:

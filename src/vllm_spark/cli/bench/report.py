@@ -14,11 +14,12 @@ from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
 
 TOO_MANY = register("evidence-too-many", runbook="evidence-broken")
+TWICE = register("evidence-twice", runbook="evidence-broken")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="evidence file; the first one is run A")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="evidence file; the oldest run is A")
     parser.add_argument("-o", "--output", type=Path, metavar="OUT.html", help="default: the first FILE as .html")
 
 
@@ -30,12 +31,25 @@ def run(args: argparse.Namespace) -> int:
             expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
             fix="name fewer files.",
         )
-    runs = [evidence.read(path) for path in args.files]
-    history = runs[1:2] or verdict.earlier(runs[0], args.files[0].parent)
-    judged = verdict.verdict(runs[0], history)
-    sentence = None if judged.state == "unknown" else judged.sentence
+    runs = evidence.oldest_first(evidence.read(path) for path in args.files)
+    ids = [each.run["id"] for each in runs]
+    if repeated := next((each for each in runs if ids.count(each.run["id"]) > 1), None):
+        raise TWICE.error(
+            what=f"run {repeated.run['id']} twice, from {repeated.file}",
+            expected="each run once",
+            fix="name each run once.",
+        )
+    newest = runs[-1]
+    history = [runs[0]] if len(runs) > 1 else verdict.earlier(newest, newest.file.parent)
+    judged = verdict.verdict(newest, [run for run in history if {*run.cells} & {*newest.cells}])
+    # Runs of several profiles are parts of one picture: the last one alone has no verdict on it.
+    one_profile = len({run.run["profile"].get("name") for run in runs}) == 1
+    expected = {(row.cell, row.metric): row.note for row in judged.forecast if row.note.startswith("forecast")}
     output: Path = args.output or args.files[0].with_suffix(".html")
-    output.write_text(page.page(runs, verdict=sentence, forecast=_forecast(runs[0])), encoding="utf-8")
+    html = page.page(
+        runs, verdict=judged.sentence if one_profile else None, forecast=_forecast(newest), expected=expected
+    )
+    output.write_text(html, encoding="utf-8")
     print(output)
     return 0
 

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdict. Returns 0 if it is good, 1 if it is worse or worthless, 2 if it is unknown."""
     with status.refusal_is_3():
         new = evidence.read(args.file)
-        named = sorted(map(evidence.read, args.baseline), key=lambda run: run.run["started"])
+        named = evidence.oldest_first(map(evidence.read, args.baseline))
     judged = verdict.verdict(new, named or verdict.earlier(new, args.file.parent))
     if args.json:
         print(json.dumps(judged.to_json(), indent=2, ensure_ascii=False))

@@ -22,7 +22,7 @@ def draw(material: Material) -> Drawn | None:
         _term(forecast, term, end)
         for term, end in zip(forecast.terms, accumulate(forecast.terms.values()), strict=True)
     ]
-    rows.append(bars.Row("forecast step", (_forecast(0, total, "step"),), strong=True))
+    rows.append(bars.Row("forecast step", (_forecast(0, total),), strong=True))
     steps = [
         (index, step)
         for index, run in enumerate(material.runs)
@@ -32,7 +32,7 @@ def draw(material: Material) -> Drawn | None:
     for index, step in steps:
         difference = f"{100 * (step / total - 1):+.0f} %" if total else ""
         name = f"measured step{f' of run {letter(index)}' if several else ''}, {difference}"
-        rows.append(bars.Row(name, (_measured(index, 0, step, name),), strong=True))
+        rows.append(bars.Row(name, (_measured(index, 0, step),), strong=True))
     note = "" if steps else "No run measured the step of this cell."
     svg = bars.draw(rows, "Measured beside forecast", "time per step, ms")
     return Drawn(
@@ -42,20 +42,18 @@ def draw(material: Material) -> Drawn | None:
 
 def _term(forecast: Forecast, term: str, end: float) -> bars.Row:
     size = forecast.terms[term]
-    found = [_forecast(end - size, end, term)]
+    found = [_forecast(end - size, end)]
     if (measured := forecast.measured.get(term)) is not None:
-        found.append(_measured(0, end - size, end - size + measured, term))
+        found.append(_measured(0, end - size, end - size + measured))
     return bars.Row(term.replace("_", " "), tuple(found))
 
 
-def _forecast(start: float, end: float, what: str) -> bars.Bar:
-    words = f"{text.number(end - start)} ms"
-    return bars.Bar(FORECAST, "", start, end, words, f"{what}, forecast: {words}", True)
+def _forecast(start: float, end: float) -> bars.Bar:
+    return bars.Bar(FORECAST, "", start, end, f"{text.number(end - start)} ms", outline=True)
 
 
-def _measured(index: int, start: float, end: float, what: str) -> bars.Bar:
-    words = f"{text.number(end - start)} ms"
-    return bars.Bar(index, "", start, end, words, f"{what}, measured: {words}")
+def _measured(index: int, start: float, end: float) -> bars.Bar:
+    return bars.Bar(index, "", start, end, f"{text.number(end - start)} ms")
 
 
 def _measured_step(run: Evidence, cell: str) -> float | None:

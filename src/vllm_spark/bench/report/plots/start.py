@@ -38,14 +38,11 @@ def _waterfall(kind: str, starts: Starts, several: bool) -> Markup:
     for index, record in starts:
         key = letter(index) if several else ""
         for (phase, seconds), end in zip(record["phases"].items(), accumulate(record["phases"].values()), strict=True):
-            title = f"{phase}: {text.number(seconds)} s, until {text.number(end)} s"
-            bar = bars.Bar(index, key, end - seconds, end, f"{text.number(seconds)} s", title)
+            bar = bars.Bar(index, key, end - seconds, end, f"{text.number(seconds)} s")
             rows.setdefault(phase, []).append(bar)
         total = sum(record["phases"].values())
-        words = f"{text.number(total)} s"
-        rows.setdefault("until the first token", []).append(
-            bars.Bar(index, key, 0, total, words, f"total: {words}", True)
-        )
+        bar = bars.Bar(index, key, 0, total, f"{text.number(total)} s", outline=True)
+        rows.setdefault("until the first token", []).append(bar)
     total_row = rows.pop("until the first token")
     made = [bars.Row(phase.replace("_", " "), tuple(found)) for phase, found in rows.items()]
     made.append(bars.Row("until the first token", tuple(total_row), strong=True))

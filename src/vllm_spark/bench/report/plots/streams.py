@@ -6,8 +6,6 @@ from vllm_spark.bench.report import scale, sweep
 from vllm_spark.bench.report.material import Drawn, Material, Plot
 from vllm_spark.node.bench.records import Cell
 
-VIEWS = (("Each stream", "decode"), ("All streams together", "total"))
-
 
 def draw(material: Material) -> Drawn | None:
     """Return decode of a stream and of all streams together, by the number of streams."""
@@ -15,9 +13,14 @@ def draw(material: Material) -> Drawn | None:
     def streams(cell: Cell) -> float:
         return float(cell["streams"])
 
+    def together(cell: Cell) -> str:
+        return "total" if cell["streams"] > 1 else "decode"
+
+    each = sweep.lines(material.runs, "decode", streams, ["streams"])
+    total = sweep.lines(material.runs, together, streams, ["streams"])
     views = [
-        sweep.View(title, f"{metric}, tok/s", sweep.lines(material.runs, metric, streams, ["streams"]))
-        for title, metric in VIEWS
+        sweep.View("Each stream", "decode, tok/s", each),
+        sweep.View("All streams together", "total, tok/s", total),
     ]
     return sweep.panels(views, material.runs, "streams", scale.log2, scale.linear)
 

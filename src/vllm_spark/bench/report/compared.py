@@ -1,0 +1,98 @@
+"""The runs against the oldest one: a ratio with its band and a judgement for each figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_spark.bench import compare
+from vllm_spark.bench.compare import Row
+from vllm_spark.bench.evidence import Evidence
+from vllm_spark.bench.report import table, text
+from vllm_spark.bench.report.reading import figure, letter
+from vllm_spark.node.bench.leading import leading_metrics
+
+# The same in a sentence, by the class of the style sheet.
+SUMMARY = {"worse": "worse", "better": "better", "same": "the same", "not-measured": "not judged", "": "not judged"}
+# The rows of each later run by cell and metric.
+Rows = Sequence[Mapping[tuple[str, str], Row]]
+# A judgement in the words of the page. A figure without one is not judged.
+WORDS = {"worse": "▼ worse", "better": "▲ better", "same": "same", "not measured": "not judged"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A later run beside the oldest: the change, the judgement with its band, and a class of the style sheet."""
+
+    change: str
+    judgement: str = ""
+    style: str = ""
+
+    @property
+    def marked(self) -> str:
+        """Return the change with the mark of its judgement, for where there is no room for words."""
+        mark = self.judgement[:2] if self.style in {"worse", "better"} else ""
+        return f"{mark}{self.change}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A leading figure of a cell: its value in each run, and the ratio of each later run. None: not measured."""
+
+    number: int
+    cell: str
+    figure: str
+    unit: str
+    values: tuple[str | None, ...]
+    ratios: tuple[Ratio | None, ...]
+
+
+def of_runs(runs: Sequence[Evidence]) -> Rows:
+    """Return the comparison of each later run with the oldest one."""
+    return [{(row.cell, row.metric): row for row in compare.compare(runs[:1], run).rows} for run in runs[1:]]
+
+
+def ratio(row: Row | None) -> Ratio | None:
+    """Return a row as text; None for one without a ratio. A figure that its cell is not measured for is not judged."""
+    if row is None or row.ratio is None or row.ratio <= 0:
+        return None
+    if row.band is None:
+        return Ratio(text.change(row.ratio))
+    judgement = f"{WORDS.get(row.judgement, row.judgement)}, band ±{text.percent(row.band)}"
+    return Ratio(text.change(row.ratio), judgement, row.judgement.replace(" ", "-"))
+
+
+def ratios(found: Rows, id_: str, metrics: Iterable[str]) -> list[tuple[str, list[Ratio | None]]]:
+    """Return for each later run that shares a cell the letters `B / A` and the ratio of each metric."""
+    wanted = [*metrics]
+    lines = [
+        (f"{letter(n)} / {letter(0)}", [ratio(rows.get((id_, metric))) for metric in wanted])
+        for n, rows in enumerate(found, 1)
+    ]
+    return [(name, line) for name, line in lines if any(line)]
+
+
+def lines(runs: Sequence[Evidence], found: Rows, kept: Iterable[str]) -> list[Line]:
+    """Return a line per leading figure of the cells with these ids that at least two runs have measured."""
+    order, made = table.numbers(runs), []
+    for id_ in kept:
+        cells = [run.cells[id_] for run in runs if id_ in run.cells]
+        for metric in leading_metrics(cells[0]["cell"]):
+            known = [figure(run.cells[id_], metric) if id_ in run.cells else None for run in runs]
+            values = tuple(table.number(one["median"], metric) if one else None for one in known)
+            of_line = tuple(ratio(rows.get((id_, metric))) for rows in found)
+            if any(of_line):
+                made.append(Line(order[id_], id_, table.head(metric), table.unit(metric), values, of_line))
+    return made
+
+
+def summary(runs: Sequence[Evidence], all_lines: Sequence[Line]) -> list[str]:
+    """Return a sentence for each later run: `Of 9 figures 2 are worse and 7 the same.`"""
+    told = []
+    for n in range(len(runs) - 1):
+        styles = Counter(one.style for line in all_lines if (one := line.ratios[n]))
+        if styles:
+            parts = [f"{styles[style]} {words}" for style, words in SUMMARY.items() if styles[style]]
+            told.append(f"{letter(n + 1)} against {letter(0)}, {styles.total()} figures: {', '.join(parts)}.")
+    return told
