@@ -58,7 +58,7 @@ def rows() -> Iterator[EvidenceRow]:
     """Yield every measured cell with greedy sampling."""
     # No value of a family of the Spark takes the place of one of these.
     values = hardware()["constants"]
-    known = Constants(**values, own=frozenset(values))
+    known = Constants(**values, own=frozenset(values), factors={})
     for file in sorted(FOLDER.glob("*.jsonl")):
         server, profile = file.name.split(".")[:2]
         for line in file.read_text(encoding="utf-8").splitlines():

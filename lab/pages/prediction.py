@@ -9,7 +9,7 @@ from lab.pages import markdown, measured_rows
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.recipe import architecture
-from vllm_spark.sizing import constants, kv_cache, layout, memory, reference_spark, roofline
+from vllm_spark.sizing import constants, factors, kv_cache, layout, memory, reference_spark, roofline
 from vllm_spark.sizing.layout import Width, widths
 from vllm_spark.sizing.load import Load
 
@@ -59,6 +59,9 @@ SITE = """\
 A site can set constants that it has measured in `vllm_roofline` (inventories/sample); they count before those of a
 family. `vllm-spark plan --site FILE` reads the same variables. The most useful one is all_reduce_s: reports have 10 to
 117 us. Measure it with all_reduce_perf of nccl-tests at 10 KB.
+
+What `bench` measured on a site ([bench.md](../operations/bench.md)) multiplies the constants of the server that it
+measured. These share a factor:
 """
 
 MEMORY = """\
@@ -168,6 +171,14 @@ def _constants() -> Iterator[str]:
     yield _table(columns, cells)
     yield "".join(f"- {name}: {entry['summary']}.\n" for name, entry in entries.items())
     yield SITE
+    cells = [
+        (f"`{kind.leading}`", ", ".join(f"`{name}`" for name in kind.others) or "-", f"{kind.least:g} to {kind.most:g}")
+        for kind in factors.KINDS
+    ]
+    yield (
+        markdown.table(("leading constant", "others with its factor", "what a Spark can have, in SI units"), cells)
+        + "\n"
+    )
 
 
 def _constant(entry: constants.HardwareEntry, name: str) -> str:

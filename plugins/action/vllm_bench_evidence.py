@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.bench import deployment_run, evidence, ranks, starts, verdict
+from vllm_spark.bench import deployment_run, evidence, key, own_constants, ranks, starts, verdict
 from vllm_spark.bench.ranks import Reading
 from vllm_spark.bench.starts import Start
 from vllm_spark.core.refusal import RefusedError
@@ -52,7 +52,7 @@ class ActionModule(SparkAction):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(merged.text, encoding="utf-8")
         try:
-            self.show(*verdict.closing(path))
+            self.show(*self._constants(spec, path), *verdict.closing(path))
             refusal = str(deployment_run.without_figures(evidence.read(path)) or "")
         except RefusedError as error:
             refusal = str(error)
@@ -78,8 +78,22 @@ class ActionModule(SparkAction):
         seconds = sum(start.seconds for _, measured in cells for start in measured)
         end = {"record": "end", "seconds": round(seconds, 3), "measured": len(cells), "failed": 0}
         evidence_file.append(path, end)
-        self.show(*verdict.closing(path))
+        self.show(*self._constants(spec, path), *verdict.closing(path))
         return {"changed": True, "evidence": str(path)}
+
+    def _constants(self, spec: Spec, path: Path) -> list[str]:
+        """Write what all runs of this launch say about the Sparks, and return lines about it.
+
+        A broken file of constants stays as it is and does not fail the run, whose evidence is written.
+        """
+        run = evidence.read(path)
+        runs, _ = own_constants.read_runs(sorted(path.parent.glob(f"*{evidence.SUFFIX}")))
+        alike = [one for one in runs if key.comparable(one.run["key"], run.run["key"])]
+        found = own_constants.of_runs(alike, spec.recipe)
+        try:
+            return own_constants.write(Path(self.args["constants_file"]), [found])
+        except RefusedError as error:
+            return list(map(str, error.refusals))
 
     def _cells(self) -> list[tuple[Cell, list[Start]]]:
         """Return the cells with their starts, in the order of the profile."""

@@ -17,7 +17,7 @@ from vllm_spark.core import version
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import consent, preview, preview_document, preview_table
 from vllm_spark.deploy.preview import Preview
-from vllm_spark.sizing import constants, forecast
+from vllm_spark.sizing import constants, forecast, site_constants
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction, display
@@ -71,7 +71,9 @@ class ActionModule(SparkAction):
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
         folders = [Path(folder) for folder in self.args["recipe_folders"]]
         context = ForecastContext(
-            constants=constants.of_site(self.args["roofline"]), catalogue=forecast.catalogue(folders)
+            constants=constants.of_site(self.args["roofline"]),
+            measured=site_constants.read(Path(self.args["constants_file"])),
+            catalogue=forecast.catalogue(folders),
         )
         previews: dict[str, Preview] = {}
         for host in self.play_hosts:

@@ -6,7 +6,8 @@ DOCUMENTATION = r"""
 module: vllm_bench_evidence
 short_description: Read the files of a measurement, and write its evidence on the controller
 description:
-  - Prints the verdict of what it writes. Another rank than the head writes nothing.
+  - Prints the verdict of what it writes, and writes what the evidence in the folder says about these Sparks. Another
+    rank than the head writes nothing.
 author: vllm-spark
 options:
   phase:
@@ -26,6 +27,9 @@ options:
     type: str
   folder:
     description: The folder of the evidence on the controller. Not of C(read).
+    type: str
+  constants_file:
+    description: The file of what the runs say about these Sparks, which this writes. Not of C(read).
     type: str
   accepted:
     description: Reasons for which a run counts although it lacks figures. Of C(fetch).

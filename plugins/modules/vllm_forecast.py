@@ -26,6 +26,10 @@ options:
     description: The constants of the site.
     type: raw
     required: true
+  constants_file:
+    description: The file of what the bench measured on these Sparks. It need not exist.
+    type: str
+    required: true
   recipe_folders:
     description: Folders that contain recipes.
     type: list
@@ -47,6 +51,7 @@ EXAMPLES = r"""
     streams: 0
     min_speed: 0
     roofline: {}
+    constants_file: inventories/site/constants.yml
     recipe_folders: [recipes]
     ask: false
 """

@@ -8,13 +8,10 @@ from vllm_spark.core import version
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.core.types import Document
 from vllm_spark.node.bench import corpora
-from vllm_spark.node.bench.records import Key
+from vllm_spark.node.bench.records import PROTOCOL, Key
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
-# Version of the client's definitions. Figures of another version are not comparable. 2: prefill until the first token,
-# arrivals in place of chunks, the prompt's length by the server's count.
-PROTOCOL = 2
 DIGESTS = ("image", "commit", "launch")
 UNKNOWN = "unknown"
 

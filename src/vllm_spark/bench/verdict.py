@@ -16,6 +16,7 @@ from vllm_spark.bench.compare import JUDGED, Comparison, Row
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Document
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import Figure
 from vllm_spark.recipe import loader
@@ -244,6 +245,12 @@ def recipe_of(run: Evidence) -> Recipe | None:
     """Return the recipe of a run; None without one, and for a recipe that the catalogue does not have."""
     name, folders = run.run["subject"]["recipe"], [paths.RECIPES]
     return loader.load(name, folders) if name in loader.names(folders) else None
+
+
+def recipe_document(run: Evidence) -> Document | None:
+    """Return the document of the recipe of a run, or None."""
+    recipe = recipe_of(run)
+    return recipe.document if recipe else None
 
 
 def compared_state(result: Comparison) -> State:

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
-
+    parser.add_argument(
+        "--constants", type=Path, metavar="FILE", help="what the bench measured on these Sparks (with --facts)"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: docs/reference/json.md")
 
 
@@ -46,7 +48,12 @@ def run(args: argparse.Namespace) -> int:
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
     catalogue = forecast.catalogue([paths.RECIPES])
-    context = ForecastContext(constants=site.constants, catalogue=catalogue, reference=not facts)
+    context = ForecastContext(
+        constants=site.constants,
+        measured=site_file.measured(args.constants, list(facts)),
+        catalogue=catalogue,
+        reference=not facts,
+    )
     nodes, size_gb = recipe.document["topology"]["nodes"], args.memory or max(reference_spark.SIZES_GB)
     request, accepted = _request(args, site), args.accept_known_issue
     known = facts or reference_spark.facts(nodes, size_gb)

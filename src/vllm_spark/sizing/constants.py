@@ -1,7 +1,8 @@
 """Speeds and overheads of the hardware, and of the families of kernels on it, from hardware.yml. Pure but for the file.
 
 A constant belongs to a hardware. A family of models may have its own value of a constant, because its kernels differ.
-A site's own value (vllm_roofline) counts before both.
+A site's own value (vllm_roofline) counts before both. A factor that was measured on the owner's Sparks (factors.py)
+multiplies either.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class Constants:
     compute_attention: float
     first_token_s: float
     own: frozenset[str] = field(default=frozenset())
+    # Constant -> what its value here is multiplied with.
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def efficiency(self, width: float) -> float:
         """Return the share of the bandwidth that kernels of this width reach."""
@@ -122,7 +125,10 @@ class Constants:
         families = spark()["families"]
         values = families[name]["constants"] if name in families else {}
         own: dict[str, Any] = {key: value for key, value in values.items() if key not in self.own}
-        return replace(self, **own)
+        for key, factor in self.factors.items():
+            if key not in self.own:
+                own[key] = factor * own.get(key, getattr(self, key))
+        return replace(self, factors={}, **own)
 
 
 @cache
@@ -148,7 +154,7 @@ def constants_of(overrides: Mapping[str, float]) -> Constants:
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}")
     values = {key: float(value) for key, value in {**known, **overrides}.items()}
-    return Constants(**values, own=frozenset(overrides))
+    return Constants(**values, own=frozenset(overrides), factors={})
 
 
 def of_site(overrides: Mapping[str, float]) -> Constants:

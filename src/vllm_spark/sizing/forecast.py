@@ -30,6 +30,7 @@ from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.load import Drafter, Load
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.prediction import Prediction
+from vllm_spark.sizing.site_constants import Server, SiteConstants
 
 NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
 
@@ -64,11 +65,14 @@ class ForecastRequest:
 class ForecastContext:
     """Inputs that do not depend on the recipe: the site's paths and constants, and the recipes to compare with.
 
+    `measured` is what `bench` found on the owner's Sparks.
+
     `reference`: the facts are those of reference Sparks, not of a host.
     """
 
     hub_dir: str = SiteSettings().hub_dir
     constants: Constants = field(default_factory=lambda: constants.constants_of({}))
+    measured: SiteConstants = field(default_factory=SiteConstants)
     catalogue: Sequence[Document] = ()
     reference: bool = False
 
@@ -120,9 +124,15 @@ def forecast(
         model, layout_notes = host_files.as_filed(recipe, model, facts, context.hub_dir)
         notes += layout_notes
     tokens = request.context or request_limits.longest(recipe, model.architecture if model else None)
-    fits = {host: memory.fit(recipe, model, known["memory"], tokens) for host, known in facts.items()} if model else {}
+    own = context.measured.of(list(facts), recipe["name"])
+    peak = own.loading_peak if own else 0
+    fits = (
+        {host: memory.fit(recipe, model, known["memory"], tokens, peak) for host, known in facts.items()}
+        if model
+        else {}
+    )
     downloads = {host: host_files.download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
-    speed = predicted(recipe, request, context.constants, model)
+    speed = predicted(recipe, request, context.constants, model, own)
     if model and speed is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
     better = better_recipes(recipe, speed, facts, request, context) if speed else []
@@ -138,7 +148,8 @@ def forecast(
         ),
         *speed_floor.too_slow(name, speed, request.min_speed, better),
     ]
-    notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model))
+    notes += _measured(context.measured, own)
+    notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model, own))
     return Forecast(
         name=name,
         hosts=list(facts),
@@ -155,18 +166,37 @@ def forecast(
 
 
 def predicted(
-    recipe: Document, request: ForecastRequest, site: Constants | None = None, model: MemoryModel | None = None
+    recipe: Document,
+    request: ForecastRequest,
+    site: Constants | None = None,
+    model: MemoryModel | None = None,
+    own: Server | None = None,
 ) -> Prediction | None:
     """Return the speed of each sequence, or None if the recipe does not name what it loads.
 
-    `model` replaces the model that the recipe describes.
+    `model` replaces the model that the recipe describes. `own` is what was measured of the recipe on the owner's
+    Sparks.
     """
     model = model or memory.model_of(recipe)
+    load = load_of(recipe, request, model) if model else None
+    if model is None or load is None:
+        return None
+    drafter, shares = recipe.get("drafter"), list[float]()
+    if drafter:
+        known = own.acceptance if own and own.acceptance else acceptance.of_drafter(drafter)
+        shares = acceptance.expected(drafter["speculative_tokens"], known)
+    site = own.applied(site or constants.constants_of({})) if own else site
+    result = prediction.predict(model.architecture, model.layout, load, site, shares)
+    return own.narrowed(result) if own else result
+
+
+def load_of(recipe: Document, request: ForecastRequest, model: MemoryModel) -> Load | None:
+    """Return the load of a request, or None if the dimensions of the drafter are not known."""
     drafter = recipe.get("drafter")
-    if model is None or (drafter and model.drafter is None):
+    if drafter and model.drafter is None:
         return None
     engine = recipe_engine.of(recipe)
-    load = Load(
+    return Load(
         context=request.context or USUAL_CONTEXT,
         streams=request_limits.at_once(recipe, request.streams),
         tensor_parallel=recipe["topology"]["tensor_parallel"],
@@ -176,8 +206,6 @@ def predicted(
         marlin=engine.marlin,
         batched=flag_names.positive_number(recipe["args"], "max-num-batched-tokens") or burst.BATCHED,
     )
-    shares = acceptance.expected(drafter["speculative_tokens"], acceptance.of_drafter(drafter)) if drafter else []
-    return prediction.predict(model.architecture, model.layout, load, site, shares)
 
 
 def _drafter(drafter: Document, model: MemoryModel) -> Drafter | None:
@@ -258,6 +286,14 @@ def _fix_of_room(fit: Fit, nodes: int) -> str:
         f"a recipe with smaller weights{other} (`vllm-spark recipes`): {gib(fit.total)} of memory do not hold this one "
         "beside the host."
     )
+
+
+def _measured(measured: SiteConstants, own: Server | None) -> Iterator[str]:
+    """Yield which constants are the owner's. A site without a file has none."""
+    if own:
+        yield from own.lines()
+    elif measured.file:
+        yield f"{measured.file} has nothing of this recipe on these Sparks, so the constants are the toolkit's"
 
 
 def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:

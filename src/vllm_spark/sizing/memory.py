@@ -184,8 +184,11 @@ class Fit:
         return max(0, self.room) / self.request
 
 
-def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int) -> Fit:
-    """Return the division of one Spark's memory for one rank. It is arithmetic only and refuses nothing."""
+def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int, measured_peak: int = 0) -> Fit:
+    """Return the division of one Spark's memory for one rank. It is arithmetic only and refuses nothing.
+
+    `measured_peak` is the peak of a start on the owner's Sparks in bytes; 0 is not known.
+    """
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
     weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
@@ -196,7 +199,7 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int)
         available=memory["available"],
         floor=floor_bytes(recipe),
         reserved=reserved,
-        peak=loading_peak_bytes(recipe),
+        peak=measured_peak or loading_peak_bytes(recipe),
         weights=weights,
         workspace=workspace,
         room=recipe["memory"].get("kv_cache_bytes", reserved - weights - workspace),

@@ -200,7 +200,8 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
 
 def forecast_args(**more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    return {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "recipe_folders": folders, "ask": False, **more}
+    load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "constants_file": "/nonexistent/constants.yml"}
+    return {**load, "recipe_folders": folders, "ask": False, **more}
 
 
 def many(planned: Vars, number: int) -> tuple[list[str], Vars]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 SCHEMA = 1
+# Version of the client's definitions. Figures of another version are not comparable. 2: prefill until the first token,
+# arrivals in place of chunks, the prompt's length by the server's count.
+PROTOCOL = 2
 
 # Unit of every metric. A value of `acceptance_by_position` is a list with one share per drafted position.
 UNITS = {
