@@ -4,8 +4,10 @@ log, which the answer names."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +20,8 @@ from hypothesis import strategies as st
 
 from fakes import edge_cases
 from fakes.raw_engine import STREAM, RawEngine, chunk, document, event, stream
-from fakes.running_edge import Engines, RunningEdge, check
-from waiting import LIMIT_S
+from fakes.running_edge import KEY, Engines, RunningEdge, check
+from waiting import LIMIT_S, until
 
 CHAT = "/v1/chat/completions"
 # Name of a model -> the deployment that has it. `demo` runs.
@@ -266,6 +268,25 @@ def test_the_log_has_the_model_of_the_answer(reader: Reader, name: str) -> None:
     (reader.engine.pieces, reader.engine.kind), expected = NAMED[name]
     assert reader.edge.ask("POST", CHAT, b'{"model": "model"}').body == b"".join(reader.engine.pieces)
     assert reader.logged() == expected
+
+
+@pytest.mark.parametrize("sent", [1, 100_000, BODY_BYTES - 1])
+def test_a_body_whose_client_has_gone_is_not_read(reader: Reader, sent: int) -> None:
+    """What was read would get an answer, which nobody takes."""
+    before = ended(reader.edge)
+    with socket.create_connection((reader.edge.address, reader.edge.port), timeout=LIMIT_S) as client:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+        client.sendall(f"{head}Content-Length: {BODY_BYTES}\r\n\r\n".encode() + b" " * sent)
+    until(lambda: ended(reader.edge) != before)
+    assert ended(reader.edge) == {"dreq": before["dreq"] + 1, "hrsp_4xx": before["hrsp_4xx"]}
+    assert " path=/v1/chat/completions status=" in reader.edge.logged()
+
+
+def ended(edge: RunningEdge) -> dict[str, int]:
+    """Return how many requests of clients the second stage has dropped, and how many it has refused."""
+    head, *rows = csv.reader(edge.admin_route("show stat").removeprefix("# ").splitlines())
+    (front,) = (dict(zip(head, row, strict=False)) for row in rows if row[:2] == ["edge_api", "FRONTEND"])
+    return {name: int(front[name]) for name in ("dreq", "hrsp_4xx")}
 
 
 def test_a_haproxy_without_lua_reads_the_first_model_and_says_so(reader: Reader, tmp_path: Path) -> None:
