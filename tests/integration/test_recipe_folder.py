@@ -179,6 +179,44 @@ def test_weights_of_unknown_width_have_a_least_size(
     assert loader.read(tmp_path / "out" / "model.yml").document["topology"]["nodes"] == expected
 
 
+# config.json alone of models that no family knew, options, and a part of what is said.
+NEW_FAMILIES = {
+    "Kimi allows the code of its tokenizer": ("moonshotai/Kimi-K2.5", "needs its own Python code (auto_map"),
+    "the experts of MiniMax alone": ("MiniMaxAI/MiniMax-M3", "has at least 835.2 GB of weights; 2 Sparks"),
+    "the experts of Step alone": ("stepfun-ai/Step-3.7-Flash", "has at least 383.0 GB of weights; 2 Sparks"),
+    "Hy3 in BF16": ("tencent/Hy3", "weights take 274.8 GiB"),
+}
+
+
+@pytest.mark.parametrize("what", NEW_FAMILIES)
+def test_a_model_that_no_spark_holds_is_refused_by_its_config(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, said = NEW_FAMILIES[what]
+    file = derived_hub.DATA / name.replace("/", "--") / "config.json"
+    assert main.main(["recipe", "new", str(file), "--as", name, "--into", str(tmp_path)]) == 1
+    assert said in capsys.readouterr().err
+
+
+# The same with a name or a width that promises fewer bits: the Sparks, and a part of what stays open.
+OPEN_FAMILIES = {
+    "stepfun-ai/Step-3.7-Flash": ("o/Step-3.7-Flash-NVFP4", 1, "what is a layer of the kind sliding_attention?"),
+    "tencent/Hy3": ("o/Hy3-NVFP4", 2, "model.layout: which width has each part?"),
+}
+
+
+@pytest.mark.parametrize("of", OPEN_FAMILIES)
+def test_a_model_of_fewer_bits_stays_open(of: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, nodes, asked = OPEN_FAMILIES[of]
+    file = derived_hub.DATA / of.replace("/", "--") / "config.json"
+    assert main.main(["recipe", "new", str(file), "--as", name, "--into", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert asked in output
+    assert "memory, speed and time to first token: unknown" in output
+    (recipe,) = tmp_path.glob("*.yml")
+    assert loader.read(recipe).document["topology"]["nodes"] == nodes
+
+
 # Model, changes of its config.json, and a part of the question about them.
 WRONG = {
     "a text_config that is not a map": (

@@ -21,6 +21,8 @@ LEAST_REQUESTS = 8
 # Seconds to the first token: the catalogue's for one Spark, and for two, of which one needed 707 s.
 DEADLINES_S = {1: 900, 2: 1800}
 NAME_CHARACTERS = 48
+# Part of a family's `parsers` -> the flag.
+PARSERS = {"reasoning": "reasoning-parser", "tools": "tool-call-parser"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,15 @@ def _sources(checkpoint: Checkpoint, model: ModelFacts) -> list[str]:
     return [f"{what} of {origin}", *model.family["sources"]]
 
 
+def _chats(checkpoint: Checkpoint, model: ModelFacts) -> bool:
+    """Return True if the files have a chat template, or the engine writes the prompts itself."""
+    return bool(checkpoint.template or model.family.get("parsers", {}).get("engine_writes"))
+
+
 def _parsers(checkpoint: Checkpoint, model: ModelFacts, facts: Facts) -> tuple[dict[str, Any], list[Question]]:
     """Return the arguments of the parsers, and a question for each parser that the template does not settle."""
-    if not checkpoint.template:
+    known = model.family.get("parsers", {})
+    if not _chats(checkpoint, model):
         what = "config.json alone was read" if checkpoint.alone else "the files have none"
         return {}, [
             Question(
@@ -115,12 +123,14 @@ def _parsers(checkpoint: Checkpoint, model: ModelFacts, facts: Facts) -> tuple[d
                 f"which template do chats use? {what}. Without it the gates of chats, tools and reasoning are left out",
             )
         ]
+    if not checkpoint.template:
+        flags = {PARSERS[kind]: known[kind][0]["name"] for kind in PARSERS if kind in known}
+        return flags | ({"enable-auto-tool-choice": True} if "tools" in known else {}), []
     args: dict[str, Any] = {}
     questions = []
-    known = model.family.get("parsers", {})
     for kind, pattern in (("reasoning", r"<think>|enable_thinking|reasoning|channel"), ("tools", r"\btools\b")):
         row = family.parser(known.get(kind, ()), checkpoint.template, facts.model_types)
-        flag = "reasoning-parser" if kind == "reasoning" else "tool-call-parser"
+        flag = PARSERS[kind]
         if row and (kind == "reasoning" or re.search(pattern, checkpoint.template)):
             args[flag] = row["name"]
         elif not row and re.search(pattern, checkpoint.template):
@@ -190,7 +200,7 @@ def gates(args: Mapping[str, Any], nodes: int, *, chats: bool = True, vision: bo
 
 def _gates(checkpoint: Checkpoint, model: ModelFacts, args: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """Return the gates with those of the family."""
-    found = gates(args, facts.nodes, chats=bool(checkpoint.template), vision=model.vision)
+    found = gates(args, facts.nodes, chats=_chats(checkpoint, model), vision=model.vision)
     for row in family.rows(model.family, "gates", facts):
         found["use"] = row["use"] | found["use"]
     if "reasoning" in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from vllm_spark.recipe.known_issues import version_matches
 
 NO_ENGINE = register("no-engine", runbook="recipe-new")
 
+# The image of vLLM's releases.
+RELEASES = "^vllm/vllm-openai$"
 # What a recipe takes over with the image: runtime and platforms belong to the host that the image is for.
 OF_A_SITE = ("image", "engine", "runtime", "memory")
 
@@ -19,7 +22,9 @@ OF_A_SITE = ("image", "engine", "runtime", "memory")
 def choose(name: str, family: Document, catalogue: Iterable[Document]) -> dict[str, Any]:
     """Return `image` and `engine` for a recipe. Raises RefusedError if no image of the catalogue is new enough."""
     engine = family["engine"]
+    images = engine.get("image", RELEASES)
     pinned = [one for one in catalogue if "digest" in one["image"] and "derive" not in one["image"]]
+    pinned = [one for one in pinned if re.search(images, one["image"]["repository"])]
     usable = [one for one in pinned if "patches" not in one and version_matches(engine, one["engine"]["version"])]
     if not usable:
         raise RefusedError([_no_engine(name, family, pinned)])
@@ -30,9 +35,10 @@ def choose(name: str, family: Document, catalogue: Iterable[Document]) -> dict[s
 def _no_engine(name: str, family: Document, pinned: Iterable[Document]) -> Refusal:
     versions = sorted({one["engine"]["version"] for one in pinned}, key=numbers)
     engine = family["engine"]
+    pins = ", ".join(versions) or f"no image {engine.get('image', RELEASES)}"
     range_ = f"since {engine['since']}" + (f" and below {engine['below']}" if "below" in engine else "")
     return NO_ENGINE(
-        what=f"{name} needs vLLM {range_} (family {family['name']}); the catalogue pins {', '.join(versions)}",
+        what=f"{name} needs vLLM {range_} (family {family['name']}); the catalogue pins {pins}",
         expected="an image whose engine knows the model",
         fix="--like RECIPE names a recipe of yours whose image and engine the new one takes over.",
     )

@@ -75,7 +75,7 @@ def of_config(name: str, config: Mapping[str, Any]) -> Document:
     """Return the family of a config.json. Raises RefusedError if there is none. `name` is the checkpoint's."""
     types = model_types(config)
     for family in load():
-        if types and types[0] in family["model_types"]:
+        if types and types[0] in family["model_types"] and types[-1] in family.get("text_types", types):
             return family
     raise RefusedError([_unknown(name, types)])
 
@@ -83,7 +83,9 @@ def of_config(name: str, config: Mapping[str, Any]) -> Document:
 def _unknown(name: str, types: Sequence[str]) -> Refusal:
     known = sorted({known for family in load() for known in family["model_types"]})
     what = (
-        f"{name} has the model_type {text.one_line(types[0])}" if types else f"config.json of {name} has no model_type"
+        f"{name} has the model_type {text.one_line(' with '.join(types))}"
+        if types
+        else f"config.json of {name} has no model_type"
     )
     return UNKNOWN_FAMILY(
         what=f"{what}, which no family of recipes/families knows",

@@ -52,9 +52,12 @@ def fewer_bits(repository: str) -> str:
 
 
 def bits_of(quantisation: Mapping[str, Any], repository: str = "") -> float:
-    """Return the fewest bits that a weight of this quantisation has, without one those that the name promises."""
+    """Return the fewest bits that a weight of this quantisation has, without one those that the name promises.
+
+    A model without either is BF16.
+    """
     if not quantisation:
-        return _bits(fewer_bits(repository), FEWEST_BITS)
+        return _bits(fewer_bits(repository), PLAIN_BITS)
     said = json.dumps(quantisation, default=str).lower()
     numbers = [int(bits) for bits in KEYS.findall(said)]
     return min(numbers) if numbers else _bits(said, FEWEST_BITS)

@@ -13,10 +13,13 @@ from vllm_spark.core import text
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
+from vllm_spark.recipe.feed_forward import Experts
 
 # A part may differ by so much from its dimensions: norms, biases, and vectors of linear layers.
 TOLERANCE = 0.02
 BITS_OF_A_BYTE = 8
+# Keys of config.json that name a width outside of the quantisation.
+EXPERTS = ("expert_dtype",)
 # Parts of a layout that are always named, and parts that follow another one or are BF16 unless they are named.
 NAMED = ("attention", "mlp", "experts", "head")
 DEFAULTS: Mapping[str, str] = architecture.PARTS
@@ -80,17 +83,32 @@ def read(checkpoint: Checkpoint, known: Document, name: str) -> ModelFacts:
         document["tied"] = document["tied"] if "head" not in parts else False
         questions += _document_questions(document)
     if questions:
-        return ModelFacts(known, {}, {}, {}, vision, tuple(questions))
+        return ModelFacts(
+            known, {}, {}, {}, vision, tuple(questions), _least_bytes(_known_weights(document), checkpoint)
+        )
     built = architecture.from_document(document)
     questions += _doubts(built, parts)
     layout, open_widths = _layout(built, parts, checkpoint)
     questions += open_widths
     head = own_head(checkpoint, known, document, parts)
     settled = not questions
-    bits = least_size.bits_of(checkpoint.quantisation, checkpoint.repository)
-    least = sum(built.stored_weights().values()) * bits / BITS_OF_A_BYTE
+    least = _least_bytes(sum(built.stored_weights().values()), checkpoint)
     settled_parts = (document, layout) if settled else ({}, {})
-    return ModelFacts(known, *settled_parts, head, vision, tuple(questions), int(least))
+    return ModelFacts(known, *settled_parts, head, vision, tuple(questions), least)
+
+
+def _least_bytes(weights: int, checkpoint: Checkpoint) -> int:
+    """Return the least bytes of so many weights. DeepSeek V4 names the width of its experts beside the quantisation."""
+    named = {**checkpoint.quantisation, **{key: checkpoint.config[key] for key in EXPERTS if key in checkpoint.config}}
+    return int(weights * least_size.bits_of(named, checkpoint.repository) / BITS_OF_A_BYTE)
+
+
+def _known_weights(document: Document) -> int:
+    """Return the weights of the parts that are settled although others are not: experts and vocabulary."""
+    hidden, experts = document["hidden"], document.get("experts", {})
+    tables: int = hidden * document["vocabulary"]
+    whole = experts and all(type(value) is int for value in experts.values())
+    return tables + sum(Experts(**experts).weights(hidden).values()) if whole else tables
 
 
 def _layers(document: Mapping[str, Any]) -> int:

@@ -48,7 +48,7 @@ NOT_READ = ("embedding", "vision")
 class Drafting:
     """How a drafter works.
 
-    - method: assistant (Gemma 4), mtp (a model's own head), eagle, eagle3, or dflash
+    - method: assistant (Gemma 4), mtp (a model's own head), eagle, eagle3, dflash, or dspark
     - block: one pass drafts all tokens; otherwise each token takes one pass
     - borrows: head and embedding that are the model's own
     """

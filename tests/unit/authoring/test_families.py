@@ -14,6 +14,7 @@ from vllm_spark.authoring import dimensions, family, sampling, widths
 from vllm_spark.authoring.source import Tensor
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import architecture, engine_flags, flag_names, loader, shared_gates
+from vllm_spark.recipe.feed_forward import Experts
 
 HUB = Path(__file__).parents[2] / "data" / "hub"
 
@@ -21,7 +22,9 @@ HUB = Path(__file__).parents[2] / "data" / "hub"
 def test_every_family_is_valid_and_a_model_type_has_one() -> None:
     families = family.load()
     assert {"gemma-4", "qwen3.5", "gpt-oss", "nemotron-h"} <= {one["name"] for one in families}
-    types = Counter(name for one in families for name in one["model_types"])
+    types = Counter(
+        (name, text) for one in families for name in one["model_types"] for text in one.get("text_types", [""])
+    )
     assert [name for name, count in types.items() if count > 1] == []
 
 
@@ -69,6 +72,9 @@ PUBLISHED = {
     "meta-llama--Meta-Llama-3.1-8B": 8.03,
     "deepseek-ai--DeepSeek-V3": 671.0,
     "google--gemma-4-26B-A4B": 25.2,
+    # 298.8 with the MTP layer, which is 3.8.
+    "tencent--Hy3": 295.0,
+    "moonshotai--Kimi-K2.5": 1026.0,
 }
 
 
@@ -79,6 +85,28 @@ def test_a_config_gives_the_published_number_of_weights(name: str) -> None:
     assert found.questions == []
     built = architecture.from_document({**found.document, "name": "x", "family": "y"})
     assert sum(built.weights().values()) / 1e9 == pytest.approx(PUBLISHED[name], rel=0.004)
+
+
+# Layers that no architecture file can describe, and the billions of weights of the experts, which are settled.
+OPEN = {
+    "deepseek-ai--DeepSeek-V4-Flash": (["compressed attention"], 277.0),
+    "zai-org--GLM-5.3-Flash": (["deepseek_sparse_attention", "linear_attention"], 304.4),
+    "RadixArk--Qwen3.8-Flash-Next-NVFP4": (["indexed attention"], 120.8),
+    "MiniMaxAI--MiniMax-M3": (["block-sparse attention"], 413.1),
+    "stepfun-ai--Step-3.7-Flash": (["sliding_attention"], 190.2),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_layer_that_cannot_be_described_stays_open(name: str) -> None:
+    config = json.loads((HUB / name / "config.json").read_text())
+    kinds, billions = OPEN[name]
+    found = dimensions.read(config, family.of_config(name, config)["architecture"])
+    assert [question for question in found.questions if "of the kind" in question] == [
+        f"attention: what is a layer of the kind {kind}? The family does not know it" for kind in kinds
+    ]
+    experts = Experts(**found.document["experts"])
+    assert experts.weights(found.document["hidden"])["experts"] / 1e9 == pytest.approx(billions, rel=0.001)
 
 
 def test_a_dimension_that_is_missing_becomes_a_question() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from vllm_spark.authoring import family
+from vllm_spark.authoring.composing import PARSERS
 from vllm_spark.authoring.family import Facts
 from vllm_spark.core import documents, paths
 from vllm_spark.core.types import Document
 
 OFFICIAL: list[dict[str, Any]] = documents.read_yaml(paths.ROOT / "tests" / "data" / "official-flags.yml")
-PARSERS = {"reasoning": "reasoning-parser", "tools": "tool-call-parser"}
 
 
 def known(row: Document) -> Document:
@@ -21,7 +21,8 @@ def known(row: Document) -> Document:
 
 def flags(row: Document, facts: Facts) -> dict[str, Any]:
     """Return the flags of a family for a model: its parsers, and its arguments."""
-    found = {PARSERS[kind]: parsers[0]["name"] for kind, parsers in known(row).get("parsers", {}).items()}
+    parsers = known(row).get("parsers", {})
+    found = {flag: parsers[kind][0]["name"] for kind, flag in PARSERS.items() if kind in parsers}
     for args in family.rows(known(row), "args", facts):
         found |= args["set"]
     return found
