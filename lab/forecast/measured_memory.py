@@ -65,6 +65,15 @@ class ReservedRow(TypedDict):
     cache: NotRequired[float]
 
 
+class LoadingRow(TypedDict):
+    """The memory of a start at its peak and of the ready server, in GiB, above that before the start."""
+
+    id: str
+    peak: float
+    ready: float
+    source: str
+
+
 class UnknownRow(TypedDict):
     """A recipe without a public log."""
 
@@ -78,6 +87,7 @@ class Measurements(TypedDict):
     loaded: Sequence[LoadedRow]
     cache: Sequence[CacheRow]
     reserved: Sequence[ReservedRow]
+    loading: Sequence[LoadingRow]
     unknown: Sequence[UnknownRow]
 
 

@@ -13,7 +13,7 @@ from lab.forecast.measured_memory import CacheRow, LoadedRow, ReservedRow
 from vllm_spark.core import paths
 from vllm_spark.core.units import GIB
 from vllm_spark.recipe import loader
-from vllm_spark.sizing import memory, reference_spark
+from vllm_spark.sizing import memory, recipe_engine, reference_spark
 
 TOTAL = reference_spark.MEMORY["total"]
 
@@ -42,6 +42,29 @@ def test_predicted_cache_matches_the_engine_log(entry: CacheRow) -> None:
     assert measured_memory.logged_tokens(cache, room, context, batched, old) == pytest.approx(entry["tokens"], rel=3e-4)
     if "requests" in entry:
         assert measured_memory.requests(cache, room, context, batched) == pytest.approx(entry["requests"], abs=0.01)
+
+
+def test_the_most_that_loading_needs_is_that_of_the_public_starts() -> None:
+    more = max(entry["peak"] - entry["ready"] for entry in MEASURED["loading"])
+    assert pytest.approx(more, abs=0.01) == memory.LOADING_MORE_BYTES / GIB
+
+
+# The version, the flags, and max-num-batched-tokens on a Spark.
+BATCHED = [
+    ("0.27.1", {}, 2048),
+    ("0.30.0", {}, 4096),
+    ("0.32.0", {}, 2048),
+    ("0.19.1.dev6", {}, 2048),
+    ("0.30.0", {"max-num-batched-tokens": 8192}, 8192),
+    ("0.32.0", {"performance-mode": "throughput"}, 4096),
+]
+
+
+@pytest.mark.parametrize(("version", "args", "tokens"), BATCHED)
+def test_the_tokens_of_a_step_are_those_of_the_flag_or_of_the_version(
+    version: str, args: dict[str, Any], tokens: int
+) -> None:
+    assert recipe_engine.batched_tokens({"engine": {"version": version}, "args": args}) == tokens
 
 
 def test_each_recipe_of_today_has_a_log_or_says_that_none_is_public() -> None:

@@ -16,7 +16,6 @@ from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import architecture, flag_names, known_issues, loader
 from vllm_spark.sizing import (
     acceptance,
-    burst,
     constants,
     host_files,
     layout,
@@ -149,6 +148,7 @@ def forecast(
         *speed_floor.too_slow(name, speed, request.min_speed, better),
     ]
     notes += _measured(context.measured, own)
+    notes += (note for host, fit in fits.items() for note in _loading(host, recipe, fit))
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model, own))
     return Forecast(
         name=name,
@@ -204,7 +204,7 @@ def load_of(recipe: Document, request: ForecastRequest, model: MemoryModel) -> L
         drafter=_drafter(drafter, model) if drafter else None,
         eager=engine.eager,
         marlin=engine.marlin,
-        batched=flag_names.positive_number(recipe["args"], "max-num-batched-tokens") or burst.BATCHED,
+        batched=recipe_engine.batched_tokens(recipe),
     )
 
 
@@ -286,6 +286,17 @@ def _fix_of_room(fit: Fit, nodes: int) -> str:
         f"a recipe with smaller weights{other} (`vllm-spark recipes`): {gib(fit.total)} of memory do not hold this one "
         "beside the host."
     )
+
+
+def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
+    """Yield a note if the peak of loading is not known, and the Spark might not have it beside the ready server."""
+    spare = fit.available - fit.floor - fit.reserved
+    if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
+        most = gib(memory.LOADING_MORE_BYTES)
+        yield (
+            f"{host}: the peak of loading is not measured; public starts needed up to {most} more than the ready "
+            f"server, and {gib(spare)} are free beside it (the bench's profile start measures it)"
+        )
 
 
 def _measured(measured: SiteConstants, own: Server | None) -> Iterator[str]:

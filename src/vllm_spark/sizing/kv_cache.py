@@ -21,9 +21,6 @@ from vllm_spark.recipe.mixer import Mixer
 # multiple of it.
 BLOCK_TOKENS = 16
 
-# vLLM's default on a Spark if a recipe has no max-num-batched-tokens.
-DEFAULT_BATCHED_TOKENS = 2048
-
 # Groups are padded to the larger number of layers if the numbers differ by less than this (vLLM's rule).
 NEARLY_EQUAL = 1.25
 

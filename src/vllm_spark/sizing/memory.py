@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.recipe import architecture, flag_names
+from vllm_spark.recipe import architecture
 from vllm_spark.recipe.architecture import Architecture
-from vllm_spark.sizing import kv_cache, layout
+from vllm_spark.sizing import kv_cache, layout, recipe_engine
 from vllm_spark.sizing.layout import Layout
 
 TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
@@ -26,6 +26,10 @@ DEFAULT_FLOOR_BYTES = 8 * GIB
 # Allowance for activations, CUDA graphs and everything else that is neither weights nor cache. Field reports 001 and
 # 002 left 5.9 GiB for it at utilization 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
 WORKSPACE_BYTES = 6 * GIB
+
+# What public starts on a GB10 needed at their peak above the ready server, at the most: 46.6 GiB against 27.4, Gemma 4
+# 31B in W4A16 on vLLM 0.30.0 (`loading` of lab/forecast/measured_memory.yml). Others needed 0 to 13.5.
+LOADING_MORE_BYTES = int(19.2 * GIB)
 
 # Multiples to which Marlin fills the sizes of an expert in MXFP4.
 MXFP4_HIDDEN, MXFP4_INNER = 256, 128
@@ -192,7 +196,6 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
     weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
-    batched = flag_names.positive_number(recipe["args"], "max-num-batched-tokens") or kv_cache.DEFAULT_BATCHED_TOKENS
     cache = model.cache(tensor_parallel)
     return Fit(
         total=memory["total"],
@@ -203,7 +206,7 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
         weights=weights,
         workspace=workspace,
         room=recipe["memory"].get("kv_cache_bytes", reserved - weights - workspace),
-        request=cache.request_bytes(context, batched),
+        request=cache.request_bytes(context, recipe_engine.batched_tokens(recipe)),
         context=context,
     )
 

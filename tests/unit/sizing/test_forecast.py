@@ -288,6 +288,14 @@ def test_a_pair_without_hosts_has_two_reference_sparks(capsys: pytest.CaptureFix
     assert "  memory of reference Spark 2\n" in output
 
 
+def test_an_unknown_peak_of_loading_is_named_where_it_may_not_fit() -> None:
+    small = document(NVFP4, memory={"utilization": 0.80})
+    assert any("the peak of loading is not measured" in note for note in forecast_of(small).notes)
+    assert not any(
+        "peak of loading" in note for note in forecast_of(document(NVFP4, memory={"utilization": 0.5})).notes
+    )
+
+
 def test_a_load_is_held_against_the_recipe_and_the_model() -> None:
     recipe = document(NVFP4)
     request = ForecastRequest(context=500_000)
