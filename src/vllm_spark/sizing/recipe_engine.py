@@ -16,7 +16,7 @@ FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
 ALWAYS_MARLIN = ("int4-g32", "int4-g128", "mxfp4")
 
 # max-num-batched-tokens on a Spark without the flag, by release; the mode `throughput` doubles it. The engine has 2048
-# for a GPU whose memory NVML does not tell, such as a GB10 (engine/arg_utils.py of 0.32.0; a log of a GB10 with 0.27.1).
+# for a GPU whose memory NVML does not tell, such as a GB10 (engine/arg_utils.py of 0.32.0; a log of one with 0.27.1).
 # Three logs of a GB10 with 0.30.0 and without the flag have 4096 (lab/forecast/measured_memory.yml).
 BATCHED_TOKENS = 2048
 BATCHED_TOKENS_OF: Mapping[tuple[int, int], int] = {(0, 30): 4096}
