@@ -222,9 +222,11 @@ def others(edge: RunningEdge) -> Iterator[list[float]]:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    yield waits
-    ended.set()
-    thread.join()
+    try:
+        yield waits
+    finally:
+        ended.set()
+        thread.join()
 
 
 def answer(**more: Any) -> tuple[list[bytes], str]:
