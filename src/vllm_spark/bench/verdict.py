@@ -124,7 +124,8 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
             Reference("the recipe's evidence", "as in the recipe's evidence", measured),
         ),
     )
-    state, garbage = judged.state(), accepted(run)
+    state = judged.state()
+    garbage = f"; garbage accepted in {cells}" if (cells := accepted(run)) else ""
     sentences = {
         "worthless": lambda: _worthless(run),
         "worse": lambda: _worse(judged, compared.causes),
@@ -133,7 +134,7 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
     }
     return Verdict(
         state=state,
-        sentence=f"{state}: {sentences[state]()}{'; ' * bool(garbage)}{garbage}.",
+        sentence=f"{state}: {sentences[state]()}{garbage}.",
         baseline=str(history[0].file) if history else "",
         earlier=len(history),
         changed=compared.changed,
@@ -276,9 +277,8 @@ def _unknown(judged: _Judged) -> str:
     """Return the sentence of a run of which something could not be judged."""
     missing, all_ = judged.unjudged(), _leading_figures(judged.run)
     if not judged.deciding():
-        reason = "there is no earlier run, report, forecast or expected figure to judge by"
-    else:
-        reason = f"{len(missing)} of {len(all_)} leading figures could not be judged"
+        return "there is no earlier run, report, forecast or expected figure to judge by"
+    reason = f"{len(missing)} of {len(all_)} leading figures could not be judged"
     rows = [row for _, row in judged.deciding() if (row.cell, row.metric) in missing and row.note]
     if rows:
         return f"{reason}; {rows[0].metric} of {rows[0].cell}, {rows[0].note}"
@@ -295,10 +295,10 @@ def _worse(judged: _Judged, causes: Mapping[str, str]) -> str:
 
 
 def accepted(run: Evidence) -> str:
-    """Return in how many cells garbage counts, because the operator accepted it; empty without any."""
+    """Return the number of cells whose garbage the operator accepted: `7 of 8 cells`; empty without any."""
     measured = [cell for cell in run.cells.values() if not compare.worthless(cell)]
     garbage = sum(any(fault["id"] == GARBAGE for fault in cell["faults"]) for cell in measured)
-    return f"garbage accepted in {garbage} of {len(measured)} cells" if garbage else ""
+    return f"{garbage} of {len(measured)} cells" if garbage else ""
 
 
 def _worthless(run: Evidence) -> str:

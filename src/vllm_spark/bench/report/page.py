@@ -112,9 +112,10 @@ def _without_verdict(runs: Sequence[Evidence], summaries: Sequence[str]) -> str:
 
 
 def _garbage(runs: Sequence[Evidence], first: int) -> list[str]:
-    """Return a sentence for each of the first runs whose garbage was accepted. The verdict has that of the newest."""
-    found = [(letter(n), words) for n, run in enumerate(runs[:first]) if (words := verdicts.accepted(run))]
-    return [f"{_capital(words)}{f' of {name}' if len(runs) > 1 else ''}." for name, words in found]
+    """Return a sentence on the first runs whose garbage was accepted, if any. The verdict has that of the newest."""
+    found = [(letter(n), cells) for n, run in enumerate(runs[:first]) if (cells := verdicts.accepted(run))]
+    told = ", ".join(f"{cells} of {name}" if len(runs) > 1 else cells for name, cells in found)
+    return [f"Garbage accepted in {told}."] if told else []
 
 
 def _capital(sentence: str) -> str:

@@ -110,7 +110,7 @@ def _key(series: Series, frame: Frame, placer: Placer) -> Markup:
 
 
 def _values(series: Series, frame: Frame, placer: Placer, others: Sequence[tuple[float, float]]) -> Markup:
-    """Return the values of the points. A value without a free place is left out; its tooltip has it.
+    """Return the values of the points. A value without a free place is left out; the table of the cells has it.
 
     A value must not look like that of another point: it is above its point if another one is just below, and vice
     versa."""
