@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fakes.scripted_servers import MODEL, TEMPLATE, Script
-from vllm_spark.node.bench.cell_run import CellRun, Rules, Surroundings
+from vllm_spark.node.bench.cell_run import CellRun, Surroundings
 from vllm_spark.node.bench.job import prompts
 from vllm_spark.node.bench.records import Cell
+from vllm_spark.node.bench.repeat import Rules
 from vllm_spark.node.bench.server import Server, ServerError
 from vllm_spark.node.bench.stream import Endpoint
 

@@ -15,17 +15,15 @@ from typing import Any
 
 from fakes.bench_runs import figure
 from vllm_spark.bench import evidence
-from vllm_spark.bench.evidence import BY_POSITION, Evidence
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import paths
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import CellRecord
 
 H200 = paths.RECIPES / "evidence" / "h200-bench"
 INSIDE = 0.05
-# Power of a figure in the slowness of a server; the others do not change.
-SLOWNESS = {
-    "decode": -1, "total": -1, "prefill": -1, "step": 1, "request": 1,
-    "first_chunk": 1, "first_token": 1, "first_answer": 1,
-}  # fmt: skip
+# Power of a leading figure in the slowness of a server. The others are not judged, so a history does not have them.
+SLOWNESS = {"decode": -1, "total": -1, "first_token": 1}
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,11 @@ def _run(template: Evidence, number: int, slowness: float, noise: _Noise) -> Evi
 def _cell(cell: CellRecord, slowness: float, noise: _Noise) -> CellRecord:
     factor = noise.of_cell()
     figures: dict[str, Any] = {}
-    for metric, known in cell["figures"].items():
-        if metric == BY_POSITION:
-            continue
-        spread, power = min(known["spread"] or 0.0, INSIDE), SLOWNESS.get(metric, 0)
-        several = [known["median"] * (slowness * factor * noise.inside(spread)) ** power for _ in known["values"]]
+    for metric in leading_metrics(cell["cell"]):
+        known = cell["figures"][metric]
+        spread = min(known["spread"] or 0.0, INSIDE)
+        several = [
+            known["median"] * (slowness * factor * noise.inside(spread)) ** SLOWNESS[metric] for _ in known["values"]
+        ]
         figures[metric] = figure(metric, several)
     return {**cell, "figures": figures}

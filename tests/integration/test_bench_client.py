@@ -16,8 +16,8 @@ import pytest
 from bench_streams import recording, steady, usage
 from fakes.scripted_engine import MODEL, ScriptedEngine, Stream
 from vllm_spark.node.bench import evidence_file, observation, stream
-from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell, RunRecord
+from vllm_spark.node.bench.repeat import Rules
 from vllm_spark.node.bench.runner import Progress, Runner
 from vllm_spark.node.bench.server import Server, ServerError
 from vllm_spark.node.bench.stream import Endpoint

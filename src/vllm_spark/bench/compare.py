@@ -12,6 +12,7 @@ from typing import Literal
 from vllm_spark.bench import cause, key, noise
 from vllm_spark.bench.evidence import BY_POSITION, Evidence
 from vllm_spark.core import paths
+from vllm_spark.node.bench import bands
 from vllm_spark.node.bench.leading import FIRST, leading_metrics, measures_prompt
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord, Figure
 from vllm_spark.recipe import architecture, loader
@@ -24,6 +25,7 @@ MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "ac
 TOPOLOGY_TP = "tp "
 TOO_NOISY = "too noisy"
 DRIFT = "drift"
+IN_DOUBT = "in doubt"
 # A band that is wider cannot tell an unchanged server from a broken one.
 WIDEST = 0.2
 
@@ -134,9 +136,9 @@ def _counted(history: Sequence[Evidence], cell: str) -> list[CellRecord]:
 class Group:
     """The noise of alike cells: between the earlier runs, of this run beside the first, and inside the runs."""
 
-    between: noise.Noise
-    scatter: noise.Noise
-    inside: noise.Noise
+    between: bands.Noise
+    scatter: bands.Noise
+    inside: bands.Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +199,19 @@ class _Judge:
             width = max(known.between.band(comparisons, sides), noise.SMALLEST)
         else:
             width = max(smallest, known.scatter.band(comparisons, sides))
-        own = noise.inside([new["values"], *(figure["values"] for figure in earlier)])
-        inside = noise.Noise(max(own.sigma, known.inside.sigma), known.inside.freedom)
+        own = bands.inside([new["values"], *(figure["values"] for figure in earlier)])
+        inside = bands.Noise(max(own.sigma, known.inside.sigma), known.inside.freedom)
         values = 1 / len(new["values"]) + 1 / sum(len(figure["values"]) for figure in earlier)
-        width = max(width, noise.MEDIAN * inside.band(comparisons, values))
+        width = max(width, bands.MEDIAN * inside.band(comparisons, values))
         now = loss(metric, first, new["median"]) - fmean(level)
         old = first * math.exp(fmean(level) * (-1 if metric in MORE_IS_BETTER else 1))
-        judgement = judge(metric, old, new["median"], width)
-        note = (
-            ""
-            if known.between.freedom
-            else f"{len(earlier)} of {noise.LEAST} earlier runs that tell the spread between runs"
-        )
-        if judgement == "same" and noise.drift([*(one - fmean(level) for one in losses), now], width) > noise.LIMIT:
+        few = f"{len(earlier)} of {noise.LEAST} earlier runs that tell the spread between runs"
+        judgement, note = judge(metric, old, new["median"], width), "" if known.between.freedom else few
+        sure = width if known.between.freedom else max(width, noise.doubt(comparisons, sides))
+        drifts = noise.drift([*(one - fmean(level) for one in losses), now], sure) > noise.LIMIT
+        if judgement == "worse" and now <= sure and not drifts:
+            judgement, note = "not measured", f"{IN_DOUBT}: slower by {math.expm1(now):.1%}, with {few}"
+        elif judgement == "same" and drifts:
             judgement, note = "worse", f"{DRIFT}: slower by less than the band, run after run"
         elif width > WIDEST and judgement == "same":
             judgement, note = "not measured", f"{TOO_NOISY}: a change below {math.expm1(width):.0%} is not visible"
@@ -239,7 +241,7 @@ class _Judge:
             values += [new["values"], *(figure["values"] for figure in earlier)]
             courses.append([math.log(figure["median"]) for figure in earlier])
             changes += [loss(metric, figure["median"], new["median"]) for figure in earlier[:1]]
-        return Group(noise.between(courses), noise.scatter(changes), noise.inside(values))
+        return Group(noise.between(courses), noise.scatter(changes), bands.inside(values))
 
 
 def _positive(cell: CellRecord, metric: str) -> Figure | None:

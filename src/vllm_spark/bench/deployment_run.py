@@ -156,7 +156,7 @@ class DeploymentRun:
         """Return the request of the sampler on another rank, while the head measures cells."""
         rules = self.profile.rules
         least = profile_fit.seconds(self.profile, cells, *SLOW)
-        runs = 1.0 if rules.hours is not None else rules.most_runs / rules.least_runs
+        runs = 1.0 if rules.hours is not None else rules.last / rules.least_runs
         return {
             "host": self.spec.host,
             "container": self.gates.container,

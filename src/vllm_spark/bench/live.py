@@ -66,5 +66,6 @@ def cell_line(record: CellRecord, done: int, cells: int) -> str:
 def present_line(progress: Progress) -> str:
     """Return the line of the present cell."""
     run = f"run {progress.run}" if progress.run else "warm-up"
+    run += ", its figures vary" if progress.longer else ""
     left = "" if progress.left_s is None else f", about {clock(progress.left_s)} left"
     return f"{progress.done + 1}/{progress.cells}  {progress.cell}  {run}  {progress.rate:.1f} tok/s{left}"

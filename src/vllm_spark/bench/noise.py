@@ -1,56 +1,37 @@
 """Bands of noise: how far a figure may be from its level in earlier runs without a change of the server.
 
 Figures are compared as logarithms, so that half as fast and twice as fast are equally far. The spread between runs is
-that of this machine's earlier runs of the same key; until there are LEAST of them a floor takes its place. The spread
-inside a run counts too, because a median of few values is uncertain. A band is a quantile of Student's distribution
-times the standard error, because a spread is estimated from few values. Each leading figure of a verdict gets its part
-of the probability of a false alarm (Bonferroni).
+that of this machine's earlier runs of the same key; until there are LEAST of them a floor takes its place, and what
+comes by chance with a spread of DOUBT is in doubt. node.bench.bands has the spread inside a run.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations, pairwise, takewhile
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median
 
-# Probability of an alarm, or of a gain, for an unchanged server, of all leading figures together.
-ALARMS = 0.012
+from vllm_spark.node.bench.bands import MEDIAN_RANGE, Noise
+
 # Earlier runs that tell the spread between runs.
 LEAST = 5
 # Cells whose differences tell the noise of a run without that.
 LEAST_CELLS = 5
-# The standard error of a median of n values is at most so many sigma / sqrt(n), its value for many normal values.
-MEDIAN = math.sqrt(math.pi / 2)
-# Differences of two normal values in sigma: their mean and their median (NIST/SEMATECH e-Handbook, 6.3.2; M. Shamos,
-# Geometry and statistics, 1976). A control chart does not count a range above UPPER times the mean: it is a step.
-MEAN_RANGE, MEDIAN_RANGE, UPPER = 1.128, 0.954, 3.267
+# Mean of the differences of two normal values in sigma. A control chart does not count a range above UPPER times the
+# mean: it is a step (NIST/SEMATECH e-Handbook, 6.3.2).
+MEAN_RANGE, UPPER = 1.128, 3.267
 # Floors, from measurements on Sparks: one dense stream varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % inside a
 # run (field reports 001, 002 and 003, djangodevreng/dgx-spark-benchmarks). The others are in between.
 DENSE, EXPERTS, STREAMS, SEVERAL_RANKS = 0.025, 0.04, 0.05, 0.08
+# Standard deviation between runs that an unchanged server may have. Until earlier runs tell its own, a loss that comes
+# by chance with this one is in doubt: all leading figures together are worse by chance with the second probability.
+DOUBT, DOUBT_ALARMS = 0.02, 0.02
 # A smaller change is not judged, however small the spread: the client is exact to 0.1 %.
 SMALLEST = 0.005
 # A cumulative sum of losses in bands, each less its allowance: half a band comes by chance and by the error of the
 # level. An alarm needs three runs that are almost a band slower, or more that are less.
 ALLOWANCE, LIMIT = 0.5, 1.0
-STEPS = 400
-LARGEST = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Standard deviation of a logarithm, and the degrees of freedom of its estimate; 0 if it is unknown."""
-
-    sigma: float = 0.0
-    freedom: int = 0
-
-    def band(self, comparisons: int, values: float) -> float:
-        """Return the band of a difference. `values`: the sum of 1 / n of the two sides. 0 if the noise is unknown."""
-        if not self.freedom:
-            return 0.0
-        return quantile(ALARMS / max(1, comparisons), self.freedom) * self.sigma * math.sqrt(values)
 
 
 def floor(*, streams: int, tensor_parallel: int, experts: bool) -> float:
@@ -62,12 +43,9 @@ def floor(*, streams: int, tensor_parallel: int, experts: bool) -> float:
     return EXPERTS if experts else DENSE
 
 
-def inside(groups: Iterable[Sequence[float]]) -> Noise:
-    """Return the noise of the values of cells inside their runs, from all pairs of a cell: one late value in three
-    does not widen it."""
-    several = [[math.log(value) for value in values] for values in groups if len(values) > 1 and min(values) > 0]
-    differences = [abs(one - other) for values in several for one, other in combinations(values, 2)]
-    return Noise(median(differences) / MEDIAN_RANGE, sum(map(len, several)) - len(several)) if several else Noise()
+def doubt(comparisons: int, values: float) -> float:
+    """Return the band in which a loss is in doubt while the spread between runs is unknown; `values`: Noise.band."""
+    return NormalDist().inv_cdf(1 - DOUBT_ALARMS / max(1, comparisons)) * DOUBT * math.sqrt(values)
 
 
 def between(histories: Iterable[Sequence[float]]) -> Noise:
@@ -105,26 +83,3 @@ def drift(losses: Iterable[float], width: float) -> float:
     for loss in losses:
         total = max(0.0, total + loss / width - ALLOWANCE)
     return total
-
-
-@lru_cache(maxsize=1024)
-def quantile(probability: float, freedom: int) -> float:
-    """Return t so that Student's |T| exceeds it with this probability."""
-    low, high = 0.0, LARGEST
-    while high - low > 1e-6 * (1 + high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle, freedom) > probability else (low, middle)
-    return high
-
-
-def tail(value: float, freedom: int) -> float:
-    """Return the probability that Student's |T| exceeds a value.
-
-    With t = sqrt(freedom) tan(u) the density is proportional to cos(u)**(freedom - 1), which Simpson's rule integrates.
-    """
-    start = math.atan(value / math.sqrt(freedom))
-    width = (math.pi / 2 - start) / STEPS
-    heights = [max(0.0, math.cos(start + step * width)) ** (freedom - 1) for step in range(STEPS + 1)]
-    area = width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
-    whole = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2)) * math.sqrt(math.pi) / 2
-    return area / whole

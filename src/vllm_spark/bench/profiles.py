@@ -14,8 +14,8 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.node.bench.cell_run import Rules
 from vllm_spark.node.bench.records import Cell
+from vllm_spark.node.bench.repeat import Rules
 
 UNKNOWN_PROFILE = register("unknown-profile", runbook="bench-refused")
 BAD_PROFILE = register("bad-profile", runbook="bench-refused")
@@ -132,6 +132,8 @@ def _faults(document: Document, stem: str) -> Iterator[Fault]:
     rules = document["rules"]
     if rules["least_runs"] > rules["most_runs"]:
         yield Fault(f"rules.least_runs: {rules['least_runs']}", f"at most most_runs, which is {rules['most_runs']}")
+    if 0 < rules.get("limit_runs", 0) < rules["most_runs"]:
+        yield Fault(f"rules.limit_runs: {rules['limit_runs']}", f"at least most_runs, which is {rules['most_runs']}")
     counts = Counter(cell["id"] for row in document["cells"] for cell in cells_of(row))
     for id_, times in counts.items():
         if times > 1:

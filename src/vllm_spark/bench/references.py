@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.bench import recipe_evidence, reported
-from vllm_spark.bench.compare import Row, compare, judge, worthless
+from vllm_spark.bench.compare import TOO_NOISY, Row, compare, judge, worthless
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
@@ -150,8 +150,9 @@ def _between_operators(row: Row) -> Row | None:
     if row.old is None or row.new is None or row.band is None:
         return None
     width = max(row.band, WIDTH)
-    kept = row.judgement == "not measured"
-    return replace(row, band=width, judgement=row.judgement if kept else judge(row.metric, row.old, row.new, width))
+    if row.note.startswith(TOO_NOISY):
+        return replace(row, band=width)
+    return replace(row, band=width, judgement=judge(row.metric, row.old, row.new, width), note="")
 
 
 def measured_as(entry: Document) -> str:

@@ -27,7 +27,7 @@ BEFORE = {
     "vllm:prompt_tokens_cached_total": 0.0,
 }
 AFTER = BEFORE | {"vllm:request_success_total": 14.0, "vllm:generation_tokens_total": 1256.0}
-SEEN = ("first_tokens_s", "one_chunk_runs", "short_runs", "joined_runs", "lags_ms", "waited")
+SEEN = ("first_tokens_s", "one_chunk_runs", "short_runs", "joined_runs", "lags_ms", "waited", "noisy")
 ANSWER = {
     "ids": [700, 60, OUTPUT],
     "text": "Bread rises because yeast turns sugar into gas, and the dough holds that gas in a net of gluten.",

@@ -1,4 +1,4 @@
-"""Measure one cell: warm up, then repeat its run until the figures agree or the maximum is reached."""
+"""Measure one cell: warm up, then repeat its run until node.bench.repeat says that it is enough."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vllm_spark.node.bench import counters, faults, figures
+from vllm_spark.node.bench import counters, faults, figures, repeat
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
+from vllm_spark.node.bench.repeat import Rules
 from vllm_spark.node.bench.server import CounterReader, Server
 from vllm_spark.node.bench.stream import Watch, no_watch
 from vllm_spark.node.bench.trace import Trace
@@ -26,20 +27,6 @@ AGAIN = 10_000
 
 Messages = Sequence[Mapping[str, Any]]
 State = Literal["measured", "failed", "worthless"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """When a cell ends: after `least_runs` whose leading metrics have a spread of `spread` or less, or `most_runs`.
-
-    `warm_up` runs come before and are not counted. With `hours`, all cells are repeated until that time has passed.
-    """
-
-    least_runs: int = 3
-    most_runs: int = 7
-    spread: float = 0.01
-    warm_up: int = 1
-    hours: float | None = None
 
 
 @dataclass(slots=True)
@@ -80,7 +67,8 @@ class _Sent:
 class CellRun:
     """A cell with everything that its measurement needs.
 
-    `prompt(run, stream)` returns the messages of one request; the runs of the warm-up are -1, -2 …
+    `prompt(run, stream)` returns the messages of one request; the runs of the warm-up are -1, -2 … `comparisons` is the
+    number of leading figures of all cells of the run.
     """
 
     server: Server
@@ -89,6 +77,7 @@ class CellRun:
     prompt: Callable[[int, int], Messages]
     around: Surroundings
     watch: Watch = no_watch
+    comparisons: int = 1
     waited: list[str] = field(default_factory=list, init=False)
 
     def measure(self) -> Result:
@@ -105,7 +94,7 @@ class CellRun:
         seen = Observation(
             first, first, 0, self.cell["streams"], self.cell["output"], gpus=self.around.gpus, waited=self.waited
         )
-        while result.runs < self.rules.most_runs and not self._agree(values):
+        while not repeat.enough(self.rules, result.runs, list(self._leading(values).values()), self.comparisons):
             before = seen.after
             traces = self._observe(result.runs, seen)
             if errors := _errors(traces):
@@ -117,6 +106,9 @@ class CellRun:
             moved = counters.difference(before, seen.after)
             for metric, value in figures.of_run(traces, counters.speculation(moved)).items():
                 values.setdefault(metric, []).append(value)
+        if noisy := repeat.noisy(self.rules, self._leading(values), self.comparisons):
+            seen.noisy = noisy
+            result.faults = self._faults(seen)
         # A metric that a run does not have would be the median of other runs than its neighbours.
         result.figures = {
             metric: figures.figure(metric, several) for metric, several in values.items() if len(several) == result.runs
@@ -178,13 +170,8 @@ class CellRun:
         seen.samples, seen.uncounted = self.around.samples(), self.server.uncounted
         return faults.find(seen)
 
-    def _agree(self, values: Mapping[str, list[Any]]) -> bool:
-        """Return True after enough runs in which every leading metric has a small spread."""
-        return all(self._is_steady(values.get(metric, [])) for metric in leading_metrics(self.cell))
-
-    def _is_steady(self, values: Sequence[float]) -> bool:
-        spread = figures.spread(values)
-        return len(values) >= self.rules.least_runs and spread is not None and spread <= self.rules.spread
+    def _leading(self, values: Mapping[str, list[Any]]) -> dict[str, list[float]]:
+        return {metric: values.get(metric, []) for metric in leading_metrics(self.cell)}
 
 
 def _errors(traces: Sequence[Trace]) -> list[Fault]:

@@ -254,6 +254,17 @@ def rate_limited(observation: Observation) -> Iterator[str]:
 
 
 @kind(
+    "noisy",
+    "A figure that the cell is measured for varies so much that a change of 10 % is not visible, although the cell was "
+    "run more often for it.",
+    source="own: the band of docs/operations/bench.md inside a run",
+    worthless=False,
+)
+def noisy(observation: Observation) -> Iterator[str]:
+    yield from observation.noisy
+
+
+@kind(
     "unobserved",
     "The server or the place of the client does not show what some faults are found by.",
     source="own: a gateway without /metrics, a server without token ids, a client on another machine",

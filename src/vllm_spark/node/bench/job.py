@@ -19,8 +19,9 @@ from typing import Any, NoReturn, TypedDict
 
 from vllm_spark.node import engine_api, host_job
 from vllm_spark.node.bench import corpus, evidence_file
-from vllm_spark.node.bench.cell_run import Messages, Rules
+from vllm_spark.node.bench.cell_run import Messages
 from vllm_spark.node.bench.records import Cell, CellRecord, RunRecord, Sample
+from vllm_spark.node.bench.repeat import Rules
 from vllm_spark.node.bench.runner import Progress, Runner
 from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Endpoint

@@ -66,11 +66,11 @@ class Observation:
     `before` and `after` are read while no request of the cell runs, `during` while its streams are active. `requests`
     is the number of requests that were sent between `before` and `after`. `samples` are those of the cell, by host;
     `gpus` has the name of each host's GPU, empty for an unknown one. `first_tokens_s` has the time to the first token
-    of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which all tokens of
-    a stream arrived at once, `joined_runs` of those in which some did, `short_runs` of those whose streams decoded
+    of each run in seconds, the mean of its streams. `one_chunk_runs` has the numbers of the runs in which all tokens
+    of a stream arrived at once, `joined_runs` of those in which some did, `short_runs` of those whose streams decoded
     together too shortly to be measured. `lags_ms` is how late the client was in each run, `waited` has what it waited
-    for. `uncounted`: why the server's own count of a text is not used; empty if it is. `seconds` is the length of a
-    finished cell; 0 for a cell that still runs.
+    for, `noisy` the leading figures that more runs did not make useful. `uncounted`: why the server's own count of a
+    text is not used; empty if it is. `seconds` is the length of a finished cell; 0 for a cell that still runs.
     """
 
     before: Counters
@@ -89,6 +89,7 @@ class Observation:
     joined_runs: list[int] = field(default_factory=list)
     lags_ms: list[float] = field(default_factory=list)
     waited: Sequence[str] = ()
+    noisy: Sequence[str] = ()
     uncounted: str = ""
 
     def moved(self, counter: str) -> float | None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_spark.node.bench import evidence_file
-from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Rules, Surroundings
+from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Surroundings
+from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.live_rate import LiveRate
 from vllm_spark.node.bench.records import Cell, CellRecord, EndRecord, RunRecord, Sample
+from vllm_spark.node.bench.repeat import Rules
 from vllm_spark.node.bench.server import Server
 from vllm_spark.node.bench.stream import Recording
 
@@ -34,6 +36,8 @@ class Progress:
     failed: int = 0  # cells without figures
     last: CellRecord | None = None  # the cell that ended last
     note: str = ""  # what the file had before this process
+    longer: bool = False  # the present cell goes on because its figures vary
+    comparisons: int = 1  # leading figures of all cells
     _ended: int = 0  # cells of this process
 
     def add(self, entry: CellRecord, seconds: float) -> None:
@@ -74,7 +78,9 @@ class Runner:
         """
         present = evidence_file.begin(path, dict(record))
         began = self.clock() - present.ended
-        progress = Progress(done=len(present.ids & {cell["id"] for cell in cells}), cells=len(cells), note=note)
+        comparisons = sum(len(leading_metrics(cell)) for cell in cells)
+        done = len(present.ids & {cell["id"] for cell in cells})
+        progress = Progress(done=done, cells=len(cells), note=note, comparisons=comparisons)
         if present.since:
             kept = f"{progress.done} of {progress.cells} cells are measured"
             progress.note = f"continues the run that began {present.since}: {kept}"
@@ -144,7 +150,8 @@ class Runner:
         def prompt(run: int, stream: int) -> Messages:
             nonlocal rate
             rate, progress.run = LiveRate(), max(run + 1, 0)
+            progress.longer = progress.run > self.rules.most_runs
             return self.prompt(cell, run, stream)
 
         around = Surroundings(samples, self.gpus, self.accepted)
-        return CellRun(self.server, cell, self.rules, prompt, around, watch).measure()
+        return CellRun(self.server, cell, self.rules, prompt, around, watch, progress.comparisons).measure()
