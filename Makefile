@@ -210,6 +210,10 @@ bench-verdict: setup-dev ## Measure the power of a verdict: false alarms, and ho
 bench-others: sandbox-up ## Measure the decode of a real engine by the bench and by other tools, in one run
 	python tests/bench/others.py
 
+.PHONY: bench-others-scripted
+bench-others-scripted: setup-dev ## Judge the bench and other tools by scripted servers, in one run: the error of each figure
+	python tests/bench/others_scripted.py
+
 .PHONY: bench-edge
 bench-edge: setup-dev ## Measure what the edge adds to a stream: time to the first event, events per second
 	tests/edge/install

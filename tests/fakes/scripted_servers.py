@@ -1,10 +1,11 @@
 """Servers of every kind that stream a chat completion by a script: what is sent when, and which figures are right.
 
-    python tests/fakes/scripted_servers.py [PORT]
+    python tests/fakes/scripted_servers.py [PORT [SLOWER]]
 
-Prints its port, then serves until its standard input ends. tests/data/bench_servers.yml has the scripts; the server of
-a script is below /NAME. It writes down when it has sent each token, so that a busy machine does not falsify what is
-right; GET /NAME/log returns that. No code of the bench is used here.
+Every time of the scripts is multiplied by SLOWER, so that a busy machine counts less. It prints its port, then serves
+until its standard input ends. tests/data/bench_servers.yml has the scripts; the server of a script is below /NAME. It
+writes down when it has sent each token, so that a busy machine does not falsify what is right; GET /NAME/log returns
+that. No code of the bench is used here.
 """
 
 from __future__ import annotations
@@ -178,16 +179,32 @@ def count(text: str) -> int:
     return len(text.split())
 
 
+def asked(body: dict[str, Any]) -> int:
+    """Return the length of the answer that a request asks for. Newer clients give it another name."""
+    return int(body.get("max_tokens") or body.get("max_completion_tokens") or 16)
+
+
 def reply(script: Script, number: int, body: dict[str, Any]) -> Reply:
     """Return the reply to a completion, the `number`-th of its server."""
     prompt = TEMPLATE + sum(count(str(one.get("content"))) for one in body.get("messages", []))
     raw = script.rejects.get(number, script.raw)
     if raw is not None:
         return Reply([Piece(0.0, raw.encode("latin-1"))], script.end, prompt)
-    wanted = script.output or int(body.get("max_tokens", 16))
+    wanted = script.output or asked(body)
+    if not body.get("stream"):
+        return Reply([Piece(0.0, _whole(script, wanted, prompt))], "close", prompt, wanted)
     pieces = _joined(script, list(_events(script, wanted, prompt, body)))
     pieces = [part for piece in pieces for part in _split(script, piece)]
     return Reply(_framed(script, pieces), script.end, prompt, wanted)
+
+
+def _whole(script: Script, wanted: int, prompt: int) -> bytes:
+    """Return the response to a request without a stream."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": WORDS[0]}, "finish_reason": "length"}
+    document = {"object": "chat.completion", "choices": [choice], "usage": _usage(script, wanted, prompt)}
+    content = json.dumps(document).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 def _events(script: Script, wanted: int, prompt: int, body: dict[str, Any]) -> Iterator[Piece]:
@@ -376,8 +393,10 @@ def _metrics(state: State) -> str:
     return "".join(f"{name} {value}\n" for name, value in {**state.counters, **gauges}.items())
 
 
-async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, states: dict[str, State]) -> None:
-    """Answer one request."""
+async def serve(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, states: dict[str, State], slower: int
+) -> None:
+    """Answer one request, `slower` times as slowly as its script says."""
     begun = asyncio.get_running_loop().time()
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head.splitlines())}
@@ -394,7 +413,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stat
         return
     state.completions += 1
     planned = reply(script, state.completions, body)
-    entry = {"prompt": planned.prompt, "max_tokens": body.get("max_tokens"), "tokens": []}
+    for piece in planned.pieces:
+        piece.at, piece.tokens = piece.at * slower, [(at * slower, number) for at, number in piece.tokens]
+    entry = {"prompt": planned.prompt, "max_tokens": asked(body), "tokens": []}
     state.log.append(entry)
     state.running += 1
     whole = False
@@ -465,12 +486,12 @@ def _groups(tokens: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     return groups
 
 
-async def _main(port: int) -> None:
+async def _main(port: int, slower: int = 1) -> None:
     states: dict[str, State] = {}
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await serve(reader, writer, states)
+            await serve(reader, writer, states, slower)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -482,4 +503,4 @@ async def _main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    asyncio.run(_main(*map(int, sys.argv[1:] or ["0"])))
