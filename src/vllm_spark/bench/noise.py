@@ -26,7 +26,7 @@ MEAN_RANGE, UPPER = 1.128, 3.267
 DENSE, EXPERTS, STREAMS, SEVERAL_RANKS = 0.025, 0.04, 0.05, 0.08
 # Standard deviation between runs that an unchanged server may have. Until earlier runs tell its own, a loss that comes
 # by chance with this one is in doubt: all leading figures together are worse by chance with the second probability.
-DOUBT, DOUBT_ALARMS = 0.02, 0.02
+DOUBT, DOUBT_ALARMS = 0.02, 0.015
 # A smaller change is not judged, however small the spread: the client is exact to 0.1 %.
 SMALLEST = 0.005
 # A cumulative sum of losses in bands, each less its allowance: half a band comes by chance and by the error of the
