@@ -27,6 +27,13 @@ FOLDER = Path(__file__).with_name("measured")
 HELD_BACK = FOLDER / "held-back"
 # Rows that became public, or known here, after the fit and its judgement. No constant is fitted to them either.
 LATER = FOLDER / "later"
+# Rows of operators that no fit has met, in two halves by the sha256 of the operator's name. The first is for the next
+# fit; no constant may be fitted to the second.
+GATHERED = FOLDER / "gathered"
+GATHERED_HALVES = {"for a fit": GATHERED / "fit", "held back": GATHERED / "held-back"}
+
+# Hosts of pages of many owners, whose name comes next.
+HOSTS_OF_MANY = ("github.com", "huggingface.co")
 
 # The columns of a row in the files. None is a figure that was not measured.
 COLUMNS = ("prompt", "depth", "output", "streams", "decode", "total", "first_token_ms")
@@ -87,6 +94,12 @@ class Configuration:
     def group(self) -> str:
         """The family, and whether the rows are those of two Sparks."""
         return self.family + (", two Sparks" if self.tensor_parallel > 1 else "")
+
+    @property
+    def operator(self) -> str:
+        """Who measured: the owner of a repository, or the host of a page."""
+        place = self.source.removeprefix("https://").removeprefix("www.").split("/")
+        return place[1] if place[0] in HOSTS_OF_MANY else place[0].partition("@")[0]
 
     @property
     def key(self) -> str:
@@ -208,9 +221,9 @@ def causes() -> Sequence[Cause]:
 
 
 @cache
-def protocols() -> Mapping[str, str]:
-    """Return every protocol of the rows: key -> how it measures."""
-    content: Mapping[str, str] = strict_yaml.load_own((FOLDER / "protocols.yaml").read_text(encoding="utf-8"))
+def protocols(folder: Path = FOLDER) -> Mapping[str, str]:
+    """Return every protocol of the rows of a folder: key -> how it measures."""
+    content: Mapping[str, str] = strict_yaml.load_own((folder / "protocols.yaml").read_text(encoding="utf-8"))
     return content
 
 

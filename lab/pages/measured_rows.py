@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.forecast import evidence_rows, measured_rows, reported_speeds
 from lab.forecast.measured_rows import Errors
-from lab.pages import causes, markdown
+from lab.pages import causes, gathered_rows, markdown
 from vllm_spark.sizing import acceptance, constants
 from vllm_spark.sizing.constants import HeldOut
 
@@ -94,6 +94,7 @@ def _parts() -> Iterator[str]:
     yield from causes.parts()
     yield LATER
     yield _table(measured_rows.LATER, "later rows")
+    yield from gathered_rows.parts()
     yield CONFIGURATIONS
     yield from _configurations()
     yield from _dropped()

@@ -8,6 +8,8 @@ import pytest
 
 from lab.forecast import evidence_rows, measured_rows, reported_speeds
 
+KNOWN = (measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER)
+
 
 def test_the_rows_of_a_second_hardware_are_inside_15_percent_after_one_calibration() -> None:
     """Streams and depth were not in the calibration. All tokens of a model without weights choose the same experts."""
@@ -50,7 +52,24 @@ def test_every_public_row_has_a_source_and_a_protocol() -> None:
         assert entry.rows
 
 
-@pytest.mark.parametrize("folder", [measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER])
+def test_the_halves_of_the_gathered_rows_share_no_operator_and_met_no_fit() -> None:
+    halves = [measured_rows.configurations(folder) for folder in measured_rows.GATHERED_HALVES.values()]
+    known = {entry.operator for folder in KNOWN for entry in measured_rows.configurations(folder)}
+    first, second = ({entry.operator for entry in entries} for entries in halves)
+    assert len(first | second) >= 12
+    assert not first & second
+    assert not (first | second) & known
+    assert all(sum(len(entry.rows) for entry in entries) >= 120 for entries in halves)
+
+
+@pytest.mark.parametrize("folder", measured_rows.GATHERED_HALVES.values(), ids=str)
+def test_every_gathered_row_has_a_source_and_a_protocol(folder: Path) -> None:
+    entries = measured_rows.configurations(folder)
+    assert entries
+    assert all(entry.source and measured_rows.protocols(folder)[entry.protocol] for entry in entries)
+
+
+@pytest.mark.parametrize("folder", [*KNOWN, *measured_rows.GATHERED_HALVES.values()])
 def test_every_row_has_a_figure_to_judge(folder: Path) -> None:
     empty = [
         (entry.id, row)
