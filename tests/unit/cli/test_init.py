@@ -18,7 +18,7 @@ from vllm_spark.recipe import loader
 from vllm_spark.sizing import reference_spark
 
 SILENT = Conversation(silent=True)
-PAIR = "gemma-4-31b-nvfp4-tp2-mtp"
+PAIR = "gemma-4-31b-nvfp4-tp2-dflash"
 LAN = Answer("gx10-3c4d.local", "wlan0", "10.0.0.4")
 CABLE = Answer("gx10-3c4d.local", "enp1s0f1np1", "fe80::4%enp1s0f1np1")
 OTHER = Answer("spark-5e6f.local", "eth0", "10.0.0.5")
