@@ -8,7 +8,7 @@ from lab.pages import recipe_evidence
 from lab.pages.markdown import table
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import known_issues, loader, lockfile
+from vllm_spark.recipe import known_issues, loader, lockfile, published_image
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
@@ -26,6 +26,9 @@ A recipe with evidence of the bench has a table: decode and the time to the firs
 stream, and the prefill of the longest prompt. What differs from the recipe on a Spark stands above it. Figures that
 were measured on another GPU say nothing about the speed of a Spark. [bench.md](bench.md) defines the figures.
 """
+
+
+PUBLISHED = {"publisher": "publisher", "differs": "what differs", "unverified": "what the toolkit cannot verify"}
 
 
 def text() -> str:
@@ -50,6 +53,8 @@ def _section(recipe: Recipe, entry: Entry) -> Iterator[str]:
         drafter = document["drafter"]
         yield f"- Drafter: {drafter['repository']}, {drafter['speculative_tokens']} tokens ahead"
     yield f"- Image: {lockfile.locked_name(document)}{_additions(document)}"
+    for key, text in document["image"].get("published", {}).items():
+        yield f"- {published_image.LABEL.capitalize()}, {PUBLISHED[key]}: {text}"
     yield from (f"- Source: {source}" for source in document.get("sources", []))
     yield from (f"- Differs from its source: {text}" for text in document.get("corrections", []))
     own_issues = document.get("known_issues", [])

@@ -185,11 +185,12 @@ NEW_FAMILIES = {
     "the experts of MiniMax alone": ("MiniMaxAI/MiniMax-M3", "has at least 835.2 GB of weights; 2 Sparks"),
     "the experts of Step alone": ("stepfun-ai/Step-3.7-Flash", "has at least 383.0 GB of weights; 2 Sparks"),
     "Hy3 in BF16": ("tencent/Hy3", "weights take 274.8 GiB"),
+    "GLM, whose image no recipe pins": ("zai-org/GLM-5.3-Flash", "the catalogue pins no image"),
 }
 
 
 @pytest.mark.parametrize("what", NEW_FAMILIES)
-def test_a_model_that_no_spark_holds_is_refused_by_its_config(
+def test_a_model_that_cannot_be_served_is_refused_by_its_config(
     what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, said = NEW_FAMILIES[what]
@@ -201,6 +202,8 @@ def test_a_model_that_no_spark_holds_is_refused_by_its_config(
 # The same with a name or a width that promises fewer bits: the Sparks, and a part of what stays open.
 OPEN_FAMILIES = {
     "stepfun-ai/Step-3.7-Flash": ("o/Step-3.7-Flash-NVFP4", 1, "what is a layer of the kind sliding_attention?"),
+    "deepseek-ai/DeepSeek-V4-Flash": ("o/V4", 2, "what is a layer of the kind compressed attention?"),
+    "RadixArk/Qwen3.8-Flash-Next-NVFP4": ("o/Next-NVFP4", 1, "where is the table of n-grams?"),
     "tencent/Hy3": ("o/Hy3-NVFP4", 2, "model.layout: which width has each part?"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB
-from vllm_spark.recipe import loader, lockfile
+from vllm_spark.recipe import loader, lockfile, published_image
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import forecast, host_files, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
@@ -58,7 +58,7 @@ def entry(document: Document, locked: Lock) -> Entry:
         name=document["name"],
         summary=document["summary"],
         nodes=document["topology"]["nodes"],
-        engine=document["engine"]["version"],
+        engine=published_image.engine(document),
         download_bytes=sum(sizes) if all(sizes) else None,
         memory_bytes=memory.needed_bytes(document, reference_spark.MEMORY["total"]),
         predicted=f"{speed.low:.0f} to {speed.high:.0f}" if speed else "",

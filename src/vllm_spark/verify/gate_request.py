@@ -47,6 +47,7 @@ class GateRequest:
     model_root: str
     max_model_len: int | None
     engine_version: str
+    release: bool = True  # the image is a release of vLLM, so /version must answer engine_version
     log: Sequence[Document] = ()
     variables: Sequence[str] | None = None
     fabric: str | None = None

@@ -9,7 +9,7 @@ from vllm_spark.core import container_layout
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
-from vllm_spark.recipe import flag_names, hub_cache
+from vllm_spark.recipe import flag_names, hub_cache, published_image
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer, reach
@@ -58,6 +58,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         model_root=hub_cache.snapshot(container_layout.HUB_IN_CONTAINER, recipe["model"]),
         max_model_len=flag_names.positive_number(recipe["args"], "max-model-len"),
         engine_version=recipe["engine"]["version"],
+        release=not published_image.is_published(recipe),
         log=recipe["gates"].get("log", []),
         variables=sorted({*recipe.get("env", {}), *spec.secrets}),
         fabric=recipe["gates"].get("fabric", {}).get("network"),

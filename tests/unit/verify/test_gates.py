@@ -180,6 +180,15 @@ def test_a_container_of_another_launch_fails(
     assert [verdict.id for verdict in verdicts if verdict.ok is False] == [field]
 
 
+def test_an_image_that_is_no_release_may_answer_any_version(
+    gate_request: GateRequest, healthy: dict[str, Any], log: list[str]
+) -> None:
+    healthy["responses"]["version"] = reply(200, {"version": "0.1.dev20610+g4b276a363"})
+    published = dataclasses.replace(gate_request, release=False)
+    assert [verdict.gate for verdict in runner.judge(published, healthy, log) if verdict.ok is False] == []
+    assert [verdict.gate for verdict in runner.judge(gate_request, healthy, log) if verdict.ok is False] == ["identity"]
+
+
 def test_a_rotated_journal_is_unknown_and_not_a_failure(gate_request: GateRequest, healthy: dict[str, Any]) -> None:
     verdicts = runner.judge(
         dataclasses.replace(gate_request, log=[LOG_GATES["nvfp4-moe"]]), healthy, ["a line of today"]
