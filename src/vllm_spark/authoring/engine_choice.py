@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from vllm_spark.core import paths
 from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import loader
 from vllm_spark.recipe.known_issues import version_matches
 
 NO_ENGINE = register("no-engine", runbook="recipe-new")
@@ -23,7 +25,9 @@ def choose(name: str, family: Document, catalogue: Iterable[Document]) -> dict[s
     """Return `image` and `engine` for a recipe. Raises RefusedError if no image of the catalogue is new enough."""
     engine = family["engine"]
     images = engine.get("image", RELEASES)
-    pinned = [one for one in catalogue if "digest" in one["image"] and "derive" not in one["image"]]
+    # A recipe without a forecast is not in the catalogue of a forecast, and its image may be the only one of a family.
+    offered = (loader.load(one).document for one in loader.names([paths.RECIPES])) if "image" in engine else catalogue
+    pinned = [one for one in offered if "digest" in one["image"] and "derive" not in one["image"]]
     pinned = [one for one in pinned if re.search(images, one["image"]["repository"])]
     usable = [one for one in pinned if "patches" not in one and version_matches(engine, one["engine"]["version"])]
     if not usable:
