@@ -34,16 +34,16 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     card = next((card for card in cards if card.get("id") == request.served_name), first)
     version = str(dig(responses, "version", "json", "version") or "")
     container = probe.get("container") or {}
+    # The local part of a version (+cu130, +cpu) says how it was built, not what it is.
+    released = ("engine version", version.partition("+")[0], request.engine_version.partition("+")[0])
     checks: list[tuple[str, object, object]] = [
         ("served name", card.get("id"), request.served_name),
         ("model", card.get("root"), request.model_root),
+        *([released] if request.release else []),
         ("image", container.get("image"), request.image),
         ("launch", container.get("labels", {}).get(LAUNCH_LABEL), request.launch),
         ("status for an unknown model", dig(responses, "unknown-model", "status"), HTTPStatus.NOT_FOUND.value),
     ]
-    if request.release:
-        # The local part of a version (+cu130, +cpu) says how it was built, not what it is.
-        checks.append(("engine version", version.partition("+")[0], request.engine_version.partition("+")[0]))
     if request.max_model_len is not None:
         checks.append(("context length", card.get("max_model_len"), request.max_model_len))
     wrong = [(name, observed, expected) for name, observed, expected in checks if observed != expected]
