@@ -57,9 +57,10 @@ def build(ref: str, into: Path) -> list[Path]:
     """Write wheel, sdist and collection of a commit into an empty folder. Returns them by name. Raises DistError."""
     epoch = int(run("git", "log", "-1", "--format=%ct", ref))
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder)
-        with tarfile.open(fileobj=io.BytesIO(run("git", "archive", ref))) as tree:
-            tree.extractall(source, filter="data")
+        tree, source = Path(folder, "tree.tar"), Path(folder, "source")
+        run("git", "archive", f"--prefix={source.name}/", f"--output={tree}", ref)
+        # The Python of Debian 12 has no filter for what tarfile unpacks.
+        run("tar", "--extract", f"--file={tree}", f"--directory={folder}")
         run("ansible-galaxy", "collection", "build", "--output-path", into, folder=source)
         for kind in ("sdist", "wheel"):
             words = (sys.executable, "-c", BACKEND, f"build_{kind}", into)

@@ -45,12 +45,18 @@ def resolve(pins: tuple[str, ...], python: str, platforms: tuple[str, ...]) -> R
             download = row["download_info"]
             line = wheels.normal(f"{row['metadata']['name']}=={row['metadata']['version']}")
             line = named.get(line.partition("==")[0], line)
-            hashes[line] += [f"--hash=sha256:{download['archive_info']['hashes']['sha256']}"]
+            hashes[line] += [f"--hash=sha256:{_sha256(download['archive_info'])}"]
             hosts.add(urlsplit(download["url"]).hostname or "this machine")
     if len({line.partition("==")[0] for line in hashes}) < len(hashes):
         raise _no_wheels(pins, python, " and ".join(platforms), "each platform gets other versions")
     lines = [" ".join([line, *dict.fromkeys(hashes[line])]) for line in sorted(hashes)]
     return Resolution("\n".join(lines), ", ".join(sorted(hosts)))
+
+
+def _sha256(archive: Mapping[str, Any]) -> str:
+    """Return the hash of a file in pip's report. pip 23.0, which Debian 12 has, knows only the older field `hash`."""
+    hashes: Mapping[str, str] = archive.get("hashes") or dict([archive["hash"].split("=", 1)])
+    return hashes["sha256"]
 
 
 def _report(pins: tuple[str, ...], python: str, platform: str) -> Iterator[Mapping[str, Any]]:
