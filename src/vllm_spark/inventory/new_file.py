@@ -17,7 +17,7 @@ INVENTORY_EXISTS = register("inventory-exists", runbook="init-refused")
 
 NAME = "hosts.yml"
 # What Ansible does not read as an inventory (ansible.cfg).
-OTHERS = {"lock.yml", "allowed_signers"}
+OTHERS = {"lock.yml", "constants.yml", "allowed_signers"}
 HEAD = """\
 ---
 # Written by `vllm-spark init`. It is yours: change it, or write it again after deleting it.
