@@ -17,7 +17,7 @@ from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import OPEN, EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.recipe import hub_cache
+from vllm_spark.recipe import hub_cache, published_image
 from vllm_spark.sizing import reference_spark
 
 MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encoding="utf-8"))
@@ -67,8 +67,8 @@ def described(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe with invented values where it leaves commits and checksums to `lock`, and without the additions
-    of a derived image, which change no argument."""
+    """Return a recipe with invented values where it leaves commits and checksums to `lock`, without the additions of a
+    derived image, which change no argument, and without the variables of a published image, which no release knows."""
     recipe = copy.deepcopy(dict(document))
     for source in sources(recipe):
         source.setdefault("revision", "0" * 40)
@@ -76,4 +76,6 @@ def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
         mount.setdefault("sha256", "0" * 64)
     recipe["image"].pop("derive", None)
     recipe.pop("patches", None)
+    if published_image.is_published(recipe):
+        recipe.pop("env", None)
     return recipe
