@@ -84,13 +84,14 @@ def predict(
     requests = Requests(load.streams, max(1, load.context), ANSWER, batched=load.batched)
     interval = constants.interval(architecture.family)
     several = load.tensor_parallel > 1 or drafter is not None
+    slowest = served(slow)
     return Prediction(
         slow=at(slow),
         fast=at(fast),
         accepted=(slow, fast),
         spread=max(interval.speed, interval.several) if several else interval.speed,
         ceiling=at(1.0).tokens_per_s,
-        served=(served(slow), served(fast)),
+        served=(slowest, slowest if slow == fast else served(fast)),
         first_token_spread=interval.first_token,
         known=interval.known,
     )
