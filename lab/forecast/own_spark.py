@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lab.forecast import measured_rows
 from lab.forecast.measured_rows import Configuration, Row
-from vllm_spark.sizing import constants, factors
+from vllm_spark.sizing import constants, factors, site_constants
 from vllm_spark.sizing.factors import Observation
 
 # Operators with at least eight rows, apart from the one to whose machine the constants are fitted.
@@ -84,7 +84,7 @@ def judged(held: Sequence[tuple[Configuration, Row]], given: Sequence[tuple[Conf
     """Yield the errors of rows with the constants that other rows gave."""
     seen = list(observations(given))
     found = factors.measured(SPARK, seen)
-    if not all(factor.possible for factor in found):
+    if any(site_constants.impossible(factor.kind.leading, factor.constant) for factor in found):
         found = []
     own = factors.applied(SPARK, {factor.kind.leading: factor.value for factor in found})
     for one in observations(held):

@@ -102,11 +102,6 @@ class Factor:
         """The leading constant of the server, in the kind's unit."""
         return self.value * self.reference
 
-    @property
-    def possible(self) -> bool:
-        """Whether the constant is inside its physical bounds."""
-        return self.kind.least <= self.constant <= self.kind.most
-
 
 def applied(constants: Constants, factors: Mapping[str, float]) -> Constants:
     """Return the constants with factors, by leading constant."""
