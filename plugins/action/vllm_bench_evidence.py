@@ -87,7 +87,7 @@ class ActionModule(SparkAction):
         A broken file of constants stays as it is and does not fail the run, whose evidence is written.
         """
         run = evidence.read(path)
-        runs, _ = own_constants.read_runs(sorted(path.parent.glob(f"*{evidence.SUFFIX}")))
+        runs = evidence.oldest_first(verdict.readable(path.parent))
         alike = [one for one in runs if key.comparable(one.run["key"], run.run["key"])]
         found = own_constants.of_runs(alike, spec.recipe)
         try:

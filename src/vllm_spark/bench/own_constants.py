@@ -20,7 +20,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB
 from vllm_spark.node import state_file
 from vllm_spark.node.bench.faults import CAPPED_GPU as GPU
-from vllm_spark.node.bench.records import PROTOCOL, Cell, CellRecord
+from vllm_spark.node.bench.records import PROTOCOL, CellRecord
 from vllm_spark.sizing import burst, constants, factors, forecast, memory, roofline, site_constants
 from vllm_spark.sizing.burst import Requests
 from vllm_spark.sizing.factors import Factor, Observation
@@ -165,12 +165,9 @@ def _acceptance(recipe: Document, cells: Iterable[CellRecord]) -> dict[str, Any]
 
 def _loading_peak(cells: Iterable[CellRecord]) -> dict[str, Any]:
     """Return the largest memory of a start, above that before it (the profile `start`)."""
-    peaks = [float(cell["figures"]["memory"]["median"]) for cell in cells if _is_start(cell["cell"], cell)]
-    return {"loading_peak_bytes": int(max(peaks) * GIB)} if peaks and max(peaks) > 0 else {}
-
-
-def _is_start(cell: Cell, record: CellRecord) -> bool:
-    return "start" in cell["server"] and "memory" in record["figures"]
+    starts = [record["figures"] for record in cells if "start" in record["cell"]["server"]]
+    peak = max((float(figures["memory"]["median"]) for figures in starts if "memory" in figures), default=0.0)
+    return {"loading_peak_bytes": int(peak * GIB)} if peak > 0 else {}
 
 
 def write(file: Path, found: Iterable[Found]) -> list[str]:
@@ -212,7 +209,7 @@ def read_runs(files: Iterable[Path]) -> tuple[list[Evidence], list[str]]:
             runs.append(evidence.read(file))
         except RefusedError as error:
             lines += map(str, error.refusals)
-    return sorted(runs, key=lambda run: run.run["started"]), lines
+    return evidence.oldest_first(runs), lines
 
 
 def servers(runs: Sequence[Evidence], recipe_of: Callable[[Evidence], Document | None]) -> Iterator[Found]:

@@ -11,12 +11,12 @@ from vllm_spark.bench import key
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
 from vllm_spark.bench.report.reading import letter
+from vllm_spark.bench.verdict import REPETITION
 from vllm_spark.node.bench.records import Cell
 
 HASH = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
 # Differences in the name of a run. All of them are in the page's list.
 IN_A_NAME = 2
-UNKNOWN = "unknown"
 
 
 def _image(run: Evidence) -> str:
@@ -73,7 +73,7 @@ def _told(part: str, values: Sequence[str]) -> tuple[str, ...]:
             values = [", ".join(f"{name} {each.get(name, 'none')}" for name in differing) for each in pairs]
     if len({*values}) == 1 or any(map(HASH.fullmatch, values)):
         return ()
-    return tuple(text.plain(value) or UNKNOWN for value in values)
+    return tuple(text.plain(value) or key.UNKNOWN for value in values)
 
 
 def of_runs(runs: Sequence[Evidence]) -> list[str]:
@@ -112,7 +112,7 @@ def of_cells(cells: Sequence[Cell]) -> dict[str, str]:
 def _of_cell(cell: Cell) -> str:
     if "start" in cell["server"]:
         return f"{text.plain(cell['server']['start'])} start"
-    repetition = re.search(r" #\d+$", cell["id"])
+    repetition = REPETITION.search(cell["id"])
     parts = [
         text.plain(cell["corpus"]),
         f"{text.length(cell['prompt'])} in" + (f" after {text.length(cell['depth'])}" if cell["depth"] else ""),
