@@ -11,12 +11,12 @@ import yaml
 from fakes.bench_runs import END, KEY, SUBJECT, cell_record, run_record, text
 from vllm_spark.recipe import loader
 
-BASE = loader.load("gemma-4-26b-a4b-nvfp4").document
+BASE = loader.load("gemma-4-26b-a4b-fp8").document
 IMAGE = f"{BASE['image']['repository']}@{BASE['image']['digest']}"
 OWN_KEY = KEY | {
     "model": BASE["model"]["repository"],
     "commit": BASE["model"]["revision"],
-    "layout": "attention=bf16 experts=nvfp4 head=bf16 mlp=bf16",
+    "layout": "attention=fp8 experts=fp8 head=bf16 mlp=fp8",
     "image": IMAGE,
 }
 OWN_SUBJECT = SUBJECT | {"recipe": "mine", "engine_version": BASE["engine"]["version"]}

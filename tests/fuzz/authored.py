@@ -41,7 +41,7 @@ QUANTISATION = "hf_quant_config.json"
 COUNT = 8
 # Its files are the same for every input.
 READ_DOCUMENT = cache(architecture.read_document)
-EXPORTED = ("gemma-4-31b-bf16", "gpt-oss-120b")
+EXPORTED = ("gemma-4-31b-nvfp4", "gpt-oss-120b")
 
 # A model of the stand-in hub, one of its files, the bytes of it, and the size of the file on the disk.
 Damage = tuple[str, str, bytes, int]

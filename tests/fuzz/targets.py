@@ -116,7 +116,7 @@ def sound_facts() -> dict[str, Any]:
 def sound_recipes() -> list[dict[str, Any]]:
     """Return recipes of several kinds, each with the name of the fuzzed file and without files beside it."""
     files = [DATA / "recipes" / "everything.yml"]
-    files += [paths.RECIPES / f"{name}.yml" for name in ("gemma-4-26b-a4b-nvfp4", "gemma-4-31b-bf16")]
+    files += [paths.RECIPES / f"{name}.yml" for name in ("gemma-4-26b-a4b-fp8", "gemma-4-31b-fp8")]
     recipes = [documents.read_yaml(file) for file in files if file.is_file()]
     for recipe in recipes:
         recipe["name"] = NAME

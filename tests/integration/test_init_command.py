@@ -105,12 +105,12 @@ def test_a_spark_writes_its_own_inventory_and_the_toolkit_reads_it(spark: Desk) 
 def test_a_conversation(spark: Desk) -> None:
     questions = {
         "Best for chat, code, pictures, many [chat]:": "pic",
-        f"Recipe [{RECIPE}]:": "gemma-4-26b-a4b-awq-mtp",
+        f"Recipe [{RECIPE}]:": "gemma-4-26b-a4b-fp8-mtp",
     }
     status, shown = terminal.typed(spark.argv(), spark.environment, questions)
     assert status == 0, shown
     deployment = yaml.safe_load(spark.file.read_text())["sparks"]["vars"]["vllm_deployments"][0]
-    assert deployment["recipe"] == "gemma-4-26b-a4b-awq-mtp"
+    assert deployment["recipe"] == "gemma-4-26b-a4b-fp8-mtp"
 
 
 def test_ctrl_c_leaves_nothing(spark: Desk) -> None:

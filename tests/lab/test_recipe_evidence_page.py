@@ -14,7 +14,7 @@ from vllm_spark.recipe import loader
 def test_the_figures_of_a_run_are_shown(tmp_path: Path) -> None:
     recipes = folder(tmp_path)
     shown = "\n".join(page.lines(loader.read(recipes / "mine.yml"), recipes))
-    assert "| standard | 2026-11-23 | NVIDIA GB10 | 0.30.0 | 6.9 | 350 | 1500 (512) |" in shown
+    assert "| standard | 2026-11-23 | NVIDIA GB10 | 0.21.0 | 6.9 | 350 | 1500 (512) |" in shown
     assert "(../../recipes/evidence/run.html)" in shown
     assert "not those of this recipe" not in shown
 

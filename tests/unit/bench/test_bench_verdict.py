@@ -17,7 +17,7 @@ from vllm_spark.node.bench import bands, leading
 from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.recipe import loader
 
-DENSE = {"run": {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}}
+DENSE = {"run": {"subject": SUBJECT | {"recipe": "gemma-4-31b-nvfp4"}}}
 TP2 = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
 
 # Relative noise, number of values, and the run.
@@ -209,12 +209,12 @@ def test_every_expected_figure_is_shown() -> None:
 
 
 def test_decode_is_judged_against_the_forecast() -> None:
-    recipe = loader.load("gemma-4-31b-bf16").document
+    recipe = loader.load("gemma-4-31b-nvfp4").document
     judgements = {
         speed: next(references.forecast_rows(recipe, parsed(run_record(), cell_record({"decode": [speed]})))).judgement
-        for speed in (1.0, 3.7, 30.0)
+        for speed in (1.0, 6.8, 30.0)
     }
-    assert judgements == {1.0: "worse", 3.7: "same", 30.0: "better"}
+    assert judgements == {1.0: "worse", 6.8: "same", 30.0: "better"}
 
 
 def test_the_sentence_says_what_was_compared_with_what() -> None:
@@ -227,8 +227,8 @@ def test_the_sentence_says_what_was_compared_with_what() -> None:
         "good: 4 figures are as in the other run. The two runs differ in launch and topology."
     )
     # A figure of the forecast or of the recipe is not called one of the run before.
-    recipe = {"subject": SUBJECT | {"recipe": "gemma-4-31b-bf16"}}
-    alone = parsed(run_record(**recipe), cell_record({"decode": [3.7, 3.7]}))
+    recipe = {"subject": SUBJECT | {"recipe": "gemma-4-31b-nvfp4"}}
+    alone = parsed(run_record(**recipe), cell_record({"decode": [6.8, 6.8]}))
     assert verdict.verdict(alone).sentence == "good: 1 figure is as forecast; 1 figure is as the recipe expects."
     slower = verdict.verdict(parsed(run_record(**recipe), cell_record({"decode": [1.0]})))
     assert "against the forecast); cause unknown." in slower.sentence

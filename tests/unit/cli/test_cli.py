@@ -20,7 +20,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.version import version
 from vllm_spark.recipe import loader
 
-RECIPE = "gemma-4-26b-a4b-nvfp4"
+RECIPE = "gemma-4-26b-a4b-fp8"
 FACTS = str(DATA / "facts" / "spark.json")
 # Of the commands; those of bench and recipe are groups.
 MODULES = ["cli.verb", *(command.path for command in main.COMMANDS.values())]
@@ -100,7 +100,7 @@ def test_check_of_a_good_catalogue_has_no_faults_and_says_each_warning_once(
     assert printed.err == ""
     assert [line for line in printed.out.splitlines() if ": warning: " not in line] == []
     (dropped,) = [line for line in printed.out.splitlines() if line.endswith("(grammar-dropped)")]
-    assert dropped.startswith("gemma-4-26b-a4b-fp8-mtp-fp8kv, gemma-4-26b-a4b-fp8-mtp-overlay, ")
+    assert dropped.startswith("gemma-4-26b-a4b-fp8-mtp-fp8kv, gemma-4-26b-a4b-fp8-mtp, ")
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])
@@ -134,7 +134,7 @@ def copied(folder: Path, change: Callable[[dict[str, Any]], object]) -> str:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["render", "gemma-4-26b-a4b-nvfp"]) == 1
+    assert main.main(["render", "gemma-4-26b-a4b-pf8"]) == 1
     assert f"Fix: name '{RECIPE}'." in capsys.readouterr().err
 
 

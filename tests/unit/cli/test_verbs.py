@@ -109,7 +109,7 @@ def test_every_option_reaches_the_playbook(verb: str, typed: str, started: list[
 
 
 def test_a_word_or_an_option_of_the_command_is_not_the_verb(started: list[str]) -> None:
-    recipe = "gemma-4-26b-a4b-nvfp4"
+    recipe = "gemma-4-26b-a4b-fp8"
     assert main.parse(["plan", recipe]).recipe == recipe
     assert main.parse(["plan", "--streams", "4", recipe]).streams == 4
     assert main.parse(["plan", "--site=FILE", recipe]).recipe == recipe

@@ -118,7 +118,7 @@ def test_a_secret_with_a_line_break_is_refused_without_showing_it() -> None:
 
 def test_the_engine_timeout_is_the_deadline_of_the_ready_gate(resolve: Callable[..., Spec]) -> None:
     assert "VLLM_ENGINE_READY_TIMEOUT_S" not in launch.environment(resolve())
-    slow = resolve(recipe="gemma-4-26b-a4b-nvfp4", secrets={})
+    slow = resolve(recipe="gemma-4-26b-a4b-fp8", secrets={})
     assert launch.environment(slow)["VLLM_ENGINE_READY_TIMEOUT_S"] == "900"
 
 

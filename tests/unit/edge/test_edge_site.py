@@ -133,14 +133,10 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         ("site-name-clash", "model is ", "of third, or remove spark3 from vllm_edge.site"),
     ),
     "one name for two layouts of one model": (
-        [
-            DEMO,
-            {**REPLICA, "recipe": "gemma-4-31b-bf16"},
-            {**THIRD, "recipe": "gemma-4-31b-fp8", "overrides": {}},
-        ],
+        [DEMO, {**THIRD, "recipe": "everything-in-bf16", "overrides": {}}],
         {},
         {},
-        ("site-name-clash", "as attention fp8, head bf16, mlp fp8 in third", "of third, or remove spark3"),
+        ("site-name-clash", "as attention bf16, head bf16, mlp bf16 in ", "of third, or remove spark3"),
     ),
     "a Spark that is not there": (
         [DEMO],

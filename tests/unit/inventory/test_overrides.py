@@ -45,7 +45,7 @@ def test_a_drafter_of_null_is_served_without() -> None:
 
 
 def test_a_drafter_of_null_changes_nothing_without_a_drafter() -> None:
-    name = "gemma-4-26b-a4b-nvfp4"
+    name = "gemma-4-26b-a4b-fp8"
     assert spec_of({"drafter": None}, name).recipe["expected"] == spec_of({}, name).recipe["expected"]
 
 

@@ -194,8 +194,8 @@ def test_templates_in_a_recipe_are_not_rendered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("gemma-4-31b-bf1", "name 'gemma-4-31b-bf16'."),
-        ("gemma-4-31b-aqw", "name 'gemma-4-31b-awq'."),
+        ("gemma-4-31b-fb8", "name 'gemma-4-31b-fp8'."),
+        ("gemma-4-31b-aqw-mtp", "name 'gemma-4-31b-awq-mtp'."),
         ("gemma-4-31b-fp8-", "name 'gemma-4-31b-fp8-tp2'."),
     ],
 )

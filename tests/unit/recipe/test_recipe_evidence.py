@@ -108,7 +108,7 @@ def test_an_entry_without_files_has_date_hosts_and_report(entry: dict[str, Any],
 
 
 def test_a_copy_of_a_recipe_keeps_the_evidence_of_the_toolkit(tmp_path: Path) -> None:
-    copy_ = tmp_path / "gemma-4-26b-a4b-nvfp4.yml"
+    copy_ = tmp_path / "gemma-4-26b-a4b-fp8.yml"
     copy_.write_text((paths.RECIPES / copy_.name).read_text())
     assert recipe_evidence.refusals(loader.read(copy_), tmp_path) == []
 

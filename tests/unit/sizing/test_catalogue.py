@@ -23,9 +23,10 @@ def test_every_recipe_has_sources_and_a_reported_speed(name: str) -> None:
 
 
 def test_an_entry_names_missing_pins_and_a_lock_file_resolves_them() -> None:
-    document = loader.load("gemma-4-31b-nvfp4-0.20.2").document
-    assert catalogue.entry(document, Lock()).open == ("image vllm/vllm-openai:v0.20.2",)
-    locked = Lock(images={"vllm/vllm-openai:v0.20.2": {"digest": f"sha256:{'5' * 64}"}})
+    document = loader.load("gemma-4-31b-nvfp4").document
+    document = {**document, "image": {"repository": "vllm/vllm-openai", "tag": "v0.21.0"}}
+    assert catalogue.entry(document, Lock()).open == ("image vllm/vllm-openai:v0.21.0",)
+    locked = Lock(images={"vllm/vllm-openai:v0.21.0": {"digest": f"sha256:{'5' * 64}"}})
     assert catalogue.entry(document, locked).locked
 
 

@@ -45,7 +45,7 @@ def test_quantising_at_load_needs_the_size_of_the_files() -> None:
     measured = of("gemma-4-31b-fp8", memory={"utilization": 0.2, "loading_peak_bytes": 80 * GIB})
     assert memory.needed_bytes(measured, TOTAL) == 80 * GIB
     assert memory.loading_peak_bytes(of("gemma-4-31b-fp8-tp2")) == pytest.approx(31.29e9, rel=0.01)
-    assert memory.loading_peak_bytes(of("gemma-4-26b-a4b-nvfp4")) == 0
+    assert memory.loading_peak_bytes(of("gemma-4-26b-a4b-nvfp4-patched")) == 0
 
 
 # args, width of the experts, bytes of a number in the cache
@@ -65,7 +65,7 @@ def test_auto_means_fp8_for_an_nvfp4_checkpoint(args: dict[str, str], experts: s
 
 
 def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
-    document = of("gemma-4-26b-a4b-nvfp4", memory={"kv_cache_bytes": 10 * GIB})
+    document = of("gemma-4-26b-a4b-nvfp4-patched", memory={"kv_cache_bytes": 10 * GIB})
     model = memory.model_of(document)
     assert model is not None
     weights = sum(model.loaded_bytes(1).values())
@@ -74,15 +74,15 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
 
 
 def test_vision_is_left_out_where_the_engine_leaves_it_out() -> None:
-    with_vision = of("gemma-4-26b-a4b-nvfp4", args={"language-model-only": False})
+    with_vision = of("gemma-4-26b-a4b-fp8", args={"language-model-only": False})
     sizes = [
-        sum(m.loaded_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-nvfp4")) if (m := memory.model_of(d))
+        sum(m.loaded_bytes(1).values()) for d in (with_vision, of("gemma-4-26b-a4b-fp8")) if (m := memory.model_of(d))
     ]
     assert sizes[0] - sizes[1] == 2 * architecture.load("gemma-4-26b-a4b").vision
 
 
 def test_a_drafter_without_an_architecture_takes_its_files_size() -> None:
-    document = of("gemma-4-26b-a4b-nvfp4")
+    document = of("gemma-4-26b-a4b-nvfp4-patched")
     document["drafter"] = {"repository": "owner/drafter", "speculative_tokens": 8, "size_bytes": 3_000_000_000}
     model = memory.model_of(document)
     assert model is not None

@@ -22,7 +22,7 @@ from vllm_spark.verify.gates import log as log_gate
 from vllm_spark.verify.gates import ready
 
 LOGS = DATA / "engine-logs"
-LOG_GATES = {gate["id"]: gate for gate in loader.load("gemma-4-26b-a4b-nvfp4").document["gates"]["log"]}
+LOG_GATES = {gate["id"]: gate for gate in loader.load("gemma-4-26b-a4b-nvfp4-patched").document["gates"]["log"]}
 
 
 def lines(name: str) -> list[str]:
