@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lab.forecast import evidence_rows, measured_rows, reported_speeds
+from lab.forecast import evidence_rows, intervals, measured_rows, reported_speeds
 from lab.forecast.measured_rows import Errors
 from lab.pages import causes, gathered_rows, markdown
 from vllm_spark.sizing import acceptance, constants
@@ -23,16 +23,19 @@ CLAIM = """\
 `fitted` are the rows of lab/forecast/measured, to which the constants are fitted. `left out` are the same
 rows, each predicted by constants that were fitted without its configuration (a model with its layout); where a family
 has one configuration, by constants without the family. The printed interval holds 90 % of the rows that were left out,
-and is at least ±{least:.0%}, by which operators with the same configuration differ. It is ±{several:.0%} for two Sparks
-or with a drafter, unless the family has its own. A family without rows has ±{unknown:.0%} and the remark that no row
-was seen. [Each row](../../lab/forecast/measured-rows.md) stands beside its prediction, also those that were held back
-and those that came later.
+and is at least ±{least:.0%}, by which operators with the same configuration differ. A family without rows has
+±{unknown:.0%} and the remark that no row was seen. Unless the family has its own, the interval is ±{several:.0%} on
+several Sparks, ±{drafter:.0%} with a drafter at a given acceptance, and ±{streams:.0%} with a drafter and several
+streams; the largest that applies counts. These three hold 90 % of all public rows of their kind, also of those that
+were held back (`python -m lab.forecast.intervals`). The acceptance itself depends on the text, so `plan` shows the
+speed at that of each kind of text apart. [Each row](../../lab/forecast/measured-rows.md) stands beside its prediction,
+also those that were held back and those that came later.
 """
 
 HELD_BACK = """\
 ## Rows that were held back
 
-No constant was fitted to these rows and no interval computed from them. They are a third of the public configurations,
+No constant was fitted to these rows. They are a third of the public configurations,
 chosen by the sha256 of their names before the fit, and were predicted once, when the fit had ended
 (lab/forecast/measured/held-back). The pairs of MiniMax, Nemotron and Qwen3.6 miss: the fit has one, no and
 two rows of them.
@@ -71,7 +74,6 @@ GOALS = """\
 
 """
 
-LEAST_SPREAD = 0.08
 FIRST_TOKEN_INSIDE = 0.25
 
 
@@ -80,7 +82,13 @@ def by_family() -> Iterator[str]:
     yield "### Public rows\n"
     yield _by_family()
     held = constants.spark()["held_out"]
-    yield CLAIM.format(least=LEAST_SPREAD, several=held["several"], unknown=held["spread"])
+    yield CLAIM.format(
+        least=intervals.LEAST,
+        unknown=held["spread"],
+        several=held["several"],
+        drafter=held["drafter"],
+        streams=held["drafter_streams"],
+    )
 
 
 def text() -> str:
@@ -205,8 +213,9 @@ def _acceptance() -> str:
     """Return the table of acceptance by number of drafted tokens."""
     prose = acceptance.power_of(acceptance.PROSE_TOKENS, acceptance.PROSE)
     counts = [1, *acceptance.CODE, 8]
+    code = [acceptance.Share("code", 4, 0.76)]
     cells = [
-        ("code", *(f"{acceptance.expected(count, [acceptance.Share('code', 4, 0.76)])[0]:.0%}" for count in counts)),
+        ("code", *(f"{acceptance.expected(count, code)[0].rate:.0%}" for count in counts)),
         ("prose", *(f"{acceptance.share(count, prose):.0%}" for count in counts)),
     ]
     return (

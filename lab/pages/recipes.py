@@ -19,8 +19,9 @@ HEAD = """\
 
 `make docs` writes this page from `recipes/*.yml`; do not edit it. `vllm-spark recipes` prints the table with your
 lock file. Memory is the peak of a start on each Spark. Speeds are for one stream: the forecast is explained in
-[prediction.md](prediction.md), the reported speed is from the recipe's sources. A recipe that is not pinned needs
-`ansible-playbook lock.yml` first.
+[prediction.md](prediction.md), the reported speed is from the recipe's sources. With a drafter the forecast goes from
+the kind of text with the lowest acceptance to that with the highest; `vllm-spark plan RECIPE` names them. A recipe that
+is not pinned needs `ansible-playbook lock.yml` first.
 
 A recipe with evidence of the bench has a table: decode and the time to the first chunk of the first cell with one
 stream, and the prefill of the longest prompt. What differs from the recipe on a Spark stands above it. Figures that

@@ -54,7 +54,7 @@ def _ends(recipe: Recipe, metric: str, cell: Cell) -> Iterator[tuple[float, floa
         document = loader.merged(recipe, changes[0] if changes else {})
         load = ForecastRequest(cell["depth"] + cell["prompt"] + cell["output"] // 2, cell["streams"])
         if speed := forecast.predicted(document, load):
-            yield speed.low, speed.high
+            yield speed.interval(speed.on(cell["corpus"]))
 
 
 def test_a_recipe_without_a_compile_cache_has_no_figure_of_a_warm_start() -> None:

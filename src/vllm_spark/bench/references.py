@@ -91,7 +91,8 @@ def _forecast_of(recipe: Document, cell: CellRecord) -> Iterator[Row]:
                 )
         return
     if metric in figures:
-        row = _inside(metric, cell, (streams * speed.low, streams * speed.high))
+        low, high = speed.interval(speed.on(load["corpus"]))
+        row = _inside(metric, cell, (streams * low, streams * high))
         above = row.new is not None and row.new > streams * speed.ceiling * (1 + speed.spread)
         note = "; above the forecast, also with every drafted token accepted" if above else ""
         yield replace(row, note=row.note + note, leading=metric in leading)

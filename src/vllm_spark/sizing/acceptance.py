@@ -15,11 +15,26 @@ from vllm_spark.core.types import Document
 
 
 class Share(NamedTuple):
-    """A measured share: the kind of text, the drafted tokens of a step, and the share of them that was accepted."""
+    """A measured share: the kind of text, the drafted tokens of a step, and the share of them that was accepted.
+
+    `hosts` are the owner's Sparks on which it was measured; it is empty for a figure of a recipe's sources.
+    """
 
     load: str
     tokens: int
     rate: float
+    hosts: str = ""
+
+
+class Accepted(NamedTuple):
+    """The share of the drafted tokens that is expected on a kind of text.
+
+    `measured` is the share that it is, or follows from; None if this drafter has no figure.
+    """
+
+    text: str
+    rate: float
+    measured: Share | None = None
 
 
 # Field report 004: drafted tokens -> share that is accepted, Gemma 4 26B-A4B with its MTP drafter on code.
@@ -27,6 +42,9 @@ CODE: Mapping[int, float] = {2: 0.87, 3: 0.84, 4: 0.76, 5: 0.66, 6: 0.56}
 
 # The same report, on prose: the share with four tokens.
 PROSE_TOKENS, PROSE = 4, 0.50
+
+# What a drafter without a figure is expected to reach.
+USUAL = (Share("prose", PROSE_TOKENS, PROSE), *(Share("code", tokens, rate) for tokens, rate in CODE.items()))
 
 # The chance that the first token is accepted, which the report does not have: the two of its first row are near it.
 FIRST = 0.90
@@ -57,19 +75,20 @@ def power_of(tokens: int, measured: float) -> float:
     return low
 
 
-def expected(tokens: int, known: Sequence[Share] = ()) -> list[float]:
-    """Return the shares to expect with `tokens` drafted tokens, one for each kind of text that `known` has.
+def expected(tokens: int, known: Sequence[Share] = ()) -> list[Accepted]:
+    """Return what to expect with `tokens` drafted tokens, once for each kind of text that `known` has.
 
     The share with the nearest number of tokens counts: as it is if the number is the same, otherwise carried over to
-    this number. Without any `known` the shares are those of prose and of code.
+    this number. Without any `known` the shares are those of prose and of code in field report 004.
     """
-    if not known and tokens in CODE:
-        return [share(tokens, power_of(PROSE_TOKENS, PROSE)), CODE[tokens]]
-    texts = nearest(tokens, known) or [
-        Share("prose", PROSE_TOKENS, PROSE),
-        Share("code", max(CODE), CODE[max(CODE)]),
+    return [
+        Accepted(one.load, _carried_over(tokens, one), one if known else None)
+        for one in nearest(tokens, known or USUAL)
     ]
-    return [one.rate if one.tokens == tokens else share(tokens, power_of(one.tokens, one.rate)) for one in texts]
+
+
+def _carried_over(tokens: int, known: Share) -> float:
+    return known.rate if known.tokens == tokens else share(tokens, power_of(known.tokens, known.rate))
 
 
 def nearest(tokens: int, known: Sequence[Share]) -> list[Share]:

@@ -61,7 +61,7 @@ def entry(document: Document, locked: Lock) -> Entry:
         engine=published_image.engine(document),
         download_bytes=sum(sizes) if all(sizes) else None,
         memory_bytes=memory.needed_bytes(document, reference_spark.MEMORY["total"]),
-        predicted=f"{speed.low:.0f} to {speed.high:.0f}" if speed else "",
+        predicted=speed.cell() if speed else "",
         reported=reported(document),
         open=tuple(str(missing.ref) for missing in lockfile.missing_pins(document, locked)),
     )

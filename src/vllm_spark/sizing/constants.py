@@ -35,6 +35,8 @@ class HeldOut(TypedDict):
     first_token_mean: float
     first_token_spread: float
     several: NotRequired[float]
+    drafter: NotRequired[float]
+    drafter_streams: NotRequired[float]
 
 
 class FamilyEntry(TypedDict):
@@ -58,11 +60,10 @@ class HardwareEntry(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Half the width of an interval, as a share: of the speed, of that on two Sparks or with a drafter, and of the time
-    to the first token. `known` is False if no row of the family was seen."""
+    """Half the width of an interval, as a share: of the speed, and of the time to the first token. `known` is False if
+    no row of the family was seen."""
 
     speed: float
-    several: float
     first_token: float
     known: bool
 
@@ -138,13 +139,20 @@ def spark() -> HardwareEntry:
     return content
 
 
-def interval(family: str) -> Interval:
-    """Return the interval of a family: what leaving one configuration out gives."""
-    entry = spark()
-    known = family in entry["families"]
-    held = entry["families"][family]["held_out"] if known else entry["held_out"]
-    several = held.get("several", entry["held_out"].get("several", held["spread"]))
-    return Interval(held["spread"], several, held["first_token_spread"], known)
+def interval(family: str, *, several: bool = False, drafter: bool = False, streams: int = 1) -> Interval:
+    """Return the interval of a family: on one Spark or several, without a drafter or at a given acceptance of one.
+
+    The largest one that applies counts. What a family has not of its own is that of the hardware.
+    """
+    families, held = spark()["families"], spark()["held_out"]
+    if family in families:
+        held = {**held, **families[family]["held_out"]}
+    widths = [held["spread"]]
+    if several:
+        widths.append(held["several"])
+    if drafter:
+        widths.append(held["drafter" if streams == 1 else "drafter_streams"])
+    return Interval(max(widths), held["first_token_spread"], family in families)
 
 
 def constants_of(overrides: Mapping[str, float]) -> Constants:

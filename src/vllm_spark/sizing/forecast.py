@@ -25,10 +25,11 @@ from vllm_spark.sizing import (
     request_limits,
     speed_floor,
 )
+from vllm_spark.sizing.acceptance import Accepted
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.load import Drafter, Load
 from vllm_spark.sizing.memory import Fit, MemoryModel
-from vllm_spark.sizing.prediction import Prediction
+from vllm_spark.sizing.prediction import Prediction, Speed
 from vllm_spark.sizing.site_constants import Server, SiteConstants
 
 NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
@@ -181,7 +182,7 @@ def predicted(
     load = load_of(recipe, request, model) if model else None
     if model is None or load is None:
         return None
-    drafter, shares = recipe.get("drafter"), list[float]()
+    drafter, shares = recipe.get("drafter"), list[Accepted]()
     if drafter:
         known = own.acceptance if own and own.acceptance else acceptance.of_drafter(drafter)
         shares = acceptance.expected(drafter["speculative_tokens"], known)
@@ -234,7 +235,7 @@ def better_recipes(
             continue
         if not all(_fits(other, host_facts, request) for host_facts in facts.values()):
             continue
-        gain = speed.slow.tokens_per_s / own_speed.slow.tokens_per_s
+        gain = own_speed.gain(speed)
         if other["model"]["architecture"] == own and gain >= FASTER:
             same_model.append((gain, other, speed, "the same model"))
         elif architecture.of_recipe(other, other["model"]["architecture"]).family == family and gain >= MUCH_FASTER:
@@ -314,12 +315,26 @@ def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:
             continue
         note = f"reported: {entry['value']} tok/s, {entry['load']} ({entry['source']})"
         if speed and entry["load"].startswith(ONE_STREAM):
-            interval = f"{speed.low:.1f} to {speed.high:.1f}"
-            if entry["value"] > speed.high:
-                note += f"; above the forecast, {interval}"
-            elif entry["value"] < speed.low:
-                note += f"; below the forecast, {interval}"
+            note += _judged(entry, speed)
         yield note
+
+
+def _judged(entry: Document, speed: Prediction) -> str:
+    """Return whether a reported speed is outside of the forecast of its text, or of all if it names none."""
+    named = _text_of(entry, speed)
+    low, high = speed.interval(named)
+    place = "above" if entry["value"] > high else "below" if entry["value"] < low else "inside"
+    if named is None:
+        return f"; it names no kind of text: {place} the forecast of all kinds, {low:.1f} to {high:.1f}"
+    where = f" on {named.text}" if named.text else ""
+    return "" if place == "inside" else f"; {place} the forecast{where}, {low:.1f} to {high:.1f}"
+
+
+def _text_of(entry: Document, speed: Prediction) -> Speed | None:
+    """Return the speed on the text that a reported figure names in its load or as its corpus. Without a drafter there
+    is one speed."""
+    words = [*entry["load"].replace(",", " ").split(), entry.get("cell", {}).get("corpus"), ""]
+    return next((found for word in words if word is not None and (found := speed.on(word))), None)
 
 
 def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:

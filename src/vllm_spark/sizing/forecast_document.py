@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_spark.core.types import Document
+from vllm_spark.sizing.acceptance import Accepted
 from vllm_spark.sizing.forecast import Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
-from vllm_spark.sizing.prediction import Prediction
+from vllm_spark.sizing.prediction import Prediction, Speed
 
 
 def of_forecast(
@@ -47,13 +48,30 @@ def _memory(host: str, fit: Fit) -> Mapping[str, Any]:
 
 
 def _speed(prediction: Prediction) -> Mapping[str, Any]:
+    low, high = prediction.interval()
     return {
-        "low_tok_per_s": round(prediction.low, 2),
+        "low_tok_per_s": round(low, 2),
         "slow_tok_per_s": round(prediction.slow.tokens_per_s, 2),
         "fast_tok_per_s": round(prediction.fast.tokens_per_s, 2),
-        "high_tok_per_s": round(prediction.high, 2),
-        "together_slow_tok_per_s": round(prediction.served[0].total, 2),
-        "together_fast_tok_per_s": round(prediction.served[1].total, 2),
+        "high_tok_per_s": round(high, 2),
+        "together_slow_tok_per_s": round(prediction.slow.served.total, 2),
+        "together_fast_tok_per_s": round(prediction.fast.served.total, 2),
         "first_token_s": round(prediction.first_token_s, 3),
         "family_measured": prediction.known,
+        "texts": [
+            _text(speed.accepted, speed, prediction.interval(speed)) for speed in prediction.speeds if speed.accepted
+        ],
+    }
+
+
+def _text(accepted: Accepted, speed: Speed, interval: tuple[float, float]) -> Mapping[str, Any]:
+    return {
+        "text": accepted.text,
+        "acceptance": round(accepted.rate, 4),
+        "measured_with_tokens": accepted.measured.tokens if accepted.measured else None,
+        "measured_here": bool(accepted.measured and accepted.measured.hosts),
+        "low_tok_per_s": round(interval[0], 2),
+        "tok_per_s": round(speed.tokens_per_s, 2),
+        "high_tok_per_s": round(interval[1], 2),
+        "together_tok_per_s": round(speed.served.total, 2),
     }

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
-from vllm_spark.sizing import acceptance, request_limits
+from vllm_spark.sizing import request_limits
+from vllm_spark.sizing.acceptance import Share
 from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
 from vllm_spark.sizing.prediction import ANSWER, Prediction
@@ -58,28 +59,44 @@ def _download_line(forecast: Forecast) -> str:
 
 
 def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequest) -> Iterator[str]:
-    served = request_limits.at_once(recipe, request.streams)
-    streams = ONE_STREAM if served == 1 else f"each of {served} streams"
-    yield f"  speed: {prediction}, {streams}, {request.context or USUAL_CONTEXT} tokens of context"
+    served, context = request_limits.at_once(recipe, request.streams), request.context or USUAL_CONTEXT
+    load = f"{ONE_STREAM if served == 1 else f'each of {served} streams'}, {context} tokens of context"
+    if "drafter" in recipe:
+        yield f"  speed: {load}, {recipe['drafter']['speculative_tokens']} drafted tokens a step"
+        yield from _text_lines(prediction, recipe["drafter"]["speculative_tokens"])
+    else:
+        yield f"  speed: {prediction}, {load}"
     if served > 1:
-        yield from _together_lines(prediction, served, request.context or USUAL_CONTEXT)
-    yield _first_token_line(prediction, served, request.context or USUAL_CONTEXT)
+        yield from _together_lines(prediction, served, context)
+    yield _first_token_line(prediction, served, context)
     if not prediction.known:
         yield "  no row of this family was seen: the interval is that of a family left out"
-    yield f"  bound by {prediction.slow.bound()}"
-    if "drafter" in recipe:
-        low, high = (f"{share:.0%}" for share in prediction.accepted)
-        span = low if low == high else f"{low} and {high}"
-        tokens = recipe["drafter"]["speculative_tokens"]
-        yield f"  drafter: {tokens} tokens a step, acceptance {span} ({_acceptance_origin(recipe['drafter'])})"
+    yield f"  bound by {prediction.slow.step.bound()}"
+
+
+def _text_lines(prediction: Prediction, tokens: int) -> Iterator[str]:
+    """Yield the speed on each kind of text, at its acceptance."""
+    for speed in prediction.speeds:
+        if speed.accepted:
+            text = f"on {speed.text}, {speed.accepted.rate:.0%} accepted"
+            origin = _origin(speed.accepted.measured, tokens) if speed.accepted.measured else ""
+            yield f"    {text:<28}{prediction.figure(speed)}{origin}"
+    if any(speed.accepted and not speed.accepted.measured for speed in prediction.speeds):
+        yield "    this drafter has no measured acceptance: the shares are those of Gemma 4's (field report 004)"
+
+
+def _origin(measured: Share, tokens: int) -> str:
+    """Return where the acceptance is from."""
+    where = f"measured on {measured.hosts}" if measured.hosts else "measured"
+    return f"  {where if measured.tokens == tokens else f'carried over, {where} with {measured.tokens} tokens a step'}"
 
 
 def _together_lines(prediction: Prediction, streams: int, prompt: int) -> Iterator[str]:
     """Yield what all streams get together: requests that come at once, and streams whose prompts are all computed."""
-    slow, fast = prediction.served
-    steady = [step.tokens_per_s * streams for step in (prediction.slow, prediction.fast)]
+    slow, fast = prediction.slow, prediction.fast
+    steady = [speed.tokens_per_s * streams for speed in (slow, fast)]
     load = f"{streams} requests at once, each {prompt} tokens of prompt and {ANSWER} of answer"
-    yield f"  together: {_range(slow.total, fast.total)} tok/s for {load}"
+    yield f"  together: {_range(slow.served.total, fast.served.total)} tok/s for {load}"
     yield f"  together, once all prompts are computed: {_range(*steady)} tok/s"
 
 
@@ -93,17 +110,3 @@ def _first_token_line(prediction: Prediction, streams: int, prompt: int) -> str:
     digits = 1 if seconds >= TENTHS else 2
     interval = f"{seconds * (1 - spread):.{digits}f} to {seconds * (1 + spread):.{digits}f}"
     return f"  first token: {seconds:.{digits}f} s (±{spread:.0%}: {interval}), {load} of {prompt} tokens"
-
-
-def _acceptance_origin(drafter: Document) -> str:
-    tokens = drafter["speculative_tokens"]
-    used = acceptance.nearest(tokens, acceptance.of_drafter(drafter))
-    if not used:
-        return "of prose and of code; this drafter has no figure"
-    others = sorted({share.tokens for share in used} - {tokens})
-    if not others:
-        return "measured"
-    carried = f"measured only with {' and '.join(map(str, others))} tokens a step"
-    same = [share.load for share in used if share.tokens == tokens]
-    texts = ", ".join(share.load for share in used if share.tokens != tokens)
-    return f"measured on {', '.join(same)}; {texts} carried over, {carried}" if same else f"carried over; {carried}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import acceptance, burst, constants, roofline
+from vllm_spark.sizing.acceptance import Accepted
 from vllm_spark.sizing.burst import Requests, Served
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.layout import Layout
@@ -18,42 +19,87 @@ ANSWER = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Decode speed of one sequence, time to the first token, and their intervals.
+class Speed:
+    """Speed at one acceptance. `accepted` is None without a drafter, whose speed is the same on every kind of text.
 
-    With a drafter, `slow` and `fast` are the steps at the lowest and the highest acceptance. `spread` is half the width
-    of the interval, as a share, and `first_token_spread` that of the time to the first token. `served` is what the
-    streams see at the lowest and at the highest acceptance if all ask at once, with a prompt as long as the context and
-    ANSWER tokens of output. `ceiling` is the speed in tok/s if every drafted token is accepted; without a drafter it is
+    `served` is what the streams see if all ask at once, with a prompt as long as the context and ANSWER tokens of
+    output.
+    """
+
+    accepted: Accepted | None
+    step: Step
+    served: Served
+
+    @property
+    def text(self) -> str:
+        """The kind of text; empty without a drafter."""
+        return self.accepted.text if self.accepted else ""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.step.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Decode speed of one sequence by kind of text, time to the first token, and their intervals.
+
+    `speeds` has one entry without a drafter, otherwise one for each kind of text, the highest acceptance first.
+    `spread` is half the width of the interval around each of them, as a share, and `first_token_spread` that of the
+    time to the first token. `ceiling` is the speed in tok/s if every drafted token is accepted; without a drafter it is
     the predicted speed. `known` is False for a family without rows, whose interval is that of a family left out.
     """
 
-    slow: Step
-    fast: Step
-    accepted: tuple[float, float]
+    speeds: Sequence[Speed]
     spread: float
     ceiling: float
-    served: tuple[Served, Served]
     first_token_spread: float = 0.0
     known: bool = True
 
     @property
+    def slow(self) -> Speed:
+        """The speed at the lowest acceptance."""
+        return self.speeds[-1]
+
+    @property
+    def fast(self) -> Speed:
+        """The speed at the highest acceptance."""
+        return self.speeds[0]
+
+    @property
     def first_token_s(self) -> float:
         """The mean over the streams, at the lowest acceptance."""
-        return self.served[0].first_token_s
+        return self.slow.served.first_token_s
 
-    @property
-    def low(self) -> float:
-        return self.slow.tokens_per_s * (1 - self.spread)
+    def on(self, text: str) -> Speed | None:
+        """Return the speed on a kind of text, or None if its acceptance is not known."""
+        return next((speed for speed in self.speeds if speed.text == text), None)
 
-    @property
-    def high(self) -> float:
-        return self.fast.tokens_per_s * (1 + self.spread)
+    def interval(self, speed: Speed | None = None) -> tuple[float, float]:
+        """Return the bounds of the speed on a kind of text in tok/s; without one, those of all kinds together."""
+        slow, fast = (speed, speed) if speed else (self.slow, self.fast)
+        return slow.tokens_per_s * (1 - self.spread), fast.tokens_per_s * (1 + self.spread)
+
+    def figure(self, speed: Speed, where: str = "") -> str:
+        """Return the speed on a kind of text with its interval."""
+        low, high = self.interval(speed)
+        return f"{speed.tokens_per_s:.1f} tok/s{where} (±{self.spread:.0%}: {low:.1f} to {high:.1f})"
+
+    def cell(self) -> str:
+        """Return the speed in tok/s for a table: from the lowest to the highest acceptance, and the spread."""
+        figures = dict.fromkeys(f"{speed.tokens_per_s:.1f}" for speed in (self.slow, self.fast))
+        return f"{' to '.join(figures)} ±{self.spread:.0%}"
+
+    def gain(self, other: Prediction) -> float:
+        """Return how many times as fast another one is: the least of the texts that both have, or else the slowest."""
+        pairs = [(speed, same) for speed in self.speeds if (same := other.on(speed.text))]
+        return min(after.tokens_per_s / before.tokens_per_s for before, after in pairs or [(self.slow, other.slow)])
 
     def __str__(self) -> str:
-        slow, fast = f"{self.slow.tokens_per_s:.1f}", f"{self.fast.tokens_per_s:.1f}"
-        figure = slow if slow == fast else f"{slow} to {fast}"
-        return f"{figure} tok/s (±{self.spread:.0%}: {self.low:.1f} to {self.high:.1f})"
+        if len(self.speeds) == 1:
+            return self.figure(self.slow, f" on {self.slow.text}" if self.slow.text else "")
+        slow, fast = (f"{speed.tokens_per_s:.1f}" for speed in (self.slow, self.fast))
+        return f"{slow} tok/s on {self.slow.text} to {fast} on {self.fast.text} (each ±{self.spread:.0%})"
 
 
 def predict(
@@ -61,7 +107,7 @@ def predict(
     layout: Layout,
     load: Load,
     site: Constants | None = None,
-    accepted: Sequence[float] = (),
+    accepted: Sequence[Accepted] = (),
 ) -> Prediction:
     """Return the prediction for a load.
 
@@ -69,6 +115,7 @@ def predict(
     acceptance of `load.drafter` is ignored.
     """
     drafter, known = load.drafter, site or constants.constants_of({})
+    requests = Requests(load.streams, max(1, load.context), ANSWER, batched=load.batched)
 
     def loaded(share: float) -> Load:
         return replace(load, drafter=replace(drafter, acceptance=share) if drafter else None)
@@ -76,22 +123,19 @@ def predict(
     def at(share: float) -> Step:
         return roofline.step(architecture, layout, loaded(share), known)
 
-    def served(share: float) -> Served:
-        return burst.serve(architecture, layout, loaded(share), requests, known)
+    def speed(one: Accepted | None) -> Speed:
+        share = one.rate if one else 0.0
+        return Speed(one, at(share), burst.serve(architecture, layout, loaded(share), requests, known))
 
-    shares = (accepted or acceptance.expected(drafter.tokens)) if drafter else (0.0,)
-    slow, fast = min(shares), max(shares)
-    requests = Requests(load.streams, max(1, load.context), ANSWER, batched=load.batched)
-    interval = constants.interval(architecture.family)
-    several = load.tensor_parallel > 1 or drafter is not None
-    slowest = served(slow)
+    shares = (accepted or acceptance.expected(drafter.tokens)) if drafter else ()
+    by_rate = sorted(shares, key=lambda one: one.rate, reverse=True)
+    interval = constants.interval(
+        architecture.family, several=load.tensor_parallel > 1, drafter=drafter is not None, streams=load.streams
+    )
     return Prediction(
-        slow=at(slow),
-        fast=at(fast),
-        accepted=(slow, fast),
-        spread=max(interval.speed, interval.several) if several else interval.speed,
+        speeds=[speed(one) for one in by_rate or (None,)],
+        spread=interval.speed,
         ceiling=at(1.0).tokens_per_s,
-        served=(slowest, slowest if slow == fast else served(fast)),
         first_token_spread=interval.first_token,
         known=interval.known,
     )

@@ -65,9 +65,6 @@ class Server:
         if self.constants:
             parts = [_part(kind, self.constants[kind.leading], self.references[kind.leading]) for kind in self._kinds()]
             yield f"measured on {self.hosts}: {', '.join(parts)}; the other constants are the toolkit's"
-        if self.acceptance:
-            shares = ", ".join(f"{share.rate:.0%} of {share.tokens} on {share.load}" for share in self.acceptance)
-            yield f"measured on {self.hosts}: acceptance {shares}"
         if self.loading_peak:
             yield f"measured on {self.hosts}: the peak of loading"
 
@@ -150,7 +147,7 @@ def _server(hosts: str, recipe: str, entry: Mapping[str, Any]) -> Server:
         constants={name: one["value"] for name, one in values.items()},
         references={name: one["reference"] for name, one in values.items()},
         widths=entry.get("intervals", {}),
-        acceptance=[Share(one["load"], one["tokens"], one["rate"]) for one in entry.get("acceptance", [])],
+        acceptance=[Share(one["load"], one["tokens"], one["rate"], hosts) for one in entry.get("acceptance", [])],
         loading_peak=entry.get("loading_peak_bytes", 0),
     )
 

@@ -59,7 +59,7 @@ def fitting(documents: Sequence[Document], use: Use, groups: Sequence[Mapping[st
             foreseen = [forecast_of(document, use, group) for group in groups]
             if all(one.go for one in foreseen) and (speed := foreseen[0].prediction):
                 figure = figure_of(document, use.streams)
-                fits.append(((figure["value"] if figure else 0.0, speed.high), foreseen[0]))
+                fits.append(((figure["value"] if figure else 0.0, speed.slow.tokens_per_s), foreseen[0]))
     return [one for _, one in sorted(fits, key=lambda fit: fit[0], reverse=True)]
 
 

@@ -16,6 +16,8 @@ from vllm_spark.core import paths
 from vllm_spark.node.bench import bands, leading
 from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.recipe import loader
+from vllm_spark.sizing import forecast
+from vllm_spark.sizing.forecast import ForecastRequest
 
 DENSE = {"run": {"subject": SUBJECT | {"recipe": "gemma-4-31b-nvfp4"}}}
 TP2 = {"run": {"key": KEY | {"topology": "2 nodes, tp 2, ray"}}}
@@ -215,6 +217,20 @@ def test_decode_is_judged_against_the_forecast() -> None:
         for speed in (1.0, 6.8, 30.0)
     }
     assert judgements == {1.0: "worse", 6.8: "same", 30.0: "better"}
+
+
+@pytest.mark.parametrize(("corpus", "texts"), {"code": ["code"], "chat": ["prose", "code"]}.items())
+def test_decode_with_a_drafter_is_judged_against_the_forecast_of_its_text(corpus: str, texts: list[str]) -> None:
+    """The recipe has the acceptance of prose and of code: a chat may be either."""
+    recipe = loader.load("gemma-4-26b-a4b-fp8-mtp").document
+    record = cell_record({"decode": [1.0]})
+    record["cell"]["corpus"] = corpus
+    row = next(references.forecast_rows(recipe, parsed(run_record(), record)))
+    load = record["cell"]
+    known = forecast.predicted(recipe, ForecastRequest(load["depth"] + load["prompt"] + load["output"] // 2))
+    assert known
+    slow, fast = known.on(texts[0]), known.on(texts[-1])
+    assert row.note == f"forecast {known.interval(slow)[0]:.4g} to {known.interval(fast)[1]:.4g}"
 
 
 def test_the_sentence_says_what_was_compared_with_what() -> None:

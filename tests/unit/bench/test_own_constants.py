@@ -14,7 +14,15 @@ from vllm_spark.cli import main
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.bench.records import PROTOCOL
 from vllm_spark.recipe import loader
-from vllm_spark.sizing import constants, factors, forecast, forecast_text, reference_spark, site_constants
+from vllm_spark.sizing import (
+    constants,
+    factors,
+    forecast,
+    forecast_document,
+    forecast_text,
+    reference_spark,
+    site_constants,
+)
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark.sizing.site_constants import SiteConstants
@@ -111,9 +119,9 @@ def test_a_plan_names_the_constants_of_the_owner_and_has_a_narrower_interval(slo
     assert any("has nothing of this recipe on these Sparks" in note for note in other.notes)
 
 
-def plan_of(measured: SiteConstants, host: str = "spark1") -> forecast.Forecast:
+def plan_of(measured: SiteConstants, host: str = "spark1", recipe: dict[str, Any] | None = None) -> forecast.Forecast:
     facts = {host: next(iter(reference_spark.facts(1, 128).values()))}
-    return forecast.forecast("chat", document(), facts, ForecastRequest(), ForecastContext(measured=measured))
+    return forecast.forecast("chat", recipe or document(), facts, ForecastRequest(), ForecastContext(measured=measured))
 
 
 def test_what_other_runs_found_stays(slow_run: Path, tmp_path: Path) -> None:
@@ -135,6 +143,14 @@ def test_the_acceptance_of_a_drafter_is_that_of_the_owner(tmp_path: Path) -> Non
     run = write_run(tmp_path / "run.jsonl", [cell(512, 256, 1, {"decode": 40.0, "acceptance": 0.61})])
     found = own_constants.of_runs([evidence.read(run)], recipe)
     assert found.entry["acceptance"] == [{"load": "chat", "tokens": tokens, "rate": 0.61}]
+    file = tmp_path / "constants.yml"
+    own_constants.write(file, [found])
+    plan = plan_of(site_constants.read(file), recipe=recipe)
+    (line,) = [line for line in forecast_text.lines(plan, recipe, ForecastRequest()) if " accepted" in line]
+    assert line.startswith("    on chat, 61% accepted ")
+    assert line.endswith("  measured on spark1")
+    (text,) = forecast_document.of_forecast(plan, recipe, ForecastRequest(), None)["speed"]["texts"]
+    assert (text["text"], text["acceptance"], text["measured_here"]) == ("chat", 0.61, True)
 
 
 # Name of the case -> changes of the run, and what the note says.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -275,23 +276,26 @@ def test_a_recipe_without_a_drafter_has_no_tokens_to_set() -> None:
 
 
 ONE_NUMBER, FIVE_NUMBERS = "gemma-4-26b-a4b-fp8-mtp-fp8kv", "gemma-4-26b-a4b-fp8-mtp"
+CARRIED = "carried over, measured with {} tokens a step"
 
 
 @pytest.mark.parametrize(
     ("name", "tokens", "shares"),
     [
-        (ONE_NUMBER, 4, "50% and 76% (measured)"),
-        *((ONE_NUMBER, n, "(carried over; measured only with 4 tokens a step)") for n in (1, 2, 3, 5, 6, 16)),
-        (FIVE_NUMBERS, 4, "50% and 76% (measured)"),
-        (FIVE_NUMBERS, 1, "(carried over; measured only with 2 and 4 tokens a step)"),
-        (FIVE_NUMBERS, 8, "(carried over; measured only with 4 and 6 tokens a step)"),
+        (ONE_NUMBER, 4, {"code": "76%, measured", "prose": "50%, measured"}),
+        *((ONE_NUMBER, n, {"code": CARRIED.format(4), "prose": CARRIED.format(4)}) for n in (1, 2, 3, 5, 6, 16)),
+        (FIVE_NUMBERS, 4, {"code": "76%, measured", "prose": "50%, measured"}),
+        (FIVE_NUMBERS, 1, {"code": CARRIED.format(2), "prose": CARRIED.format(4)}),
+        (FIVE_NUMBERS, 8, {"code": CARRIED.format(6), "prose": CARRIED.format(4)}),
         *(
-            (FIVE_NUMBERS, n, f"and {share} (measured on code; prose carried over, measured only with 4 tokens a step)")
+            (FIVE_NUMBERS, n, {"code": f"{share}, measured", "prose": CARRIED.format(4)})
             for n, share in {2: "87%", 3: "84%", 5: "66%", 6: "56%"}.items()
         ),
     ],
 )
-def test_an_acceptance_is_measured_for_its_number_of_tokens_only(name: str, tokens: int, shares: str) -> None:
+def test_an_acceptance_is_measured_for_its_number_of_tokens_only(
+    name: str, tokens: int, shares: dict[str, str]
+) -> None:
     """An edited copy of a recipe says the same as a deployment's overrides."""
     change = {"drafter": {"speculative_tokens": tokens}}
     copy = dict(loader.load(name).document)
@@ -301,8 +305,13 @@ def test_an_acceptance_is_measured_for_its_number_of_tokens_only(name: str, toke
     facts: dict[str, Any] = {"spark1": {"memory": reference_spark.MEMORY}}
     for recipe in (copy, resolved.recipe):
         result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
-        (line,) = [one for one in forecast_text.lines(result, recipe, ForecastRequest()) if "drafter:" in one]
-        assert shares in line
+        rows = [
+            re.fullmatch(r"    on (\w+), (\d+%) accepted .*\)  (.*)", one)
+            for one in forecast_text.lines(result, recipe, ForecastRequest())
+        ]
+        found = {row[1]: f"{row[2]}, {row[3]}" for row in rows if row}
+        assert found.keys() == shares.keys()
+        assert all(found[text].endswith(shares[text]) for text in shares)
 
 
 def test_a_recipe_says_with_how_many_tokens_its_acceptance_was_measured(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from vllm_spark.cli import main
 from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import loader
 from vllm_spark.sizing import forecast, forecast_text, host_files, reference_spark
@@ -192,35 +195,66 @@ def test_without_an_architecture_a_note_explains_the_missing_prediction() -> Non
 def test_a_drafter_without_an_acceptance_has_two_speeds() -> None:
     recipe = document(MTP)
     del recipe["drafter"]["acceptance"]
-    assert "acceptance 50% and 76% (of prose and of code; this drafter has no figure)" in text_of(
-        forecast_of(recipe), recipe
-    )
+    head, code, prose, origin = speed_lines(recipe)
+    assert head == "  speed: one stream, 1024 tokens of context, 4 drafted tokens a step"
+    assert code.startswith("    on code, 76% accepted ")
+    assert prose.startswith("    on prose, 50% accepted ")
+    assert "this drafter has no measured acceptance" in origin
     recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.87, "tokens": 2, "source": "a test"}]
-    assert "acceptance 76% (carried over; measured only with 2 tokens a step)" in text_of(forecast_of(recipe), recipe)
-    recipe["drafter"]["acceptance"] = [{"load": "code", "rate": 0.66, "tokens": 4, "source": "a test"}]
-    assert "acceptance 66% (measured)" in text_of(forecast_of(recipe), recipe)
+    (_, code) = speed_lines(recipe)
+    assert code.startswith("    on code, 76% accepted ")
+    assert code.endswith("  carried over, measured with 2 tokens a step")
+    recipe["drafter"]["acceptance"] = [{"load": "letters", "rate": 0.66, "tokens": 4, "source": "a test"}]
+    (_, letters) = speed_lines(recipe)
+    assert letters.startswith("    on letters, 66% accepted ")
+    assert letters.endswith("  measured")
 
 
-# recipe, value reported for one stream, what the note says of it
+def speed_lines(recipe: dict[str, Any]) -> list[str]:
+    lines = text_of(forecast_of(recipe), recipe).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  speed: "))
+    return [lines[first], *itertools.takewhile(lambda line: line.startswith("    "), lines[first + 1 :])]
+
+
+def test_without_a_drafter_the_speed_is_one_line() -> None:
+    (line,) = speed_lines(document(NVFP4))
+    assert re.fullmatch(r"  speed: [\d.]+ tok/s \(±\d+%: [\d.]+ to [\d.]+\), one stream, 1024 tokens of context", line)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.01])
+def test_an_acceptance_that_is_no_share_is_refused(rate: float, tmp_path: Path) -> None:
+    text = (paths.RECIPES / f"{MTP}.yml").read_text().replace("rate: 0.84", f"rate: {rate}")
+    (tmp_path / f"{MTP}.yml").write_text(text)
+    with pytest.raises(RefusedError, match=f"rate: {rate}"):
+        loader.load(MTP, [tmp_path])
+
+
+UNNAMED = "it names no kind of text: "
+# recipe, value reported for one stream, the load and cell of the report, what the note says of it
 REPORTS = [
-    (MTP, 108.8, "above the forecast"),
-    (MTP, 80.0, ""),
-    (NVFP4, 70.0, "above the forecast"),
-    (NVFP4, 48.0, ""),
-    (NVFP4, 10.0, "below the forecast"),
+    (MTP, 108.8, {}, f"{UNNAMED}above the forecast of all kinds, "),
+    (MTP, 80.0, {}, f"{UNNAMED}inside the forecast of all kinds, "),
+    (MTP, 80.0, {"load": "one stream, 512 tokens of code"}, ""),
+    (MTP, 80.0, {"load": "one stream, prose", "cell": {"corpus": "code"}}, "above the forecast on prose, "),
+    (MTP, 53.7, {"cell": {"corpus": "code"}}, "below the forecast on code, "),
+    (MTP, 53.7, {"cell": {"corpus": "json"}}, f"{UNNAMED}inside the forecast of all kinds, "),
+    (NVFP4, 70.0, {}, "above the forecast, "),
+    (NVFP4, 48.0, {"cell": {"corpus": "code"}}, ""),
+    (NVFP4, 10.0, {}, "below the forecast, "),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "flag"), REPORTS)
-def test_a_report_outside_of_the_interval_is_named_and_not_called_false(name: str, value: float, flag: str) -> None:
-    entry = {"metric": "decode", "value": value, "unit": "tok/s", "load": "one stream", "source": "a test"}
+@pytest.mark.parametrize(("name", "value", "report", "flag"), REPORTS)
+def test_a_report_is_held_against_the_forecast_of_the_text_that_it_names(
+    name: str, value: float, report: dict[str, Any], flag: str
+) -> None:
+    entry = {"metric": "decode", "value": value, "unit": "tok/s", "load": "one stream", "source": "a test", **report}
     together = {**entry, "value": 900.0, "load": "eight streams together"}
     recipe = document(name, expected=[entry, together])
     text = text_of(forecast_of(recipe), recipe)
     assert f"reported: {value} tok/s" in text
-    assert text.count("the forecast, ") == bool(flag)
+    assert text.count("the forecast") == bool(flag)
     assert flag in text
-    assert "something else" not in text
 
 
 def test_the_better_recipe_fits_and_is_faster() -> None:

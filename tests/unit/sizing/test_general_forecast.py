@@ -15,7 +15,7 @@ from vllm_spark.sizing import (
     prediction,
     roofline,
 )
-from vllm_spark.sizing.acceptance import Share
+from vllm_spark.sizing.acceptance import Accepted, Share
 from vllm_spark.sizing.burst import Requests
 from vllm_spark.sizing.load import Drafter, Load
 
@@ -27,7 +27,7 @@ SPARK = constants.constants_of({})
 
 @pytest.mark.parametrize(("tokens", "share"), acceptance.CODE.items())
 def test_the_measured_acceptance_of_each_number_is_kept(tokens: int, share: float) -> None:
-    assert acceptance.expected(tokens)[-1] == share
+    assert Accepted("code", share) in acceptance.expected(tokens)
 
 
 def test_four_drafted_tokens_are_best_on_code_and_fewer_on_prose() -> None:
@@ -44,15 +44,17 @@ def test_four_drafted_tokens_are_best_on_code_and_fewer_on_prose() -> None:
 def test_acceptance_is_carried_over_to_another_number_of_tokens() -> None:
     (fewer,) = acceptance.expected(2, [Share("code", 4, 0.5)])
     (more,) = acceptance.expected(6, [Share("code", 4, 0.5)])
-    assert more < 0.5 < fewer
-    assert acceptance.expected(4, [Share("code", 4, 0.61), Share("code", 2, 0.9)]) == [0.61]
+    assert more.rate < 0.5 < fewer.rate
+    assert fewer.measured == more.measured == Share("code", 4, 0.5)
+    measured = Share("code", 4, 0.61)
+    assert acceptance.expected(4, [measured, Share("code", 2, 0.9)]) == [Accepted("code", 0.61, measured)]
 
 
 def test_each_kind_of_text_has_the_share_of_its_nearest_number() -> None:
     known = [Share("code", 2, 0.87), Share("code", 6, 0.56), Share("prose", 4, 0.5)]
     assert acceptance.nearest(5, known) == [Share("code", 6, 0.56), Share("prose", 4, 0.5)]
     code, prose = acceptance.expected(2, known)
-    assert code == 0.87
+    assert (code.text, code.rate) == ("code", 0.87)
     assert [prose] == acceptance.expected(2, known[2:])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import constants, layout, prediction, roofline
+from vllm_spark.sizing.acceptance import Accepted
 from vllm_spark.sizing.load import Drafter, Load
 
 DENSE, MIXTURE = architecture.load("gemma-4-31b"), architecture.load("gemma-4-26b-a4b")
@@ -49,33 +52,71 @@ def test_beyond_the_window_only_full_layers_add_to_the_cache(context: int, gigab
     assert roofline.cache_bytes(DENSE, context, 1.0) == pytest.approx(gigabytes * 1e9, rel=0.01)
 
 
-# load -> half of the interval, which leaving a configuration of Gemma 4 out gives
+DRAFTED = Drafter(DRAFTER, 4, 0.0)
+# load -> the intervals that may apply to it, of which the largest does
 INTERVALS = [
-    (Load(), 0.11),
-    (Load(streams=8), 0.11),
-    (Load(tensor_parallel=2), 0.18),
-    (Load(drafter=Drafter(DRAFTER, 4, 0.0)), 0.18),
+    (Load(), {"spread"}),
+    (Load(streams=8), {"spread"}),
+    (Load(tensor_parallel=2), {"spread", "several"}),
+    (Load(drafter=DRAFTED), {"spread", "drafter"}),
+    (Load(drafter=DRAFTED, streams=8), {"spread", "drafter_streams"}),
+    (Load(drafter=DRAFTED, tensor_parallel=2), {"spread", "several", "drafter"}),
 ]
 
 
-@pytest.mark.parametrize(("load", "spread"), INTERVALS)
-def test_the_interval_is_wider_for_two_sparks_and_for_a_drafter(load: Load, spread: float) -> None:
-    speed = prediction.predict(MIXTURE, FP8, load, accepted=[0.7])
-    assert speed.low == pytest.approx(speed.slow.tokens_per_s * (1 - spread))
-    assert speed.high == pytest.approx(speed.fast.tokens_per_s * (1 + spread))
+@pytest.mark.parametrize(("load", "kinds"), INTERVALS)
+def test_the_interval_is_the_largest_of_what_the_load_has(load: Load, kinds: set[str]) -> None:
+    """A family that nobody measured has all of the hardware."""
+    held = constants.spark()["held_out"]
+    speed = prediction.predict(replace(MIXTURE, family="unseen"), FP8, load, accepted=[Accepted("code", 0.7)])
+    widest = max(held[kind] for kind in kinds)  # type: ignore[literal-required]  # keys of the class
+    assert speed.interval() == pytest.approx(
+        (speed.slow.tokens_per_s * (1 - widest), speed.fast.tokens_per_s * (1 + widest))
+    )
+
+
+def test_an_interval_of_a_family_replaces_that_of_the_hardware() -> None:
+    own = constants.spark()["families"]["gemma-4"]["held_out"]
+    speed = prediction.predict(MIXTURE, FP8, Load(drafter=DRAFTED))
+    assert speed.spread == max(own["spread"], own["drafter"]) < constants.spark()["held_out"]["drafter"]
 
 
 def test_without_a_measured_acceptance_there_are_two_speeds() -> None:
-    load = Load(context=256, drafter=Drafter(DRAFTER, 4, 0.0))
-    band = prediction.predict(MIXTURE, FP8, load)
-    assert band.accepted == pytest.approx((0.50, 0.76))
-    interval = f"(±18%: {band.low:.1f} to {band.high:.1f})"
-    assert str(band) == f"{band.slow.tokens_per_s:.1f} to {band.fast.tokens_per_s:.1f} tok/s {interval}"
-    assert band.slow.tokens_per_s == pytest.approx(58, rel=0.05)
-    assert band.fast.tokens_per_s == pytest.approx(78, rel=0.05)
-    known = prediction.predict(MIXTURE, FP8, load, accepted=[0.66])
-    assert band.slow.tokens_per_s < known.slow.tokens_per_s == known.fast.tokens_per_s < band.fast.tokens_per_s
-    assert known.ceiling == band.ceiling > band.fast.tokens_per_s
+    """Field report 004 measured 80.0 tok/s on code, and field report 000 53.7 on prose."""
+    band = prediction.predict(MIXTURE, FP8, Load(context=256, drafter=DRAFTED))
+    assert [speed.accepted for speed in band.speeds] == [Accepted("code", 0.76), Accepted("prose", 0.50)]
+    code, prose = band.speeds
+    assert prose.tokens_per_s == pytest.approx(53.7, rel=0.1)
+    assert code.tokens_per_s == pytest.approx(80.0, rel=0.08)
+    for speed, measured in ((code, 80.0), (prose, 53.7)):
+        low, high = band.interval(speed)
+        assert low < measured < high
+    assert band.interval() == (band.interval(prose)[0], band.interval(code)[1])
+    assert str(band) == (
+        f"{prose.tokens_per_s:.1f} tok/s on prose to {code.tokens_per_s:.1f} on code (each ±{band.spread:.0%})"
+    )
+    assert band.cell() == f"{prose.tokens_per_s:.1f} to {code.tokens_per_s:.1f} ±{band.spread:.0%}"
+    known = prediction.predict(MIXTURE, FP8, Load(context=256, drafter=DRAFTED), accepted=[Accepted("chat", 0.66)])
+    assert prose.tokens_per_s < known.slow.tokens_per_s < code.tokens_per_s
+    assert str(known).startswith(f"{known.slow.tokens_per_s:.1f} tok/s on chat (±")
+    assert known.ceiling == band.ceiling > code.tokens_per_s
+
+
+def test_a_gain_is_that_on_the_same_text() -> None:
+    """Without a common text the slowest of each are compared."""
+    load = Load(context=256, drafter=DRAFTED)
+    own, other, chat = (
+        prediction.predict(MIXTURE, FP8, load, accepted=accepted)
+        for accepted in (
+            [Accepted("code", 0.8), Accepted("prose", 0.2)],
+            [Accepted("code", 0.6), Accepted("json", 0.9)],
+            [Accepted("chat", 0.5)],
+        )
+    )
+    assert own.gain(other) == other.speeds[1].tokens_per_s / own.fast.tokens_per_s < 1
+    assert own.gain(chat) == chat.slow.tokens_per_s / own.slow.tokens_per_s > 1
+    plain = prediction.predict(MIXTURE, FP8, Load(context=256))
+    assert plain.gain(own) == own.slow.tokens_per_s / plain.slow.tokens_per_s
 
 
 def test_the_bound_is_the_longest_term() -> None:

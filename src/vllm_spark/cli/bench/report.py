@@ -65,4 +65,4 @@ def _forecast(run: Evidence) -> Forecast | None:
     ]
     if predicted is None or not cells:
         return None
-    return Forecast(cells[0], {cause: 1000 * seconds for cause, seconds in predicted.slow.seconds.items()})
+    return Forecast(cells[0], {cause: 1000 * seconds for cause, seconds in predicted.slow.step.seconds.items()})

@@ -100,7 +100,7 @@ def _show(fits: Sequence[Forecast], documents: Mapping[str, Document], use: Use)
     table = rich.table.Table(*columns, box=None, pad_edge=False)
     for fit in fits:
         figure, speed = uses.figure_of(documents[fit.name], use.streams), fit.prediction
-        forecast = f"{speed.low:.0f} to {speed.high:.0f}" if speed else "?"
+        forecast = speed.cell() if speed else "?"
         table.add_row(fit.name, forecast, f"{figure['value']:g}" if figure else "?", f"{fit.download_bytes / GB:.1f}")
     rich.console.Console(width=None if sys.stdout.isatty() else 140).print(table)
 
