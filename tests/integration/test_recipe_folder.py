@@ -130,7 +130,7 @@ def test_a_quantisation_beside_config_json_is_not_taken_for_bf16(
 @pytest.mark.parametrize(
     ("repository", "named"),
     [
-        ("nvidia/Llama-3.1-8B-NVFP4", "fp4"),
+        ("nvidia/Llama-3.1-8B-NVFP4", "nvfp4"),
         ("RedHatAI/Llama-3.1-8B-FP8-dynamic", "fp8"),
         ("owner/Llama-3.1-8B-AWQ-4bit", "awq"),
         ("owner/Llama-3.1-8B.w4a16", "w4"),
@@ -201,7 +201,7 @@ def test_a_model_that_cannot_be_served_is_refused_by_its_config(
 
 # The same with a name or a width that promises fewer bits: the Sparks, and a part of what stays open.
 OPEN_FAMILIES = {
-    "stepfun-ai/Step-3.7-Flash": ("o/Step-3.7-Flash-NVFP4", 1, "what is a layer of the kind sliding_attention?"),
+    "stepfun-ai/Step-3.7-Flash": ("o/Step-3.7-Flash-NVFP4", 2, "what is a layer of the kind sliding_attention?"),
     "deepseek-ai/DeepSeek-V4-Flash": ("o/V4", 2, "what is a layer of the kind compressed attention?"),
     "RadixArk/Qwen3.8-Flash-Next-NVFP4": ("o/Next-NVFP4", 1, "where is the table of n-grams?"),
     "tencent/Hy3": ("o/Hy3-NVFP4", 2, "model.layout: which width has each part?"),

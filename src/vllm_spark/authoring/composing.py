@@ -21,6 +21,7 @@ LEAST_REQUESTS = 8
 # Seconds to the first token: the catalogue's for one Spark, and for two, of which one needed 707 s.
 DEADLINES_S = {1: 900, 2: 1800}
 NAME_CHARACTERS = 48
+UNKNOWN_TOWER = "how large are the files? config.json has no size of the vision tower, and the forecast leaves it out"
 # Part of a family's `parsers` -> the flag.
 PARSERS = {"reasoning": "reasoning-parser", "tools": "tool-call-parser"}
 
@@ -57,6 +58,8 @@ def compose(
         image=f"{base['image']['repository']}:{base['image']['tag']}",
     )
     questions = [*model.questions, *(_open(text) for text in model.family.get("open", ()))]
+    if model.vision and model.settled and not (checkpoint.size_bytes or model.architecture.get("vision")):
+        questions.append(Question("model.size_bytes", UNKNOWN_TOWER))
     parsers, parser_questions = _parsers(checkpoint, model, facts)
     drafter, drafter_questions = _drafter(checkpoint, model, facts, request)
     questions += [*parser_questions, *drafter_questions]

@@ -43,7 +43,7 @@ class Reader:
     """Reads values of one config.json by the specifications of a family.
 
     A specification is a number or true, the name of a key, a list of them of which the first that is set counts, or
-    {product: [...]} and {quotient: [a, b]} of specifications.
+    {product: [...]} and {quotient: [a, b]} of specifications, and {zeros: key} of a list.
     """
 
     def __init__(self, config: Mapping[str, Any], rules: Document) -> None:
@@ -71,6 +71,9 @@ class Reader:
 
     def _computed(self, spec: Mapping[str, Any], place: str) -> Any:
         rule, parts = next(iter(spec.items()))
+        if rule == "zeros":
+            listed = self.value(parts, place)
+            return listed.count(0) if isinstance(listed, list) else None
         values = [self.value(part, place) for part in parts]
         if any(not isinstance(value, int) for value in values) or (rule == "quotient" and not values[1]):
             return None
@@ -113,7 +116,7 @@ def read(config: Mapping[str, Any], rules: Document) -> Dimensions:
     }
     if per_layer.get("size"):
         document["per_layer_embedding"] = per_layer
-    if not document["attention"] or not hidden:
+    if not kinds or not hidden:
         result.questions.append("attention: which layers does the model have? config.json does not name them")
     return result
 

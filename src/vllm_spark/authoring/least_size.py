@@ -13,22 +13,31 @@ from typing import Any
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.units import GB, gib
 from vllm_spark.sizing import forecast, reference_spark
+from vllm_spark.sizing.layout import WIDTHS
 
 DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
 
 # Billions of weights in the name of a repository: 122B, and not the active ones (A10B, E4B) or one expert of 8x22B.
 BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[Bb](?![A-Za-z0-9])")
-# Words of a name or a quantisation -> bits of a weight, the fewest first.
-BITS = (
+# Words of a name or a quantisation -> bits of a weight, the fewest first. NVFP4 and MXFP4 always have scales, which
+# are a part of the bits; how many scales another format of four bits has, its name does not tell.
+BITS: tuple[tuple[re.Pattern[str], float], ...] = (
     (re.compile(r"\b[12](\.\d+)?[-_ ]?bit|exl[23]|aqlm"), 1),
     (re.compile(r"\b3[-_ ]?bit"), 3),
-    (re.compile(r"fp4|int4|w4|4[-_ ]?bit|awq|gptq|autoround|auto-round"), 4),
+    (re.compile(r"(?<!nv)(?<!mx)fp4|int4|w4|4[-_ ]?bit|awq|gptq|autoround|auto-round"), 4),
+    (re.compile(r"mxfp4"), 8 * WIDTHS["mxfp4"]),
+    (re.compile(r"nvfp4"), 8 * WIDTHS["nvfp4"]),
     (re.compile(r"fp8|int8|w8|8[-_ ]?bit"), 8),
     (re.compile(r"bf16|fp16"), 16),
 )
+# Four bits without scales, and with them fewer than these.
+FOUR_BITS, FIVE_BITS = 4, 5
 # Of a model that names no width. gpt-oss has four bits and does not say so.
 UNKNOWN_BITS, FEWEST_BITS = 4, 1
 PLAIN_BITS = 16
+# What helps against weights that do not fit.
+FEWER_BITS = "name a checkpoint of the model with fewer bits (NVFP4, AWQ), or a smaller model"
+SMALLER = "name a smaller model: with four bits a weight this one still has {:.0f} GB"
 # Names of models from which experts or layers were removed.
 PRUNED = re.compile(r"(?i)reap|prun")
 # Keys of a quantisation with the bits of its weights.
@@ -60,7 +69,10 @@ def bits_of(quantisation: Mapping[str, Any], repository: str = "") -> float:
         return _bits(fewer_bits(repository), PLAIN_BITS)
     said = json.dumps(quantisation, default=str).lower()
     numbers = [int(bits) for bits in KEYS.findall(said)]
-    return min(numbers) if numbers else _bits(said, FEWEST_BITS)
+    if not numbers:
+        return _bits(said, FEWEST_BITS)
+    least, with_scales = min(numbers), _bits(said, FEWEST_BITS)
+    return with_scales if least == FOUR_BITS < with_scales < FIVE_BITS else least
 
 
 def _bits(words: str, otherwise: float) -> float:
@@ -72,14 +84,14 @@ def most(nodes: int, node_memory_gb: int) -> float:
     return nodes * forecast.LARGEST_SHARE * reference_spark.memory(node_memory_gb)["total"]
 
 
-def too_large(name: str, size: str, nodes: int, node_memory_gb: int, more: str = "") -> Refusal:
-    """Return the refusal of weights of a size. `more` ends the fix: how to ask for two Sparks."""
+def too_large(name: str, size: str, nodes: int, node_memory_gb: int, fix: str) -> Refusal:
+    """Return the refusal of weights of a size."""
     total = reference_spark.memory(node_memory_gb)["total"]
     return DOES_NOT_FIT(
         what=f"{name} has {size} of weights; {nodes} Spark{'s' * (nodes > 1)} of {node_memory_gb} GB hold "
         f"{most(nodes, node_memory_gb) / GB:.1f} GB beside their hosts, {gib(total)} each",
         expected="weights that fit",
-        fix=f"name a checkpoint of the model with fewer bits (NVFP4, AWQ), or a smaller model{more}.",
+        fix=f"{fix}.",
     )
 
 

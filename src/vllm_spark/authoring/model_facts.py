@@ -97,10 +97,14 @@ def read(checkpoint: Checkpoint, known: Document, name: str) -> ModelFacts:
     return ModelFacts(known, *settled_parts, head, vision, tuple(questions), least)
 
 
-def _least_bytes(weights: int, checkpoint: Checkpoint) -> int:
-    """Return the least bytes of so many weights. DeepSeek V4 names the width of its experts beside the quantisation."""
+def least_bits(checkpoint: Checkpoint) -> float:
+    """Return the fewest bits of a weight. DeepSeek V4 names the width of its experts beside the quantisation."""
     named = {**checkpoint.quantisation, **{key: checkpoint.config[key] for key in EXPERTS if key in checkpoint.config}}
-    return int(weights * least_size.bits_of(named, checkpoint.repository) / BITS_OF_A_BYTE)
+    return least_size.bits_of(named, checkpoint.repository)
+
+
+def _least_bytes(weights: int, checkpoint: Checkpoint) -> int:
+    return int(weights * least_bits(checkpoint) / BITS_OF_A_BYTE)
 
 
 def _known_weights(document: Document) -> int:

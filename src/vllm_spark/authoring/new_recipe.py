@@ -16,6 +16,7 @@ from vllm_spark.authoring.source import Source
 from vllm_spark.core import text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing.forecast import ForecastRequest
 
@@ -24,6 +25,8 @@ NO_NAME = register("no-repository", runbook="recipe-new")
 BAD_CONTEXT = register("bad-context", runbook="recipe-new")
 
 NODES = (1, 2)
+# The end of the name of an architecture whose own name is that of another one of the catalogue.
+OWN = "-own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class NewRecipe:
 def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRecipe:
     """Return the new recipe. Raises RefusedError if there can be none."""
     opened = checkpoints.open_checkpoint(source)
-    known = _family(opened)
+    known = _family(opened, order)
     _refuse_early(opened, order)
     read = checkpoints.read_tensors(source, opened, dimensions.alike(opened.config, known["architecture"]))
     model = model_facts.read(read, known, order.request.name)
@@ -67,7 +70,7 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     for nodes in [order.nodes] if order.nodes else NODES:
         recipe, questions[nodes] = composing.compose(read, model, base, order.request, nodes)
         verdict = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
-        larger = [] if model.settled else _larger(opened, model, order, nodes)
+        larger = [] if model.settled else _larger(opened, _least(opened, model), order, nodes)
         verdicts[nodes] = replace(verdict, refusals=[*larger, *verdict.refusals])
     chosen = next((nodes for nodes, verdict in verdicts.items() if not verdict.refusals), 0)
     if not chosen:
@@ -78,7 +81,7 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     return NewRecipe(recipe, brought, questions[chosen], verdicts, read, known["name"])
 
 
-def _family(opened: Checkpoint) -> Document:
+def _family(opened: Checkpoint, order: Order) -> Document:
     """Return the family of a checkpoint. Raises RefusedError for an unknown one, and for code that it would run."""
     needs_code = bool(opened.config.get("auto_map"))
     try:
@@ -86,7 +89,8 @@ def _family(opened: Checkpoint) -> Document:
     except RefusedError as error:
         raise RefusedError([*([_needs_code(opened)] if needs_code else []), *error.refusals]) from error
     if needs_code and not known["engine"].get("own_code"):
-        raise RefusedError([_needs_code(opened)])
+        least = _least(opened, model_facts.read(opened, known, order.request.name))
+        raise RefusedError([_needs_code(opened), *_larger(opened, least, order, order.nodes or max(NODES))])
     return known
 
 
@@ -94,17 +98,16 @@ def _with_known_name(model: ModelFacts) -> ModelFacts:
     """Return the model with the architecture file of the catalogue that describes it, if there is one."""
     if not model.settled:
         return model
-    known = _known(model.architecture)
-    head = _known(model.head) if model.head else {}
-    return replace(model, architecture=known or model.architecture, head=head or model.head)
+    return replace(model, architecture=_known(model.architecture), head=_known(model.head) if model.head else {})
 
 
-def _known(document: Document) -> dict[str, Any]:
-    """Return the catalogue's file of the same architecture, empty if it has none."""
+def _known(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the catalogue's file of the same architecture, or the document, whose name no other model then has."""
     for name, file in architecture.names().items():
         if model_facts.same_model(document, architecture.load(name)):
             return dict(architecture.read_document(file))
-    return {}
+    taken = document["name"] in architecture.names()
+    return {**document, "name": f"{document['name']}{OWN * taken}"}
 
 
 def _judged(recipe: dict[str, Any], order: Order, catalogue: Sequence[Document]) -> Verdict:
@@ -132,20 +135,25 @@ def _refuse_early(opened: Checkpoint, order: Order) -> None:
     """Refuse what needs no header: no name, and more bytes than the Sparks have."""
     if not opened.repository:
         raise RefusedError([_no_name(opened)])
-    nodes = order.nodes or max(NODES)
-    if opened.size_bytes > least_size.most(nodes, order.node_memory_gb):
-        size = least_size.words(opened.size_bytes, least=False)
-        raise RefusedError([least_size.too_large(opened.name, size, nodes, order.node_memory_gb)])
+    if larger := _larger(opened, opened.size_bytes, order, order.nodes or max(NODES)):
+        raise RefusedError(larger)
 
 
-def _larger(opened: Checkpoint, model: ModelFacts, order: Order, nodes: int) -> list[Refusal]:
-    """Refuse weights without a forecast that are larger than so many Sparks hold, or must be."""
-    size = opened.size_bytes or model.least_bytes or least_size.of_name(opened.repository)
+def _least(opened: Checkpoint, model: ModelFacts) -> int:
+    """Return the bytes of the weights, or the least that they can have."""
+    return opened.size_bytes or model.least_bytes or least_size.of_name(opened.repository)
+
+
+def _larger(opened: Checkpoint, size: int, order: Order, nodes: int) -> list[Refusal]:
+    """Refuse weights that are larger than so many Sparks hold, or must be."""
     if size <= least_size.most(nodes, order.node_memory_gb):
         return []
     more = ", or two Sparks (--nodes 2)" if nodes == 1 == order.nodes else ""
     words = least_size.words(size, least=not opened.size_bytes)
-    return [least_size.too_large(opened.name, words, nodes, order.node_memory_gb, more)]
+    four = size * least_size.FOUR_BITS / model_facts.least_bits(opened)
+    helps = four <= least_size.most(nodes, order.node_memory_gb)
+    fix = (least_size.FEWER_BITS if helps else least_size.SMALLER.format(four / GB)) + more
+    return [least_size.too_large(opened.name, words, nodes, order.node_memory_gb, fix)]
 
 
 def _needs_code(opened: Checkpoint) -> Refusal:

@@ -171,7 +171,7 @@ def _refuse_too_large(model: str, nodes: int) -> None:
     if least > least_size.most(nodes, node_memory_gb):
         words = least_size.words(least, least=True)
         more = ", or a recipe for two Sparks" if nodes == 1 else ""
-        raise RefusedError([least_size.too_large(model, words, nodes, node_memory_gb, more)])
+        raise RefusedError([least_size.too_large(model, words, nodes, node_memory_gb, least_size.FEWER_BITS + more)])
 
 
 def _leave_out_refused(result: Imported, file: Path) -> None:
