@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 
 from lab.pages import (
+    any_model,
     bench,
     checklist,
     compatibility,
@@ -45,6 +46,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/support.md": support.text,
     "docs/reference/variables.md": variables.text,
     "lab/bench/field-reports.md": field_reports.text,
+    "lab/forecast/any-model.md": any_model.text,
     "lab/forecast/measured-rows.md": measured_rows.text,
     "meta/ee-requirements.txt": _requirements,
     **json_documents.pages(),

@@ -154,7 +154,8 @@ def _doubts(model: Architecture, parts: Mapping[str, Part]) -> Iterator[Question
         return
     counted, expected = _counted(parts), model.stored_weights()
     if "head" not in counted:
-        counted["head"] = counted.get("embedding", 0)
+        # Gemma 4 E4B has a table for each layer beside the embedding.
+        counted["head"] = counted.get("embedding", 0) - expected.get("embedding", 0)
         expected["embedding"] = counted["embedding"] = 0
     for part in ("attention", "linear", "mlp", "shared", "experts", "latent", "head", "embedding"):
         found, wanted = counted.get(part, 0), expected.get(part, 0)

@@ -75,6 +75,8 @@ PUBLISHED = {
     # 298.8 with the MTP layer, which is 3.8.
     "tencent--Hy3": 295.0,
     "moonshotai--Kimi-K2.5": 1026.0,
+    # Its files have 16.9 GB in BF16.
+    "LiquidAI--LFM2.5-8B-A1B": 8.45,
 }
 
 

@@ -21,8 +21,13 @@ def known(row: Document) -> Document:
 
 def flags(row: Document, facts: Facts) -> dict[str, Any]:
     """Return the flags of a family for a model: its parsers, and its arguments."""
-    parsers = known(row).get("parsers", {})
-    found = {flag: parsers[kind][0]["name"] for kind, flag in PARSERS.items() if kind in parsers}
+    found: dict[str, Any] = {}
+    for kind, flag in PARSERS.items():
+        rows = known(row).get("parsers", {}).get(kind, ())
+        parser = (
+            family.parser(rows, row["template"], facts.model_types) if "template" in row else next(iter(rows), None)
+        )
+        found |= {flag: parser["name"]} if parser else {}
     for args in family.rows(known(row), "args", facts):
         found |= args["set"]
     return found

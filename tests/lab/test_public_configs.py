@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import pytest
 
+from lab.forecast.published_files import Published
 from vllm_spark.authoring import composing, dimensions, family, new_recipe
 from vllm_spark.authoring.composing import Request
 from vllm_spark.authoring.new_recipe import NewRecipe, Order
-from vllm_spark.authoring.source import Source, Tensor
 from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.units import GB
@@ -29,28 +27,13 @@ NEVER_BLOCKING = {"args.chat-template", "model.size_bytes"}
 CATALOGUE = forecast.catalogue([paths.RECIPES])
 
 
-class Published(Source):
-    """The configuration of a row, and the quantisation beside it, without weights."""
-
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self.name = self.repository = row["model"]
-        self.revision = "a" * 40
-        beside = {"hf_quant_config.json": row["beside"]} if "beside" in row else {}
-        self._texts = {name: json.dumps(one) for name, one in {"config.json": row["config"], **beside}.items()}
-        self.files = {name: len(one) for name, one in self._texts.items()}
-
-    def text(self, path: str) -> str:
-        return self._texts[path]
-
-    def headers(self, paths: list[str]) -> Mapping[str, Mapping[str, Tensor]]:
-        return {}
-
-
 @cache
 def result(name: str) -> NewRecipe | RefusedError:
     order = Order(Request(composing.recipe_name(name)), node_memory_gb=128)
     try:
-        return new_recipe.write(Published(BY_MODEL[name]), order, CATALOGUE)
+        return new_recipe.write(
+            Published(name, BY_MODEL[name]["config"], BY_MODEL[name].get("beside", {})), order, CATALOGUE
+        )
     except RefusedError as error:
         return error
 
