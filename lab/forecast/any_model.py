@@ -78,8 +78,8 @@ def result(row: Mapping[str, Any]) -> Result:
 @cache
 def _every() -> list[tuple[bool, measured_rows.Configuration]]:
     """Return every configuration of the public rows, with True for those to which constants are fitted."""
-    fitted = (measured_rows.FOLDER, measured_rows.GATHERED_HALVES["for a fit"])
-    others = (measured_rows.HELD_BACK, measured_rows.LATER, measured_rows.GATHERED_HALVES["held back"])
+    fitted = (measured_rows.FOLDER, *measured_rows.GATHERED_HALVES.values())
+    others = (measured_rows.HELD_BACK, measured_rows.LATER, measured_rows.UNSEEN)
     return [(folder in fitted, one) for folder in fitted + others for one in measured_rows.configurations(folder)]
 
 

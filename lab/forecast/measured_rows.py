@@ -27,10 +27,13 @@ FOLDER = Path(__file__).with_name("measured")
 HELD_BACK = FOLDER / "held-back"
 # Rows that became public, or known here, after the fit and its judgement. No constant is fitted to them either.
 LATER = FOLDER / "later"
-# Rows of operators that no fit has met, in two halves by the sha256 of the operator's name. The first is for the next
-# fit; no constant may be fitted to the second.
+# Rows of operators that the fit before this one had not met, in two halves by the sha256 of the operator's name. Both
+# are in the fit.
 GATHERED = FOLDER / "gathered"
-GATHERED_HALVES = {"for a fit": GATHERED / "fit", "held back": GATHERED / "held-back"}
+GATHERED_HALVES = {"first half, fitted": GATHERED / "fit", "second half, fitted": GATHERED / "held-back"}
+# Rows of other operators, which were gathered while the fit was made and judged when it had ended. No constant may be
+# fitted to them.
+UNSEEN = FOLDER / "unseen"
 
 # Hosts of pages of many owners, whose name comes next.
 HOSTS_OF_MANY = ("github.com", "huggingface.co")
@@ -40,6 +43,9 @@ COLUMNS = ("prompt", "depth", "output", "streams", "decode", "total", "first_tok
 
 # Rounds that represent a closed loop: a stream asks again as soon as it is answered.
 CLOSED_ROUNDS = 3
+
+# How often streams of one text use other experts, fitted to the rows of such streams (fit.py).
+APART_ALIKE = 0.11
 
 # A shorter prompt's time to the first token is mostly network and start of the request.
 LEAST_PROMPT = 1024
@@ -77,6 +83,8 @@ class Configuration:
     marlin: bool = False
     eager: bool = False
     closed: bool = False
+    # The streams have the same prompt and sample greedily, so their tokens go to the same experts.
+    alike: bool = False
     # The totals are those of llama-benchy: over the time since the first token of the first stream.
     after_first: bool = False
     batched: int = burst.BATCHED
@@ -115,10 +123,18 @@ class Configuration:
             drafter=drafter,
             eager=self.eager,
             marlin=self.marlin,
+            marlin_8=self.marlin and "fp8-block" in self.layout.values(),
+            apart=APART_ALIKE if self.alike else 1.0,
         )
 
-    def served(self, row: Row, constants: Constants | None = None) -> Served:
-        """Return what the requests of a row are predicted to see."""
+    def served(
+        self,
+        row: Row,
+        constants: Constants | None = None,
+        shape: Architecture | None = None,
+        load: Load | None = None,
+    ) -> Served:
+        """Return what the requests of a row are predicted to see; a fit gives constants, shape and load of its own."""
         requests = Requests(
             streams=row.streams,
             prompt=row.prompt,
@@ -129,7 +145,7 @@ class Configuration:
             sequences=self.sequences,
         )
         known = constants or hardware.constants_of({})
-        served = burst.serve(self.shape, layout.widths(self.layout), self.load(), requests, known)
+        served = burst.serve(shape or self.shape, layout.widths(self.layout), load or self.load(), requests, known)
         return replace(served, total=served.after_first) if self.after_first else served
 
 
@@ -140,13 +156,13 @@ class Errors:
     speed: list[float] = field(default_factory=list)
     first_token: list[float] = field(default_factory=list)
 
-    def add(self, row: Row, served: Served) -> None:
-        """Add the errors of one row: the decode of a stream, or else the total; and of a long enough prompt."""
-        error = speed_error(row, served)
-        if error is not None:
-            self.speed.append(error)
-        if row.first_token_ms and row.prompt >= LEAST_PROMPT:
-            self.first_token.append(served.first_token_s * 1e3 / row.first_token_ms - 1)
+    def add(self, entry: Configuration, row: Row, served: Served) -> None:
+        """Add the errors of one row: the decode of a stream, or else the total; and of a first token."""
+        speed, first = speed_error(row, served), first_token_error(entry, row, served)
+        if speed is not None:
+            self.speed.append(speed)
+        if first is not None:
+            self.first_token.append(first)
 
 
 def speed_error(row: Row, served: Served) -> float | None:
@@ -154,6 +170,23 @@ def speed_error(row: Row, served: Served) -> float | None:
     if row.decode:
         return served.decode / row.decode - 1
     return served.total / row.total - 1 if row.total else None
+
+
+def judges_first_token(entry: Configuration, row: Row) -> bool:
+    """Return whether the time to the first token of a row is judged.
+
+    It is not judged for a short prompt, nor where layers with a state had the context in the prefix cache: a state is
+    kept only at the end of a block of 1,568 to 8,320 tokens, so an unknown part is computed again.
+    """
+    cached_state = row.depth > 0 and any(group.state() for group in entry.shape.attention)
+    return bool(row.first_token_ms) and row.prompt >= LEAST_PROMPT and not cached_state
+
+
+def first_token_error(entry: Configuration, row: Row, served: Served) -> float | None:
+    """Return the error of the time to the first token, or None if it is not judged."""
+    if not row.first_token_ms or not judges_first_token(entry, row):
+        return None
+    return served.first_token_s * 1e3 / row.first_token_ms - 1
 
 
 @cache
@@ -167,7 +200,9 @@ def errors(configurations: Sequence[Configuration], constants: Constants | None 
     found: dict[str, Errors] = {}
     for configuration in configurations:
         for row in configuration.rows:
-            found.setdefault(configuration.group, Errors()).add(row, configuration.served(row, constants))
+            found.setdefault(configuration.group, Errors()).add(
+                configuration, row, configuration.served(row, constants)
+            )
     return found
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lab.forecast import intervals, measured_rows
+from lab.forecast import measured_rows
 from lab.forecast.measured_rows import Configuration, Row
 from vllm_spark.sizing import constants, factors, site_constants
 from vllm_spark.sizing.factors import Observation
@@ -19,7 +19,7 @@ from vllm_spark.sizing.factors import Observation
 # Operators with at least eight rows, apart from the one to whose machine the constants are fitted.
 OPERATORS = ("getainode", "huggingface.co", "jschmied", "jvr0x", "kubis.ai", "luisefigueroa", "sostrowsk")
 SPARK = constants.constants_of({})
-FIRST = "first token"
+FIRST, WITHIN = "first token", 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ def print_lines(operator: str, kind: str, rows: Sequence[Judged]) -> None:
     for name, some in (("speed", speeds), (FIRST, firsts)):
         if some:
             before, after = [abs(row.before) for row in some], [abs(row.after) for row in some]
-            figures = f"{_mean(before):>8.1%}{_mean(after):>8.1%}"
-            figures += f"{intervals.within(before):>9.0%}{intervals.within(after):>8.0%}"
+            figures = f"{_mean(before):>8.1%}{_mean(after):>8.1%}{_within(before):>9.0%}{_within(after):>8.0%}"
             known = [row.inside for row in some if row.inside is not None]
             inside = f"{sum(known)} of {len(known)}"
             print(f"{operator:<16}{kind:<14}{name:<13}{len(some):>5}{figures}{inside:>10}", flush=True)
@@ -113,7 +112,7 @@ def observations(rows: Sequence[tuple[Configuration, Row]]) -> Iterator[Observat
             yield Observation("decode", row.decode, _predicted(entry, row, "decode"))
         elif row.total:
             yield Observation("total", row.total, _predicted(entry, row, "total"))
-        if row.first_token_ms and row.prompt >= measured_rows.LEAST_PROMPT:
+        if row.first_token_ms and measured_rows.judges_first_token(entry, row):
             seconds = row.first_token_ms / 1e3
             yield Observation(FIRST, seconds, _predicted(entry, row, "first_token_s"))
 
@@ -124,6 +123,11 @@ def _predicted(entry: Configuration, row: Row, name: str) -> Callable[[constants
 
 def _mean(errors: Sequence[float]) -> float:
     return sum(errors) / len(errors)
+
+
+def _within(errors: Sequence[float]) -> float:
+    """Return the error that 90 % of the rows do not exceed."""
+    return sorted(errors)[max(0, round(WITHIN * len(errors)) - 1)]
 
 
 if __name__ == "__main__":

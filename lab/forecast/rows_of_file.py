@@ -76,7 +76,7 @@ def print_pairs(configurations: Sequence[Configuration]) -> None:
     by_streams: dict[int, Errors] = {}
     for configuration in configurations:
         for row in configuration.rows if configuration.tensor_parallel > 1 else ():
-            by_streams.setdefault(row.streams, Errors()).add(row, configuration.served(row))
+            by_streams.setdefault(row.streams, Errors()).add(configuration, row, configuration.served(row))
     print("\ntwo Sparks, by streams (inside 20 %)")
     for streams, found in sorted(by_streams.items()):
         speed = [abs(error) for error in found.speed]

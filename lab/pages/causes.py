@@ -55,7 +55,7 @@ def errors(entries: Sequence[Configuration], change: Mapping[str, Any] | None = 
     for entry in entries:
         corrected = replace(entry, **(change or {}))
         for row in entry.rows:
-            found.add(row, corrected.served(row))
+            found.add(entry, row, corrected.served(row))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lab.forecast import evidence_rows, measured_memory, reported_speeds
+from lab.forecast import measured_memory, reported_speeds
 from lab.pages import markdown, measured_rows
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
@@ -22,22 +22,26 @@ measurements in `lab/forecast`; do not edit it.
 
 ## Speed
 
-    step     = sum over parts of hypot(bytes / (TP x bandwidth x efficiency), 2 x weights x tokens / (TP x compute))
-               + cache / (TP x bandwidth) + layers x layer_s + step_s + tokens x sequence_s
-               + full layers x heads x context x attention_token_s                  once, however many streams
-               + reductions x (all_reduce_s + tokens x hidden x 2 B / link)         with two Sparks
-               + N x (drafter / (TP x bandwidth) + draft_s) + streams x layers x verify_s   with a drafter of N tokens
-               + attention of the prompt, FLOP / (TP x compute_attention)           while a prompt is computed
+    step     = sum over parts of hypot(bytes / (TP x bandwidth), 2 x weights x tokens / (TP x compute))
+               + cache / (TP x bandwidth) + sum over layers of the time of their kernel
+               + experts that are read x expert_s + step_s + tokens x sequence_s
+               + full layers x heads x context x attention_token_s    of Triton, once, however many streams
+               + reductions x (all_reduce_s + tokens x hidden x 2 B x 2 (TP - 1) / TP / link)    with several Sparks
+               + passes x (drafter / (TP x bandwidth) + its layers + its all-reduces + draft_s)
+               + streams x N x layers x verify_s                      with a drafter of N tokens
+               + mixing of the prompt, FLOP / (TP x compute)          while a prompt is computed
     tok/s    = (1 + N x acceptance) / step                  of each sequence
     experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
-    requests = (1 + (streams - 1) x apart_sequences) x (1 + N x apart_drafts)
-    cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state twice
-    eager    = the larger of step + layers x eager_layer_s and layers x eager_launch_s
+    requests = (1 + (streams - 1) x apart) x (1 + N x apart_drafts)
+    cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state 2 + N times
+    eager    = hypot(step, (mixers + MLPs + sets of experts) x eager_s)
 
-k of E experts serve a token; an expert is read once per step. A state is read and written. `efficiency` is
-`efficiency_8` or `efficiency_4` for narrow weights, `efficiency_experts` for the grouped product of several tokens, and
-`narrow_bf16` for one token through BF16 matrices of a model of width 2048, rising to 1 at 5120. A drafter without its
-own head reads the model's for each token; DFlash drafts all tokens in one pass.
+k of E experts serve a token; an expert is read once per step. Two Sparks halve the bytes of an expert but not their
+number, so `expert_s` is what keeps narrow experts from becoming twice as fast. A state is read once, and written after
+the token of a step and after each drafted one. BF16 matrices of one token are read at `narrow_bf16` of the bandwidth in
+a model of width 2048, which rises to all of it at 5120. A drafter without its own head reads the model's for each
+token; DFlash drafts all tokens in one pass. The engine takes Triton's attention for a model with a head above 256, such
+as Gemma 4.
 
 The bytes depend on the layout of the tensors, not on the name of a repository. nvidia's NVFP4 checkpoint of the 31B
 keeps its attention in BF16 and reads as many bytes as full FP8.
@@ -50,15 +54,18 @@ steps. It gives the mean time to the first token, and the decode of each stream 
 
 ### Constants
 
-A constant belongs to a hardware, and a family of models may have its own value, because its kernels differ. `rows` are
-the measured rows behind a value; 0 is a value that was set by hand.
+A constant belongs to a kernel or to the machine, not to a model. `python -m lab.forecast.fit` fits them to public rows
+and field reports; those that the rows do not tell were set by hand. `a Spark has` is what the chip, the link or a
+launch allows, and a test holds each value to it. Two more values are fitted and belong to models: the share of the
+experts among which the routers of Gemma 4 26B and of gpt-oss are even (`used` in recipes/architectures). `apart` is 1,
+and in rows of streams that have one text 0.11.
 
 """
 
 SITE = """\
-A site can set constants that it has measured in `vllm_roofline` (inventories/sample); they count before those of a
-family. `vllm-spark plan --site FILE` reads the same variables. The most useful one is all_reduce_s: reports have 10 to
-117 us. Measure it with all_reduce_perf of nccl-tests at 10 KB.
+A site can set constants that it has measured in `vllm_roofline` (inventories/sample). `vllm-spark plan --site FILE`
+reads the same variables. The most useful one is all_reduce_s: reports have 10 to 117 us. Measure it with
+all_reduce_perf of nccl-tests at 10 KB, and `link` at 64 MB.
 
 What `bench` measured on a site ([bench.md](../operations/bench.md)) multiplies the constants of the server that it
 measured. These share a factor:
@@ -105,32 +112,31 @@ tokens, a request of 32,768 tokens takes 16 blocks for its tokens and 15 for its
 MEANINGS = {
     "bandwidth": "of the memory, as the products with large matrices read it",
     "narrow_bf16": "share of it for one token through BF16 matrices of width 2048",
-    "efficiency_8": "share of it for 8-bit weights",
-    "efficiency_4": "share of it for 4-bit weights",
-    "efficiency_experts": "share of it for the grouped product of several tokens",
-    "layer_dense_s": "launches, norms, rotary embedding of one layer",
-    "layer_experts_s": "the same with routing and sorting, of a model with experts",
-    "eager_layer_s": "more for each layer without CUDA graphs",
-    "eager_launch_s": "the CPU's time for a layer without CUDA graphs",
+    "attention_s": "a layer of attention beside its bytes: launches, norms, rotary embedding",
+    "delta_s": "the same of a gated delta layer",
+    "mamba_s": "the same of a Mamba-2 layer",
+    "feed_forward_s": "the same of an MLP or of a set of experts, with routing",
+    "expert_s": "the same of one expert that is read",
+    "eager_s": "the CPU's time for one of these layers without CUDA graphs",
     "step_s": "scheduler, HTTP",
     "sequence_s": "sampling of one token",
     "all_reduce_s": "one all-reduce of few bytes",
     "link": "of an all-reduce of many bytes",
     "draft_s": "launches of one pass of the drafter",
-    "verify_s": "attention to the drafted tokens of one sequence, in one layer",
-    "apart_sequences": "how often other sequences use other experts; 1 is independent",
-    "apart_drafts": "the same for the drafted tokens of one sequence, and for the tokens of a prompt",
-    "experts_used": "share of the experts among which routing is even",
-    "attention_token_s": "time beyond the bytes for a token of context and a head of a full layer (Triton)",
+    "verify_s": "mixing one drafted token of one sequence, in one layer",
+    "apart_drafts": "how often drafted tokens of one sequence, and tokens of a prompt, use other experts; 1 is always",
+    "experts_used": "share of the experts among which routing is even, unless the model has its own",
+    "attention_token_s": "time of Triton beyond the bytes for a token of context and a head of a full layer",
     "compute_16": "products in BF16",
     "compute_8": "products in FP8",
     "compute_8_marlin": "products of 8-bit weights in 16 bits",
     "compute_4": "products in FP4",
     "compute_4_marlin": "products of 4-bit weights in 16 bits",
-    "experts_16": "share of it that experts in BF16 reach",
-    "experts_8": "the same in FP8",
-    "experts_4": "the same in 4 bits",
+    "compute_experts": "share of it that the grouped product of experts reaches",
     "compute_attention": "attention of a prompt",
+    "compute_triton": "the same by Triton, with heads of 512",
+    "compute_delta": "gated delta layers of a prompt",
+    "compute_mamba": "Mamba-2 layers of a prompt",
     "first_token_s": "tokenizer, HTTP and start of a request",
 }
 
@@ -141,7 +147,6 @@ def text() -> str:
         [
             HEAD,
             *_constants(),
-            *_families(),
             *measured_rows.by_family(),
             *_layouts(),
             MEMORY,
@@ -157,41 +162,16 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _constants() -> Iterator[str]:
-    entries = {"gb10": constants.spark(), "h200": evidence_rows.hardware()}
-    names = list(entries["gb10"]["constants"])
-    columns = ("constant", *(f"{name}, rows" for name in entries), "meaning")
-    cells = [
-        (
-            f"`{name}`",
-            *(_constant(entry, name) for entry in entries.values()),
-            MEANINGS[name],
-        )
-        for name in names
-    ]
-    yield _table(columns, cells)
-    yield "".join(f"- {name}: {entry['summary']}.\n" for name, entry in entries.items())
-    yield SITE
-    cells = [
-        (f"`{kind.leading}`", ", ".join(f"`{name}`" for name in kind.others) or "-", f"{kind.least:g} to {kind.most:g}")
-        for kind in factors.KINDS
-    ]
-    yield (
-        markdown.table(("leading constant", "others with its factor", "what a Spark can have, in SI units"), cells)
-        + "\n"
-    )
-
-
-def _constant(entry: constants.HardwareEntry, name: str) -> str:
-    return f"{quantity(name, entry['constants'][name])}, {entry['rows'].get(name, 0)}"
-
-
-def _families() -> Iterator[str]:
-    yield "A family has these values instead:\n"
+    entry = constants.spark()
     cells = []
-    for name, entry in constants.spark()["families"].items():
-        values = ", ".join(f"{key} {quantity(key, value)}" for key, value in entry["constants"].items())
-        cells.append((name, str(entry["rows"]), str(entry["configurations"]), values))
-    yield _table(("family", "rows", "configurations", "values"), cells)
+    for name, value in entry["constants"].items():
+        bounds = " to ".join(quantity(name, bound) for bound in entry["bounds"][name])
+        origin = "by hand" if name in entry["by_hand"] else "fitted"
+        cells.append((f"`{name}`", quantity(name, value), bounds, origin, MEANINGS[name]))
+    yield _table(("constant", "value", "a Spark has", "", "meaning"), cells)
+    yield SITE
+    shared = [(f"`{kind.leading}`", ", ".join(f"`{name}`" for name in kind.others) or "-") for kind in factors.KINDS]
+    yield markdown.table(("leading constant", "others with its factor"), shared) + "\n"
 
 
 def quantity(name: str, value: float) -> str:
@@ -199,11 +179,11 @@ def quantity(name: str, value: float) -> str:
     if name == "attention_token_s":
         return f"{value * 1e9:.1f} ns"
     if name.endswith("_s"):
-        return f"{value * 1e3:.3f} ms"
+        return f"{value * 1e3:.3g} ms"
     if name in ("bandwidth", "link"):
         return f"{value / GB:.1f} GB/s"
-    if name.startswith("compute"):
-        return f"{value / 1e12:.0f} TFLOP/s"
+    if name.startswith("compute") and name != "compute_experts":
+        return f"{value / 1e12:.3g} TFLOP/s"
     return f"{value:.2f}"
 
 

@@ -239,6 +239,11 @@ def own_head(checkpoint: Checkpoint, known: Document, document: Document, parts:
 
 
 def same_model(document: Document, other: Architecture) -> bool:
-    """Return True if an architecture file describes the same model, whatever its name, family and vision tower."""
+    """Return True if an architecture file describes the same model.
+
+    Its name, its family, its vision tower and what was measured of its router may differ.
+    """
     own = architecture.from_document(document)
+    if own.experts and other.experts:
+        own = replace(own, experts=replace(own.experts, used=other.experts.used))
     return replace(own, name=other.name, family=other.family, vision=other.vision) == other

@@ -91,9 +91,22 @@ class Architecture:
     @property
     def layers(self) -> int:
         """The number of layers, as config.json counts them."""
-        if not self.single:
-            return self.mixers
-        return self.mixers + sum(group.layers for group in self.mlp) + (self.experts.layers if self.experts else 0)
+        return self.sublayers if self.single else self.mixers
+
+    @property
+    def feed_forwards(self) -> int:
+        """The number of MLPs and sets of experts."""
+        return sum(group.layers for group in self.mlp) + (self.experts.layers if self.experts else 0)
+
+    @property
+    def sublayers(self) -> int:
+        """The number of layers that mix tokens, of MLPs and of sets of experts."""
+        return self.mixers + self.feed_forwards
+
+    @property
+    def expert_reads(self) -> int:
+        """The number of experts that one token uses in all layers."""
+        return self.experts.layers * self.experts.per_token if self.experts else 0
 
     @property
     def reductions(self) -> int:
@@ -133,8 +146,7 @@ class Architecture:
     def read_weights(self) -> dict[str, int]:
         """Return part -> weights that one token reads, with the engine's copies of K."""
         read = {part: count for part, count in self.weights().items() if part not in NOT_READ}
-        experts = self.experts
-        return read | {"experts": experts.layers * experts.per_token * self.expert if experts else 0}
+        return read | {"experts": self.expert_reads * self.expert}
 
     @property
     def active(self) -> int:

@@ -33,6 +33,10 @@ class Attention(Mixer):
         return self.head_size if self.kv_heads else 0
 
     @property
+    def largest_head(self) -> int:
+        return self.head_size
+
+    @property
     def attending_heads(self) -> int:
         return self.heads if self.kv_heads else 0
 

@@ -26,7 +26,8 @@ class Experts:
     """The experts of `layers` layers: `count` per layer, of which each token uses `per_token`.
 
     `shared_width` is the width of the expert that every token uses. With a latent the routed experts work on `latent`
-    numbers, and each layer projects to it and back (Nemotron-3).
+    numbers, and each layer projects to it and back (Nemotron-3). `used` is the share of the experts among which the
+    router is even on natural text; 0 is not measured.
     """
 
     layers: int
@@ -36,6 +37,7 @@ class Experts:
     matrices: int = GATED
     shared_width: int = 0
     latent: int = 0
+    used: float = 0.0
 
     def expert(self, hidden: int) -> int:
         """Return the weights of one expert of one layer."""

@@ -8,9 +8,13 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """`layers` layers of one kind. `part` is the part of a layout that has its width."""
+    """`layers` layers of one kind. `part` is the part of a layout that has its width.
+
+    `kernel` is what computes them, and so the constants of the forecast: attention, delta, mamba or convolution.
+    """
 
     part: ClassVar[str] = "attention"
+    kernel: ClassVar[str] = "attention"
 
     kind: str
     layers: int
@@ -29,6 +33,11 @@ class Mixer:
     @property
     def rotary_size(self) -> int:
         """The size of a head whose angles are in a table; 0 if the layer has no cache of its own."""
+        return 0
+
+    @property
+    def largest_head(self) -> int:
+        """The size of a head of K and V; 0 for layers that have none."""
         return 0
 
     @property

@@ -16,6 +16,7 @@ class State(Mixer):
     """A layer with a state of fixed size and no cache, whose dimensions no other kind describes."""
 
     part: ClassVar[str] = "linear"
+    kernel: ClassVar[str] = "convolution"
 
     parameters: int
     state_bytes: int
@@ -32,6 +33,7 @@ class GatedDelta(Mixer):
     """Gated delta rule (Qwen3-Next and later): a matrix of key_size x value_size for each value head."""
 
     part: ClassVar[str] = "linear"
+    kernel: ClassVar[str] = "delta"
 
     key_heads: int
     key_size: int
@@ -59,6 +61,7 @@ class Mamba2(Mixer):
     """Mamba-2: a state of head_size x state_size for each head; B and C belong to `groups` groups."""
 
     part: ClassVar[str] = "linear"
+    kernel: ClassVar[str] = "mamba"
 
     heads: int
     head_size: int
@@ -86,6 +89,7 @@ class ShortConvolution(Mixer):
     """A gated convolution over the last `convolution` tokens (LFM2)."""
 
     part: ClassVar[str] = "linear"
+    kernel: ClassVar[str] = "convolution"
 
     channels: int
     convolution: int

@@ -19,7 +19,7 @@ from vllm_spark.sizing.constants import Constants
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Constants that share a factor. `leading` stands for them, with its unit and its physical bounds.
+    """Constants that share a factor. `leading` stands for them, with its unit; hardware.yml has its physical bounds.
 
     `prior` is the standard deviation of the factor's logarithm among servers.
     """
@@ -27,8 +27,6 @@ class Kind:
     leading: str
     what: str
     unit: str
-    least: float
-    most: float
     prior: float
     others: tuple[str, ...] = ()
 
@@ -37,30 +35,33 @@ class Kind:
         return (self.leading, *self.others)
 
 
-# Bounds: 273 GB/s of LPDDR5X and 125 TFLOP/s dense in BF16 (NVIDIA's data sheet of the GB10); 200 Gbit/s of a
-# ConnectX-7; a launch of a kernel takes microseconds, and so does a message over RoCE.
 KINDS = (
-    Kind("bandwidth", "memory bandwidth", "B/s", 50e9, 273e9, 0.06),
+    Kind("bandwidth", "memory bandwidth", "B/s", 0.06),
     Kind(
-        "layer_dense_s",
+        "feed_forward_s",
         "overhead of a layer, with that of a step",
         "s",
-        5e-6,
-        2e-3,
         0.30,
-        ("layer_experts_s", "step_s", "sequence_s", "draft_s"),
+        ("attention_s", "delta_s", "mamba_s", "expert_s", "step_s", "sequence_s", "draft_s"),
     ),
     Kind(
         "compute_16",
         "arithmetic of prompts, here in BF16",
         "FLOP/s",
-        5e12,
-        125e12,
         0.30,
-        ("compute_8", "compute_8_marlin", "compute_4", "compute_4_marlin", "compute_attention"),
+        (
+            "compute_8",
+            "compute_8_marlin",
+            "compute_4",
+            "compute_4_marlin",
+            "compute_attention",
+            "compute_triton",
+            "compute_delta",
+            "compute_mamba",
+        ),
     ),
-    Kind("all_reduce_s", "latency of an all-reduce", "s", 2e-6, 2e-3, 0.60),
-    Kind("link", "bandwidth of an all-reduce", "B/s", 0.1e9, 25e9, 0.60),
+    Kind("all_reduce_s", "latency of an all-reduce", "s", 0.60),
+    Kind("link", "bandwidth of an all-reduce", "B/s", 0.60),
 )
 
 # How exactly a forecast with the right factors meets a figure, as the standard deviation of the error's logarithm.
@@ -138,7 +139,7 @@ def measured(constants: Constants, observations: Sequence[Observation]) -> list[
             math.fsum(w * s * e for w, s, e in zip(weights, slope, errors, strict=True)) + log / kind.prior**2
             for slope, log, kind in zip(slopes, logs, KINDS, strict=True)
         ]
-        covariance = _inverse(curvature)
+        covariance = inverse(curvature)
         logs = [
             min(FARTHEST, max(-FARTHEST, log - math.fsum(a * b for a, b in zip(row, pull, strict=True))))
             for log, row in zip(logs, covariance, strict=True)
@@ -175,7 +176,7 @@ def _slope(
     return [(after - before) / DIFFERENCE for before, after in zip(errors, later, strict=True)]
 
 
-def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+def inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return the inverse of a symmetric positive matrix (Gauss-Jordan)."""
     size = len(matrix)
     rows = [[*row, *(float(column == number) for column in range(size))] for number, row in enumerate(matrix)]

@@ -205,6 +205,7 @@ def load_of(recipe: Document, request: ForecastRequest, model: MemoryModel) -> L
         drafter=_drafter(drafter, model) if drafter else None,
         eager=engine.eager,
         marlin=engine.marlin,
+        marlin_8=engine.marlin_8,
         batched=recipe_engine.batched_tokens(recipe),
     )
 

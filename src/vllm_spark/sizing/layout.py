@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
-from vllm_spark.recipe.architecture import PARTS
+from vllm_spark.recipe.architecture import PARTS, Architecture
 
 # Bytes per weight, with scales. NVFP4: 4 bits and one 8-bit scale per 16 weights; MXFP4 and MXFP8: one per 32.
 # int4: 4 bits, and a 16-bit scale and a 4-bit zero per group. FP8 per block: one 32-bit scale per 128 x 128 weights.
@@ -22,6 +23,9 @@ WIDTHS: Mapping[str, float] = {
 
 # Bytes per weight of parts whose width no recipe names.
 UNQUANTISED = 2.0
+
+# Multiples to which Marlin fills the sizes of an expert in MXFP4.
+MXFP4_HIDDEN, MXFP4_INNER = 256, 128
 
 # A width, or a mixture of widths: width -> number of layers.
 Width = str | Mapping[str, int]
@@ -47,3 +51,15 @@ def names(layout: Mapping[str, Width]) -> Iterator[str]:
     """Yield every width that a layout names."""
     for width in layout.values():
         yield from (width,) if isinstance(width, str) else width
+
+
+def mxfp4_filled(architecture: Architecture, tensor_parallel: int) -> float:
+    """Return how much larger the engine's experts in MXFP4 are than those in the files.
+
+    Marlin, which serves them on a Spark, fills a rank's width up to 128 and the model's to 256 (vLLM
+    fused_moe/oracle/mxfp4.py): 2880 of gpt-oss become 2944 and 3072.
+    """
+    if architecture.experts is None:
+        return 1.0
+    own, inner = architecture.hidden, architecture.experts.width / tensor_parallel
+    return math.ceil(own / MXFP4_HIDDEN) * MXFP4_HIDDEN / own * math.ceil(inner / MXFP4_INNER) * MXFP4_INNER / inner

@@ -40,13 +40,21 @@ class Load:
     prompt: int = 0
     before: int = 0
     eager: bool = False
-    # Narrow weights are computed in 16 bits (Marlin), not by kernels of their own width.
+    # How often other sequences use other experts: 1 for texts of their own, about 0 for one text in all of them.
+    apart: float = 1.0
+    # Weights of 4 bits, and of 8, are computed in 16 bits (Marlin), not by kernels of their own width.
     marlin: bool = False
+    marlin_8: bool = False
+
+    @property
+    def drafted(self) -> int:
+        """The drafted tokens of one sequence in one step."""
+        return self.drafter.tokens if self.drafter else 0
 
     @property
     def decoded(self) -> int:
         """The tokens of all sequences that the model judges in one step, with the drafted ones."""
-        return self.streams * (1 + (self.drafter.tokens if self.drafter else 0))
+        return self.streams * (1 + self.drafted)
 
     @property
     def tokens(self) -> int:

@@ -6,7 +6,6 @@ request_memory). "Free" on a Spark is MemAvailable, so the memory of other proce
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,9 +29,6 @@ WORKSPACE_BYTES = 6 * GIB
 # What public starts on a GB10 needed at their peak above the ready server, at the most: 46.6 GiB against 27.4, Gemma 4
 # 31B in W4A16 on vLLM 0.30.0 (`loading` of lab/forecast/measured_memory.yml). Others needed 0 to 13.5.
 LOADING_MORE_BYTES = int(19.2 * GIB)
-
-# Multiples to which Marlin fills the sizes of an expert in MXFP4.
-MXFP4_HIDDEN, MXFP4_INNER = 256, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class MemoryModel:
             if count and (self.vision or part != "vision")
         }
         if self.layout.get("experts") == layout.WIDTHS["mxfp4"]:
-            sizes["experts"] = int(sizes["experts"] * _padding(self.architecture, tensor_parallel))
+            sizes["experts"] = int(sizes["experts"] * layout.mxfp4_filled(self.architecture, tensor_parallel))
         sizes["tables"] = self.architecture.table_bytes()
         width = self.layout.get("drafter", layout.UNQUANTISED)
         drafter = sum(self.drafter.weights().values()) * width if self.drafter else self.drafter_bytes
@@ -72,18 +68,6 @@ class MemoryModel:
         """Return the cache of one rank, with that of the drafter's own layers."""
         use = kv_cache.Use(self.drafter, self.drafted, self.prefix_caching)
         return kv_cache.of(self.architecture, self.kv_width, tensor_parallel, use)
-
-
-def _padding(architecture: Architecture, tensor_parallel: int) -> float:
-    """Return how much larger the engine's experts in MXFP4 are than those in the files.
-
-    Marlin, which serves them on a Spark, fills a rank's width up to 128 and the model's to 256 (vLLM
-    fused_moe/oracle/mxfp4.py): 2880 of gpt-oss become 2944 and 3072.
-    """
-    if architecture.experts is None:
-        return 1.0
-    own, inner = architecture.hidden, architecture.experts.width / tensor_parallel
-    return math.ceil(own / MXFP4_HIDDEN) * MXFP4_HIDDEN / own * math.ceil(inner / MXFP4_INNER) * MXFP4_INNER / inner
 
 
 def model_of(recipe: Document) -> MemoryModel | None:

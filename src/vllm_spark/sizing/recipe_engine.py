@@ -9,9 +9,9 @@ from vllm_spark.core.engine_version import release
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import flag_names
 
-# Flags that choose the kernels of linear layers and of experts, and the variable that forces Marlin for FP8.
+# Flags that choose the kernels of linear layers and of experts, and the variables that force Marlin for 4 and 8 bits.
 BACKENDS = ("linear-backend", "moe-backend")
-FORCED = ("VLLM_TEST_FORCE_FP8_MARLIN", "VLLM_NVFP4_GEMM_BACKEND")
+FORCED, FORCED_8 = "VLLM_NVFP4_GEMM_BACKEND", "VLLM_TEST_FORCE_FP8_MARLIN"
 # Widths that the engine computes with Marlin on a Spark if no flag says otherwise.
 ALWAYS_MARLIN = ("int4-g32", "int4-g128", "mxfp4")
 
@@ -24,19 +24,24 @@ BATCHED_TOKENS_OF: Mapping[tuple[int, int], int] = {(0, 30): 4096}
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`eager`: no CUDA graphs. `marlin`: narrow weights are computed in 16 bits."""
+    """`eager`: no CUDA graphs. `marlin` and `marlin_8`: weights of 4 bits, and of 8, are computed in 16 bits."""
 
     eager: bool
     marlin: bool
+    marlin_8: bool
 
 
 def of(recipe: Document) -> Engine:
     """Return what the flags, the variables and the layout of a recipe say."""
     args, env = recipe["args"], recipe.get("env", {})
-    chosen = [str(args.get(flag, "")) for flag in BACKENDS] + [str(env.get(name, "")) for name in FORCED]
+    chosen = [str(args.get(flag, "")) for flag in BACKENDS] + [str(env.get(FORCED, ""))]
     widths = str(recipe["model"].get("layout", {}))
-    marlin = any("marlin" in value or value == "1" for value in chosen) or any(name in widths for name in ALWAYS_MARLIN)
-    return Engine(eager=args.get("enforce-eager") is True, marlin=marlin)
+    marlin = any("marlin" in value for value in chosen)
+    return Engine(
+        eager=args.get("enforce-eager") is True,
+        marlin=marlin or any(name in widths for name in ALWAYS_MARLIN),
+        marlin_8=env.get(FORCED_8) == "1" or "marlin" in str(args.get("linear-backend", "")),
+    )
 
 
 def batched_tokens(recipe: Document) -> int:

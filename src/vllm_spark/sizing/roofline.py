@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import constants as hardware
 from vllm_spark.sizing.constants import Constants
-from vllm_spark.sizing.layout import UNQUANTISED, WIDTHS, Layout
+from vllm_spark.sizing.layout import UNQUANTISED, WIDTHS, Layout, mxfp4_filled
 from vllm_spark.sizing.load import Drafter, Load
 
 # Causes of time in a step.
@@ -35,6 +35,9 @@ ROUTED = "experts"
 
 # Widths of a model between which BF16 matrices of one token are read more and more evenly.
 NARROW, WIDE = 2048, 5120
+
+# No kernel but Triton's has larger heads, so the engine takes it for all layers of a model that has them (Gemma 4).
+LARGEST_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,9 @@ def expert_sets(architecture: Architecture, load: Load, constants: Constants) ->
     experts = architecture.experts
     if experts is None:
         return 0.0
-    drafted = load.drafter.tokens if load.drafter else 0
-    decoding = (1 + (load.streams - 1) * constants.apart_sequences) * (1 + drafted * constants.apart_drafts)
+    decoding = (1 + (load.streams - 1) * load.apart) * (1 + load.drafted * constants.apart_drafts)
     requests = (decoding if load.streams else 0.0) + load.prompt * constants.apart_drafts
-    share = min(1.0, experts.per_token / (experts.count * constants.experts_used))
+    share = min(1.0, experts.per_token / (experts.count * (experts.used or constants.experts_used)))
     unused: float = (1 - share) ** requests
     return (1 - unused) / share
 
@@ -83,50 +85,82 @@ def weight_bytes(architecture: Architecture, layout: Layout, load: Load, constan
     counts = architecture.read_weights()
     read = {part: count * layout.get(part, UNQUANTISED) for part, count in counts.items()}
     read[ROUTED] *= expert_sets(architecture, load, constants)
+    if layout.get(ROUTED) == WIDTHS["mxfp4"]:
+        read[ROUTED] *= mxfp4_filled(architecture, load.tensor_parallel)
     return {part: size for part, size in read.items() if size}
 
 
-def cache_bytes(architecture: Architecture, context: int, kv_width: float) -> float:
+def cache_bytes(architecture: Architecture, context: int, kv_width: float, drafted: int = 0) -> float:
     """Return the bytes of cache that one step reads for one sequence: K and V of the tokens in each layer's window.
 
-    A state is read and written.
+    A state is read, and written after the token of the step and after each drafted one.
     """
-    return sum(group.layers * (group.read_bytes(context, kv_width) + group.state()) for group in architecture.attention)
+    return sum(
+        group.layers * (group.read_bytes(context, kv_width) + group.state() * (1 + drafted))
+        for group in architecture.attention
+    )
 
 
 def step(architecture: Architecture, layout: Layout, load: Load, constants: Constants | None = None) -> Step:
     """Return the step that decodes a token of every sequence and computes `load.prompt` tokens of a prompt.
 
-    Without constants they are those of a Spark, with the architecture's family.
+    Without constants they are those of a Spark.
     """
-    known = constants or hardware.constants_of({})
-    constants = known.for_family(architecture.family)
+    constants = (constants or hardware.constants_of({})).multiplied()
     read = weight_bytes(architecture, layout, load, constants)
-    cache = load.streams * cache_bytes(architecture, load.context, load.kv_width)
-    bandwidth = load.tensor_parallel * constants.bandwidth
-    layer_s = constants.layer_experts_s if architecture.experts else constants.layer_dense_s
-    heads = sum(group.layers * group.attending_heads for group in architecture.attention if not group.window)
+    cache = load.streams * cache_bytes(architecture, load.context, load.kv_width, load.drafted)
+    triton = any(group.largest_head > LARGEST_HEAD for group in architecture.attention)
+    heads = sum(group.layers * group.attending_heads for group in architecture.attention if triton and not group.window)
     seconds = {
         WEIGHTS: _weights_s(architecture, layout, read, load, constants),
-        CACHE: cache / bandwidth + min(1, load.streams) * heads * load.context * constants.attention_token_s,
-        LAYERS: architecture.layers * layer_s,
+        CACHE: cache / (load.tensor_parallel * constants.bandwidth)
+        + min(1, load.streams) * heads * load.context * constants.attention_token_s,
+        LAYERS: layers_s(architecture, constants)
+        + expert_sets(architecture, load, constants) * architecture.expert_reads * constants.expert_s,
         FIXED: constants.step_s + load.decoded * constants.sequence_s,
     }
     if load.prompt:
-        flop = sum(g.layers * g.prompt_flop(load.prompt, load.before) for g in architecture.attention)
-        seconds[PROMPT] = flop / (constants.compute_attention * load.tensor_parallel)
+        seconds[PROMPT] = _mixing_s(architecture, load, constants, triton) / load.tensor_parallel
     if load.tensor_parallel > 1:
-        message = load.tokens * architecture.hidden * UNQUANTISED
-        seconds[ALL_REDUCE] = architecture.reductions * (constants.all_reduce_s + message / constants.link)
-    drafter = load.drafter
-    if drafter and load.streams:
-        judged = load.streams * architecture.mixers * constants.verify_s
-        seconds[DRAFTS] = _drafting_s(architecture, layout, drafter, load, constants) + judged
+        seconds[ALL_REDUCE] = architecture.reductions * all_reduce_s(architecture, load.tokens, load, constants)
+    if load.drafter and load.streams:
+        judged = load.streams * load.drafted * architecture.mixers * constants.verify_s
+        seconds[DRAFTS] = _drafting_s(architecture, layout, load.drafter, load, constants) + judged
     if load.eager:
-        shown = sum(seconds.values()) + architecture.layers * constants.eager_layer_s
-        longest = max(shown, architecture.layers * constants.eager_launch_s)
-        seconds[EAGER] = longest - sum(seconds.values())
-    return Step({**read, CACHE: cache}, seconds, drafter.tokens_per_step if drafter else 1.0)
+        shown = sum(seconds.values())
+        seconds[EAGER] = math.hypot(shown, architecture.sublayers * constants.eager_s) - shown
+    return Step({**read, CACHE: cache}, seconds, load.drafter.tokens_per_step if load.drafter else 1.0)
+
+
+def layers_s(architecture: Architecture, constants: Constants) -> float:
+    """Return the time of a step that layers take beside their bytes: launches, norms, rotary embedding, routing."""
+    times = {
+        "attention": constants.attention_s,
+        "delta": constants.delta_s,
+        "mamba": constants.mamba_s,
+        "convolution": constants.feed_forward_s,
+    }
+    mixing = sum(group.layers * times[group.kernel] for group in architecture.attention)
+    return mixing + architecture.feed_forwards * constants.feed_forward_s
+
+
+def all_reduce_s(architecture: Architecture, tokens: int, load: Load, constants: Constants) -> float:
+    """Return the time of one all-reduce over the ranks: each sends and receives its part of the others' (a ring)."""
+    ranks = load.tensor_parallel
+    message = tokens * architecture.hidden * UNQUANTISED * 2 * (ranks - 1) / ranks
+    return constants.all_reduce_s + message / constants.link
+
+
+def _mixing_s(architecture: Architecture, load: Load, constants: Constants, triton: bool) -> float:
+    """Return the time in which one rank alone would mix the tokens of the prompt."""
+    rates = {
+        "attention": constants.compute_triton if triton else constants.compute_attention,
+        "delta": constants.compute_delta,
+        "mamba": constants.compute_mamba,
+        "convolution": constants.compute_mamba,
+    }
+    groups = architecture.attention
+    return sum(group.layers * group.prompt_flop(load.prompt, load.before) / rates[group.kernel] for group in groups)
 
 
 def _weights_s(
@@ -134,18 +168,14 @@ def _weights_s(
 ) -> float:
     """Return the time of the products with the weights: of reading, of computing, or of both where they meet."""
     counts, total = architecture.read_weights(), 0.0
-    alone = load.tokens == 1
     narrow = min(1.0, max(0.0, (architecture.hidden - NARROW) / (WIDE - NARROW)))
     even = constants.narrow_bf16 + (1 - constants.narrow_bf16) * narrow
     for part, size in read.items():
         width = layout.get(part, UNQUANTISED)
-        efficiency = even if alone and width > WIDTHS["mxfp8"] else constants.efficiency(width)
-        if part == ROUTED and not alone:
-            efficiency *= constants.efficiency_experts
-        reading = size / (constants.bandwidth * efficiency)
+        reading = size / (constants.bandwidth * (even if load.tokens == 1 and width > hardware.BYTE else 1.0))
         # Only the last token of a prompt needs the head.
         tokens = load.decoded + min(1, load.prompt) if part == "head" else load.tokens
-        rate = constants.compute(width, load.marlin) * (constants.routed(width) if part == ROUTED else 1.0)
+        rate = constants.compute(width, load) * (constants.compute_experts if part == ROUTED else 1.0)
         total += math.hypot(reading, 2 * counts[part] * tokens / rate)
     return total / load.tensor_parallel
 
@@ -154,9 +184,12 @@ def _drafting_s(
     architecture: Architecture, layout: Layout, drafter: Drafter, load: Load, constants: Constants
 ) -> float:
     """Return the time of the passes that draft: one for each token, or one for all tokens of a block."""
-    drafting = drafter.architecture.drafting
-    size = sum(weight_bytes(drafter.architecture, {}, Load(), constants).values()) / UNQUANTISED * drafter.width
+    model = drafter.architecture
+    drafting = model.drafting
+    size = sum(weight_bytes(model, {}, Load(streams=load.streams), constants).values()) / UNQUANTISED * drafter.width
     if drafting and "head" in drafting.borrows:
         size += architecture.vocabulary * architecture.hidden * layout.get("head", UNQUANTISED)
-    passes = 1 if drafting and drafting.block else drafter.tokens
-    return passes * (size / (load.tensor_parallel * constants.bandwidth) + constants.draft_s)
+    one = size / (load.tensor_parallel * constants.bandwidth) + layers_s(model, constants) + constants.draft_s
+    if load.tensor_parallel > 1:
+        one += (model.reductions + 1) * constants.all_reduce_s
+    return one * (1 if drafting and drafting.block else drafter.tokens)

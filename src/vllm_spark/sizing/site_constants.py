@@ -118,12 +118,10 @@ def _servers(document: Mapping[str, Any]) -> Iterator[Server]:
 def impossible(name: str, value: float) -> tuple[str, str] | None:
     """Return what is seen and what is expected of a constant outside of its physical bounds, or None."""
     kind = next(kind for kind in factors.KINDS if kind.leading == name)
-    if kind.least <= value <= kind.most:
+    least, most = constants.spark()["bounds"][name]
+    if least <= value <= most:
         return None
-    return (
-        f"{name} {_amount(kind, value)}",
-        f"{_amount(kind, kind.least)} to {_amount(kind, kind.most)}, as a Spark has",
-    )
+    return f"{name} {_amount(kind, value)}", f"{_amount(kind, least)} to {_amount(kind, most)}, as a Spark has"
 
 
 def _check(file: Path, server: Server) -> None:

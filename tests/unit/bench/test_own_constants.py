@@ -30,7 +30,7 @@ from vllm_spark.sizing.site_constants import SiteConstants
 RECIPE = "gemma-4-31b-fp8"
 TOOLKIT = constants.constants_of({})
 # A Spark that is slower than the toolkit's.
-SLOW = {"bandwidth": 0.93, "layer_dense_s": 1.5, "compute_16": 0.5}
+SLOW = {"bandwidth": 0.93, "feed_forward_s": 1.5, "compute_16": 0.5}
 LENGTHS = [(512, 256, 1), (2048, 128, 1), (8192, 128, 1), (512, 256, 2), (512, 256, 4), (16384, 128, 1)]
 
 
@@ -171,7 +171,7 @@ def test_a_run_of_another_protocol_or_machine_is_named_and_left_out(
 
 
 def test_a_constant_that_no_spark_has_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    fast = factors.applied(TOOLKIT, {"bandwidth": 1.8, "layer_dense_s": 0.3})
+    fast = factors.applied(TOOLKIT, {"bandwidth": 1.8, "feed_forward_s": 0.3})
     run = write_run(tmp_path / "run.jsonl", cells_of(fast, document()))
     found = own_constants.of_runs([evidence.read(run)], document())
     assert "constants" not in found.entry
