@@ -39,6 +39,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
 from vllm.entrypoints.cli import serve  # noqa: E402
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS  # noqa: E402
 from vllm.model_executor.models.registry import ModelRegistry  # noqa: E402
+from vllm.transformers_utils.config import _CONFIG_REGISTRY  # noqa: E402
 from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
 
 try:
@@ -248,6 +249,14 @@ class Model:
     def get_vocab_size(self) -> int:
         return 0
 
+    @property
+    def is_moe(self) -> bool:
+        """Say that the drafter may have experts: only where the model has them are they split over the ranks."""
+        return True
+
+    def using_transformers_backend(self) -> bool:
+        return False
+
     def verify_with_parallel_config(self, parallel: ParallelConfig) -> None:
         return None
 
@@ -257,8 +266,10 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """Return a config of this model type and these fields. Every other value is the default of transformers."""
-    config = AutoConfig.for_model(described["model_type"], **described.get("fields", {}))
+    """Return a config of this model type and these fields. Every other value is the default of the engine's own class or,
+    without one, of transformers."""
+    kind, fields = described["model_type"], described.get("fields", {})
+    config = _CONFIG_REGISTRY[kind](**fields) if kind in _CONFIG_REGISTRY else AutoConfig.for_model(kind, **fields)
     config.architectures = list(described["architectures"])
     return config
 
