@@ -146,8 +146,9 @@ def of_site(overrides: Mapping[str, float]) -> Constants:
         known = constants_of(overrides)
         for name in overrides:
             least, most = spark()["bounds"][name]
-            if not least <= getattr(known, name) <= most:
-                raise ValueError(f"{name} {overrides[name]:g}; a Spark has {least:g} to {most:g}")
+            value = getattr(known, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} {value:g}; a Spark has {least:g} to {most:g}")
         return known
     except (TypeError, ValueError) as error:
         refusal = INVENTORY_REFUSED(

@@ -225,7 +225,7 @@ def better_recipes(
     """Return a line for each recommended recipe that fits the same hosts.
 
     These are the fastest recipe of the same model, if it is faster by FASTER, and the fastest of the same family, if it
-    is faster by MUCH_FASTER.
+    is faster by MUCH_FASTER. A recipe that serves fewer streams at once is slower for those that wait.
     """
     own, nodes = recipe["model"]["architecture"], recipe["topology"]["nodes"]
     family = architecture.of_recipe(recipe, own).family
@@ -236,7 +236,8 @@ def better_recipes(
             continue
         if not all(_fits(other, host_facts, request) for host_facts in facts.values()):
             continue
-        gain = own_speed.gain(speed)
+        served, own_served = (request_limits.at_once(one, request.streams) for one in (other, recipe))
+        gain = own_speed.gain(speed) * served / own_served
         if other["model"]["architecture"] == own and gain >= FASTER:
             same_model.append((gain, other, speed, "the same model"))
         elif architecture.of_recipe(other, other["model"]["architecture"]).family == family and gain >= MUCH_FASTER:

@@ -268,6 +268,12 @@ def test_the_better_recipe_fits_and_is_faster() -> None:
     assert f"better: {MTP}: " in text_of(forecast_of(slow, catalogue=(sister,)), slow)
 
 
+def test_a_recipe_that_lets_streams_wait_is_not_better() -> None:
+    many, few = document("gemma-4-26b-a4b-nvfp4-mtp"), document("gemma-4-26b-a4b-fp8-mtp-fp8kv")
+    assert few["args"]["max-num-seqs"] == 4
+    assert forecast_of(many, request=ForecastRequest(streams=32), catalogue=(few,)).better == []
+
+
 def test_recipes_with_a_known_issue_are_not_recommended(tmp_path: Path) -> None:
     offered = {recipe["name"] for recipe in forecast.catalogue([paths.RECIPES])}
     assert MTP in offered
