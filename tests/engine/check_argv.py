@@ -266,8 +266,10 @@ class Model:
 
 
 def hf_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """Return a config of this model type and these fields. Every other value is the default of the engine's own class or,
-    without one, of transformers."""
+    """Return a config of this model type and these fields.
+
+    Every other value is the default of the engine's own class or, without one, of transformers.
+    """
     kind, fields = described["model_type"], described.get("fields", {})
     config = _CONFIG_REGISTRY[kind](**fields) if kind in _CONFIG_REGISTRY else AutoConfig.for_model(kind, **fields)
     config.architectures = list(described["architectures"])
