@@ -86,7 +86,7 @@ def test_a_spark_writes_its_own_inventory_and_the_toolkit_reads_it(spark: Desk) 
     assert host["ansible_connection"] == "local"
     assert host["ansible_host"] not in ("", "localhost", "127.0.0.1")
     assert written["vars"]["vllm_deployments"] == [{"name": "qwen", "recipe": RECIPE, "hosts": ["spark1"]}]
-    assert f"{RECIPE} 50 to 164 97.7 23.5" in " ".join(out.split())
+    assert re.search(rf"{RECIPE} [\d.]+ to [\d.]+ ±\d+% 97\.7 23\.5", " ".join(out.split()))
     assert spark.file.read_text() in out
     assert f"Next: `vllm-spark up -K -i {spark.site}`" in out
     # sudo and /var/lib are the machine's own.

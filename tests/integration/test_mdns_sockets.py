@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -13,14 +14,16 @@ from project_files import DATA
 from vllm_spark.core import strict_yaml
 from vllm_spark.node import mdns
 
+Address = tuple[str, int]
+
 AVAHI = bytes.fromhex("".join(strict_yaml.load((DATA / "mdns.yml").read_text())[0]["packet"].split()))
 
 
 @pytest.fixture
-def responder() -> Iterator[list[bytes]]:
-    """Answer on the loopback device, and yield what was asked."""
+def responder() -> Iterator[list[Address]]:
+    """Answer on the loopback device, and yield who asked, for each question."""
     group = socket.inet_aton(mdns.GROUPS[socket.AF_INET]) + struct.pack("=4xi", socket.if_nametoindex("lo"))
-    heard: list[bytes] = []
+    heard: list[Address] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as answering:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             answering.setsockopt(socket.SOL_SOCKET, option, 1)
@@ -29,9 +32,9 @@ def responder() -> Iterator[list[bytes]]:
             answering.setsockopt(socket.IPPROTO_IP, option, group)
 
         def serve() -> None:
-            while (packet := answering.recv(mdns.PACKET)) != b"end":
-                if packet == mdns.QUESTION:
-                    heard.append(packet)
+            while (received := answering.recvfrom(mdns.PACKET))[0] != b"end":
+                if received[0] == mdns.QUESTION:
+                    heard.append(received[1])
                     answering.sendto(AVAHI, (mdns.GROUPS[socket.AF_INET], mdns.PORT))
 
         thread = threading.Thread(target=serve)
@@ -41,11 +44,11 @@ def responder() -> Iterator[list[bytes]]:
         thread.join()
 
 
-def test_a_spark_answers(responder: list[bytes]) -> None:
+def test_a_spark_answers(responder: list[Address]) -> None:
     found = mdns.ask({"lo"}, wait_s=0.5)
     assert ("spark-1a2b.local", "lo") in [(answer.name, answer.netdev) for answer in found]
-    # A packet may be lost, so the question comes twice.
-    assert len(responder) == mdns.ROUNDS
+    # A packet may be lost, so the question comes twice. Other tests on this machine ask from sockets of their own.
+    assert mdns.ROUNDS in Counter(responder).values()
 
 
 def test_a_netdev_without_an_answer_has_none(responder: list[bytes]) -> None:
