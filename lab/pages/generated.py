@@ -19,6 +19,7 @@ from lab.pages import (
     recipe_schema,
     recipes,
     role_readmes,
+    second_spark,
     support,
     variables,
     verbs,
@@ -60,7 +61,7 @@ def outdated() -> dict[str, str]:
     texts = {name: page() for name, page in PAGES.items()}
     texts["recipes/schema.json"] = recipe_schema.text()
     if readme := read("README.md"):
-        texts["README.md"] = where_to_begin.readme(readme)
+        texts["README.md"] = second_spark.readme(where_to_begin.readme(readme))
     return {name: text for name, text in texts.items() if read(name) != text}
 
 

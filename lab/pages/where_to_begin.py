@@ -21,11 +21,16 @@ SPARKS = {1: "one Spark", 2: "two Sparks"}
 
 def readme(text: str) -> str:
     """Return README.md with the table of today. Raises ValueError if it has no place for it."""
-    head, begin, rest = text.partition(BEGIN)
+    return placed(text, BEGIN, written(pinned()))
+
+
+def placed(text: str, begin: str, lines: str) -> str:
+    """Return a text with lines between `begin` and the next END. Raises ValueError if it has no place for them."""
+    head, found, rest = text.partition(begin)
     _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"README.md has no lines {BEGIN} and {END} between which the table stands")
-    return f"{head}{BEGIN}\n\n{written(pinned())}\n\n{END}{tail}"
+    if not found or not end:
+        raise ValueError(f"README.md has no lines {begin} and {END} between which the table stands")
+    return f"{head}{begin}\n\n{lines}\n\n{END}{tail}"
 
 
 def pinned() -> list[Document]:
@@ -47,11 +52,17 @@ def _rows(documents: Sequence[Document], uses: Iterable[Use]) -> Iterator[list[s
     uses = tuple(uses)
     for nodes, have in SPARKS.items():
         for use in uses:
-            fitting = [one for one in documents if one["topology"]["nodes"] == nodes and has_gates(one, use)]
-            rated = [(figure, one["name"]) for one in fitting if (figure := figure_of(one, use.streams))]
+            rated = best(documents, use, nodes)
             if rated:
-                figure, name = max(rated, key=_speed)
+                figure, name = rated
                 yield [have, use.name, f"`{name}`", f"{figure['value']:g}", figure["load"], figure["source"]]
+
+
+def best(documents: Sequence[Document], use: Use, nodes: int) -> tuple[Mapping[str, Any], str] | None:
+    """Return the highest reported figure for a use on so many Sparks, with the recipe's name; None without one."""
+    fitting = [one for one in documents if one["topology"]["nodes"] == nodes and has_gates(one, use)]
+    rated = [(figure, one["name"]) for one in fitting if (figure := figure_of(one, use.streams))]
+    return max(rated, key=_speed, default=None)
 
 
 def _speed(rated: tuple[Mapping[str, Any], str]) -> float:

@@ -1,0 +1,51 @@
+"""README's table of what a second Spark brings, and the advice of `plan` beside README's recipes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.pages import second_spark, where_to_begin
+from vllm_spark.core import paths
+from vllm_spark.sizing import forecast, reference_spark, uses, verdict
+from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
+from vllm_spark.sizing.uses import Use
+
+PINNED = {document["name"]: document for document in where_to_begin.pinned()}
+CATALOGUE = forecast.catalogue([paths.RECIPES])
+BEST = [(use, nodes) for use in uses.USES for nodes in (1, 2)]
+
+
+def test_the_readme_has_the_table_of_today() -> None:
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    assert second_spark.readme(text) == text
+    with pytest.raises(ValueError, match="has no lines"):
+        second_spark.readme("# Title\n")
+
+
+def test_a_second_spark_helps_a_dense_model_most_as_owners_measured() -> None:
+    """kelnei's pairs: Gemma 31B 1.8 times one Spark, Qwen3.6-35B 0.8 times."""
+    dense, narrow = (dict(second_spark.measured(name, 1))["kelnei"] for name in ("gemma-4-31b", "qwen3.6-35b-a3b"))
+    assert narrow < 1
+    assert dense > 1.5
+    assert second_spark.measured("gemma-4-31b", 7) == []
+
+
+def test_only_a_recipe_of_several_sparks_is_too_large_for_one() -> None:
+    large = {name for name, document in PINNED.items() if second_spark.is_too_large(document)}
+    assert "minimax-m2.7-nvfp4-tp2" in large
+    assert not large & {"gemma-4-31b-nvfp4-tp2-mtp", "qwen3.6-35b-a3b-fp8"}
+
+
+@pytest.mark.parametrize(("use", "nodes"), BEST, ids=lambda one: one.word if isinstance(one, Use) else str(one))
+def test_plan_recommends_no_other_recipe_of_the_use_instead(use: Use, nodes: int) -> None:
+    """What `plan` calls better has not the gates of the use, or its figure is lower."""
+    found = where_to_begin.best(list(PINNED.values()), use, nodes)
+    assert found
+    figure, name = found
+    facts = reference_spark.facts(nodes, 128)
+    request = ForecastRequest(streams=use.streams)
+    result = verdict.judged(PINNED[name], facts, request, ForecastContext(catalogue=CATALOGUE))
+    for line in result.better:
+        other = PINNED.get(line.partition(":")[0])
+        reported = uses.figure_of(other, use.streams) if other and uses.has_gates(other, use) else None
+        assert not reported or reported["value"] <= figure["value"], line
