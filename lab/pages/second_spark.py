@@ -8,9 +8,9 @@ from lab.forecast import measured_rows
 from lab.pages import where_to_begin
 from lab.pages.markdown import table
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
-from vllm_spark.sizing.prediction import Prediction
 from vllm_spark.sizing.uses import USES
 
 BEGIN = "<!-- `make docs` writes the lines up to the next comment from forecasts of recipes/*.yml. -->"
@@ -37,14 +37,23 @@ def written(documents: Sequence[Document]) -> str:
     return table(COLUMNS, [*_uses(documents), *_dense(documents), _too_large(documents)])
 
 
-def _uses(documents: Sequence[Document]) -> Iterator[list[str]]:
+def compared_recipes(documents: Sequence[Document]) -> list[tuple[str, int]]:
+    """Return recipe and streams of each row that compares one Spark with two."""
+    return [*_best(documents), *((one["name"], 1) for one in documents if one["name"] == DENSE)]
+
+
+def _best(documents: Sequence[Document]) -> dict[tuple[str, int], list[str]]:
     rows: dict[tuple[str, int], list[str]] = {}
     for use in USES:
         best = where_to_begin.best(documents, use, nodes=1)
         if best:
             rows.setdefault((best[1], use.streams), []).append(use.name)
+    return rows
+
+
+def _uses(documents: Sequence[Document]) -> Iterator[list[str]]:
     by_name = {document["name"]: document for document in documents}
-    for (name, streams), names in rows.items():
+    for (name, streams), names in _best(documents).items():
         yield _row(", ".join(names), by_name[name], streams)
 
 
@@ -53,9 +62,12 @@ def _dense(documents: Sequence[Document]) -> Iterator[list[str]]:
 
 
 def _row(what: str, recipe: Document, streams: int) -> list[str]:
-    one, two = (_predicted(recipe, nodes, streams) for nodes in (1, 2))
+    pair = as_pair(recipe)
+    one, two = (forecast.predicted(one, ForecastRequest(streams=streams)) for one in (recipe, pair))
     gain = "not known"
-    if one and two:
+    if issues := refused_by(pair):
+        gain = f"refused (`{issues[0]}`)"
+    elif one and two:
         ratio = two.slow.served.total / one.slow.served.total if streams > 1 else one.gain(two)
         gain = f"{ratio:.1f} times as fast"
     seen = ", ".join(
@@ -65,7 +77,10 @@ def _row(what: str, recipe: Document, streams: int) -> list[str]:
 
 
 def measured(architecture: str, streams: int) -> list[tuple[str, float]]:
-    """Return operator -> how many times as fast two Sparks were, where he measured one and two in the same way."""
+    """Return who measured -> how many times as fast two Sparks were, where one and two were measured in the same way.
+
+    The name of an owner who measured without a drafter says so, because every recipe of the table has one.
+    """
     found: dict[tuple[str, ...], dict[int, float]] = {}
     for entry in (one for folder in FOLDERS for one in measured_rows.configurations(folder)):
         for row in entry.rows:
@@ -74,15 +89,22 @@ def measured(architecture: str, streams: int) -> list[tuple[str, float]]:
                 key = (entry.operator, entry.model, str(entry.drafted), str((row.prompt, row.output, bool(row.decode))))
                 found.setdefault(key, {})[entry.tensor_parallel] = speed
     gains: dict[str, list[float]] = {}
-    for (operator, *_), speeds in found.items():
+    for (operator, _, drafted, _), speeds in found.items():
         if {1, 2} <= set(speeds):
-            gains.setdefault(operator, []).append(speeds[2] / speeds[1])
-    return [(operator, sum(ratios) / len(ratios)) for operator, ratios in sorted(gains.items())]
+            who = operator if drafted != "0" else f"{operator}, no drafter"
+            gains.setdefault(who, []).append(speeds[2] / speeds[1])
+    return [(who, sum(ratios) / len(ratios)) for who, ratios in sorted(gains.items())]
 
 
-def _predicted(recipe: Document, nodes: int, streams: int) -> Prediction | None:
-    topology = {**recipe["topology"], "nodes": nodes, "tensor_parallel": nodes}
-    return forecast.predicted({**recipe, "topology": topology}, ForecastRequest(streams=streams))
+def as_pair(recipe: Document) -> Document:
+    """Return the recipe of one Spark as one server of two."""
+    return {**recipe, "topology": {**recipe["topology"], "nodes": 2, "tensor_parallel": 2, "executor": "mp"}}
+
+
+def refused_by(recipe: Document) -> list[str]:
+    """Return the ids of the known issues for which `plan` refuses a recipe."""
+    issues = known_issues.matching_issues(known_issues.of_closed(recipe))
+    return [issue.id for issue in issues if issue.level == "refuse"]
 
 
 def _too_large(documents: Sequence[Document]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lab.pages import second_spark, where_to_begin
@@ -12,6 +14,10 @@ from vllm_spark.sizing.uses import Use
 
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}
 CATALOGUE = forecast.catalogue([paths.RECIPES])
+# README names the models for which `init` proposes another recipe, and says why.
+NOT_PROPOSED = re.findall(
+    r"no forecast for\s+(\S+), so `init` does not propose it", (paths.ROOT / "README.md").read_text(encoding="utf-8")
+)
 BEST = [(use, nodes) for use in uses.USES for nodes in (1, 2)]
 
 
@@ -24,7 +30,8 @@ def test_the_readme_has_the_table_of_today() -> None:
 
 def test_a_second_spark_helps_a_dense_model_most_as_owners_measured() -> None:
     """kelnei's pairs: Gemma 31B 1.8 times one Spark, Qwen3.6-35B 0.8 times."""
-    dense, narrow = (dict(second_spark.measured(name, 1))["kelnei"] for name in ("gemma-4-31b", "qwen3.6-35b-a3b"))
+    dense = dict(second_spark.measured("gemma-4-31b", 1))["kelnei, no drafter"]
+    narrow = dict(second_spark.measured("qwen3.6-35b-a3b", 1))["kelnei"]
     assert narrow < 1
     assert dense > 1.5
     assert second_spark.measured("gemma-4-31b", 7) == []
@@ -49,3 +56,28 @@ def test_plan_recommends_no_other_recipe_of_the_use_instead(use: Use, nodes: int
         other = PINNED.get(line.partition(":")[0])
         reported = uses.figure_of(other, use.streams) if other and uses.has_gates(other, use) else None
         assert not reported or reported["value"] <= figure["value"], line
+
+
+@pytest.mark.parametrize(("name", "streams"), second_spark.compared_recipes(list(PINNED.values())))
+def test_the_table_promises_no_speed_of_a_pair_that_plan_refuses(name: str, streams: int) -> None:
+    """The 26B with its drafter does not start on two Sparks with vLLM 0.30 (kelnei/vllm-gemma4)."""
+    assert "drafter" in PINNED[name], "the mark `no drafter` says how the measurement differs from the recipe"
+    pair = second_spark.as_pair(PINNED[name])
+    result = verdict.judged(pair, reference_spark.facts(2, 128), ForecastRequest(streams=streams), ForecastContext())
+    row = next(line for line in second_spark.written(list(PINNED.values())).splitlines() if f"`{name}`" in line)
+    assert ("times as fast" in row) == result.go, [str(one) for one in result.refusals]
+    assert ("refused" in row) == (not result.go)
+
+
+@pytest.mark.parametrize(("use", "nodes"), BEST, ids=lambda one: one.word if isinstance(one, Use) else str(one))
+def test_init_proposes_the_recipe_of_the_readme_unless_it_has_no_forecast(use: Use, nodes: int) -> None:
+    found = where_to_begin.best(list(PINNED.values()), use, nodes)
+    assert found
+    _, name = found
+    facts = reference_spark.facts(nodes, 128)
+    proposed = uses.fitting(list(PINNED.values()), use, [facts])[0].name
+    if proposed != name:
+        known = verdict.judged(PINNED[name], facts, ForecastRequest(streams=use.streams), ForecastContext())
+        assert not known.refusals
+        assert known.prediction is None
+        assert PINNED[name]["model"]["repository"].partition("/")[2].removesuffix("-NVFP4") in NOT_PROPOSED
