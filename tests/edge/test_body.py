@@ -275,10 +275,12 @@ def test_the_log_has_the_model_of_the_answer(reader: Reader, name: str) -> None:
 @pytest.mark.parametrize("sent", [1, 100_000, BODY_BYTES - 1])
 def test_a_body_whose_client_has_gone_is_not_read(reader: Reader, sent: int) -> None:
     """What was read would get an answer, which nobody takes."""
-    before = ended(reader.edge)
+    before, arrived = ended(reader.edge), counts(reader.edge, "req_tot")
     with socket.create_connection((reader.edge.address, reader.edge.port), timeout=LIMIT_S) as client:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
         client.sendall(f"{head}Content-Length: {BODY_BYTES}\r\n\r\n".encode() + b" " * sent)
+        # The first stage forwards nothing of a client that it sees go.
+        until(lambda: counts(reader.edge, "req_tot") != arrived)
     until(lambda: ended(reader.edge) != before)
     assert ended(reader.edge) == {"dreq": before["dreq"] + 1, "hrsp_4xx": before["hrsp_4xx"]}
     assert " path=/v1/chat/completions status=" in reader.edge.logged()
@@ -286,9 +288,14 @@ def test_a_body_whose_client_has_gone_is_not_read(reader: Reader, sent: int) -> 
 
 def ended(edge: RunningEdge) -> dict[str, int]:
     """Return how many requests of clients the second stage has dropped, and how many it has refused."""
+    return counts(edge, "dreq", "hrsp_4xx")
+
+
+def counts(edge: RunningEdge, *names: str) -> dict[str, int]:
+    """Return counters of the clients of the second stage, by HAProxy's names."""
     head, *rows = csv.reader(edge.admin_route("show stat").removeprefix("# ").splitlines())
     (front,) = (dict(zip(head, row, strict=False)) for row in rows if row[:2] == ["edge_api", "FRONTEND"])
-    return {name: int(front[name]) for name in ("dreq", "hrsp_4xx")}
+    return {name: int(front[name]) for name in names}
 
 
 def test_a_haproxy_without_lua_reads_the_first_model_and_says_so(reader: Reader, tmp_path: Path) -> None:
