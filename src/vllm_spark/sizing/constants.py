@@ -7,7 +7,7 @@ A factor that was measured on the owner's Sparks (factors.py) multiplies it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
@@ -92,9 +92,8 @@ class Constants:
     compute_delta: float
     compute_mamba: float
     first_token_s: float
-    own: frozenset[str] = field(default=frozenset())
-    # Constant -> what its value here is multiplied with.
-    factors: Mapping[str, float] = field(default_factory=dict)
+    # Constants that a site has set.
+    own: frozenset[str] = frozenset()
 
     def compute(self, width: float, load: Load) -> float:
         """Return the FLOP per second of products with weights of this width. Marlin computes in 16 bits."""
@@ -104,12 +103,12 @@ class Constants:
             return self.compute_8_marlin if load.marlin_8 else self.compute_8
         return self.compute_4_marlin if load.marlin else self.compute_4
 
-    def multiplied(self) -> Constants:
-        """Return the constants with their factors, except those that a site has set."""
-        own: dict[str, Any] = {
-            key: factor * getattr(self, key) for key, factor in self.factors.items() if key not in self.own
+    def multiplied(self, factors: Mapping[str, float]) -> Constants:
+        """Return the constants, multiplied by the factors of those that no site has set."""
+        values: dict[str, Any] = {
+            name: factor * getattr(self, name) for name, factor in factors.items() if name not in self.own
         }
-        return replace(self, factors={}, **own)
+        return replace(self, **values)
 
 
 @cache
@@ -137,7 +136,7 @@ def constants_of(overrides: Mapping[str, float]) -> Constants:
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}")
     values = {key: float(value) for key, value in {**known, **overrides}.items()}
-    return Constants(**values, own=frozenset(overrides), factors={})
+    return Constants(**values, own=frozenset(overrides))
 
 
 def of_site(overrides: Mapping[str, float]) -> Constants:

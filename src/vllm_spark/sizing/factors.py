@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vllm_spark.sizing.constants import Constants
 
@@ -107,7 +107,7 @@ class Factor:
 def applied(constants: Constants, factors: Mapping[str, float]) -> Constants:
     """Return the constants with factors, by leading constant."""
     all_of = {name: factors[kind.leading] for kind in KINDS if kind.leading in factors for name in kind.constants}
-    return replace(constants, factors=all_of)
+    return constants.multiplied(all_of)
 
 
 def width(constants: Constants, observations: Sequence[Observation], known: int) -> float | None:

@@ -53,13 +53,13 @@ def names(layout: Mapping[str, Width]) -> Iterator[str]:
         yield from (width,) if isinstance(width, str) else width
 
 
-def mxfp4_filled(architecture: Architecture, tensor_parallel: int) -> float:
-    """Return how much larger the engine's experts in MXFP4 are than those in the files.
+def filled(layout: Layout, architecture: Architecture, tensor_parallel: int) -> float:
+    """Return how much larger the engine's experts are than those in the files: 1, but for MXFP4.
 
     Marlin, which serves them on a Spark, fills a rank's width up to 128 and the model's to 256 (vLLM
     fused_moe/oracle/mxfp4.py): 2880 of gpt-oss become 2944 and 3072.
     """
-    if architecture.experts is None:
+    if architecture.experts is None or layout.get("experts") != WIDTHS["mxfp4"]:
         return 1.0
     own, inner = architecture.hidden, architecture.experts.width / tensor_parallel
     return math.ceil(own / MXFP4_HIDDEN) * MXFP4_HIDDEN / own * math.ceil(inner / MXFP4_INNER) * MXFP4_INNER / inner

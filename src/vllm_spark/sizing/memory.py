@@ -55,8 +55,8 @@ class MemoryModel:
             for part, count in self.architecture.weights().items()
             if count and (self.vision or part != "vision")
         }
-        if self.layout.get("experts") == layout.WIDTHS["mxfp4"]:
-            sizes["experts"] = int(sizes["experts"] * layout.mxfp4_filled(self.architecture, tensor_parallel))
+        if "experts" in sizes:
+            sizes["experts"] = int(sizes["experts"] * layout.filled(self.layout, self.architecture, tensor_parallel))
         sizes["tables"] = self.architecture.table_bytes()
         width = self.layout.get("drafter", layout.UNQUANTISED)
         drafter = sum(self.drafter.weights().values()) * width if self.drafter else self.drafter_bytes

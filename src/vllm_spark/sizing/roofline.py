@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import constants as hardware
 from vllm_spark.sizing.constants import Constants
-from vllm_spark.sizing.layout import UNQUANTISED, WIDTHS, Layout, mxfp4_filled
+from vllm_spark.sizing.layout import UNQUANTISED, Layout, filled
 from vllm_spark.sizing.load import Drafter, Load
 
 # Causes of time in a step.
@@ -84,9 +84,7 @@ def weight_bytes(architecture: Architecture, layout: Layout, load: Load, constan
     """Return part -> bytes of weights that one step reads. Decoding reads neither the input embedding nor vision."""
     counts = architecture.read_weights()
     read = {part: count * layout.get(part, UNQUANTISED) for part, count in counts.items()}
-    read[ROUTED] *= expert_sets(architecture, load, constants)
-    if layout.get(ROUTED) == WIDTHS["mxfp4"]:
-        read[ROUTED] *= mxfp4_filled(architecture, load.tensor_parallel)
+    read[ROUTED] *= expert_sets(architecture, load, constants) * filled(layout, architecture, load.tensor_parallel)
     return {part: size for part, size in read.items() if size}
 
 
@@ -106,7 +104,7 @@ def step(architecture: Architecture, layout: Layout, load: Load, constants: Cons
 
     Without constants they are those of a Spark.
     """
-    constants = (constants or hardware.constants_of({})).multiplied()
+    constants = constants or hardware.constants_of({})
     read = weight_bytes(architecture, layout, load, constants)
     cache = load.streams * cache_bytes(architecture, load.context, load.kv_width, load.drafted)
     triton = any(group.largest_head > LARGEST_HEAD for group in architecture.attention)

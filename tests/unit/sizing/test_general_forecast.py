@@ -162,7 +162,7 @@ def test_a_constant_of_a_site_that_no_spark_has_is_refused(name: str, value: flo
 
 def test_a_factor_multiplies_what_a_site_has_not_set() -> None:
     site = constants.constants_of({"bandwidth": 200e9})
-    own = replace(site, factors={"bandwidth": 0.5, "link": 2.0}).multiplied()
+    own = site.multiplied({"bandwidth": 0.5, "link": 2.0})
     assert (own.bandwidth, own.link) == (200e9, 2 * SPARK.link)
 
 
