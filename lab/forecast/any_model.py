@@ -78,9 +78,8 @@ def result(row: Mapping[str, Any]) -> Result:
 @cache
 def _every() -> list[tuple[bool, measured_rows.Configuration]]:
     """Return every configuration of the public rows, with True for those to which constants are fitted."""
-    fitted = (measured_rows.FOLDER, *measured_rows.GATHERED_HALVES.values())
-    others = (measured_rows.HELD_BACK, measured_rows.LATER, measured_rows.UNSEEN)
-    return [(folder in fitted, one) for folder in fitted + others for one in measured_rows.configurations(folder)]
+    folders = measured_rows.FITTED + measured_rows.NOT_FITTED
+    return [(folder in measured_rows.FITTED, one) for folder in folders for one in measured_rows.configurations(folder)]
 
 
 def _measured(name: str) -> Mapping[str, Any]:

@@ -83,14 +83,14 @@ def bounds(name: str) -> tuple[float, float]:
 
 def public(*folders: Path) -> Iterator[Figure]:
     """Yield the figures of the rows of some folders."""
-    for entry in (entry for folder in folders for entry in measured_rows.configurations(folder)):
+    for entry in measured_rows.configurations(*folders):
         for row in entry.rows:
             yield from figures_of(entry, row)
 
 
 def given() -> Iterator[Figure]:
     """Yield every figure that a fit may use."""
-    yield from public(measured_rows.FOLDER, *measured_rows.GATHERED_HALVES.values())
+    yield from public(*measured_rows.FITTED)
     for source in ("seeds", "held_back"):
         for report in reported_speeds.rows(source):
             operator = FIELD_REPORTS if source == "seeds" else report.source.partition("/")[0]

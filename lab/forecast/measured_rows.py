@@ -34,6 +34,9 @@ GATHERED_HALVES = {"first half, fitted": GATHERED / "fit", "second half, fitted"
 # Rows of other operators, which were gathered while the fit was made and judged when it had ended. No constant may be
 # fitted to them.
 UNSEEN = FOLDER / "unseen"
+# All folders with rows: those whose rows are in the fit, and the others.
+FITTED = (FOLDER, *GATHERED_HALVES.values())
+NOT_FITTED = (HELD_BACK, LATER, UNSEEN)
 
 # Hosts of pages of many owners, whose name comes next.
 HOSTS_OF_MANY = ("github.com", "huggingface.co")
@@ -206,9 +209,10 @@ def errors(configurations: Sequence[Configuration], constants: Constants | None 
     return found
 
 
-def configurations(folder: Path = FOLDER) -> list[Configuration]:
-    """Return every configuration of the files of a folder: FOLDER, to which constants are fitted, or HELD_BACK."""
-    return [of_entry(entry) for file in sorted(folder.glob("*.yml")) for entry in _entries(file)]
+def configurations(*folders: Path) -> list[Configuration]:
+    """Return every configuration of the files of some folders; without any, of FOLDER."""
+    files = [file for folder in folders or (FOLDER,) for file in sorted(folder.glob("*.yml"))]
+    return [of_entry(entry) for file in files for entry in _entries(file)]
 
 
 def of_entry(entry: Mapping[str, Any]) -> Configuration:

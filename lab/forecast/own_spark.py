@@ -98,10 +98,10 @@ def judged(held: Sequence[tuple[Configuration, Row]], given: Sequence[tuple[Conf
 def by_server(operator: str) -> dict[str, list[tuple[Configuration, Row]]]:
     """Return the rows of an operator by configuration."""
     found: dict[str, list[tuple[Configuration, Row]]] = {}
-    for folder in (measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER):
-        for entry in measured_rows.configurations(folder):
-            if operator in entry.source.split("/"):
-                found.setdefault(entry.key, []).extend((entry, row) for row in entry.rows)
+    folders = (measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER)
+    for entry in measured_rows.configurations(*folders):
+        if operator in entry.source.split("/"):
+            found.setdefault(entry.key, []).extend((entry, row) for row in entry.rows)
     return found
 
 

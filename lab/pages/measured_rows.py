@@ -83,7 +83,7 @@ KINDS = {
 def by_family() -> Iterator[str]:
     """Yield the section of the page of the prediction: errors of the fitted rows, and of operators left out."""
     yield "### Public rows\n"
-    yield _table([measured_rows.FOLDER, *measured_rows.GATHERED_HALVES.values()], "fitted rows")
+    yield _table(measured_rows.FITTED, "fitted rows")
     yield CLAIM
     cells = [
         (KINDS[kind], str(held["rows"]), str(held["operators"]), f"{held['mean']:.1%}", f"±{held['spread']:.0%}")
@@ -116,7 +116,7 @@ def _parts() -> Iterator[str]:
 
 def _table(folders: Sequence[Path], rows: str) -> str:
     """Return the errors by family of the rows of some folders."""
-    found = measured_rows.errors([entry for folder in folders for entry in measured_rows.configurations(folder)])
+    found = measured_rows.errors(measured_rows.configurations(*folders))
     columns = ("family", rows, "mean", "inside 15 %", "first token rows", "mean", "inside 25 %")
     return markdown.table(columns, [[name, *_fitted(errors)] for name, errors in sorted(found.items())]) + "\n"
 

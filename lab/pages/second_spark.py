@@ -16,13 +16,6 @@ from vllm_spark.sizing.uses import USES
 BEGIN = "<!-- `make docs` writes the lines up to the next comment from forecasts of recipes/*.yml. -->"
 COLUMNS = ("for", "recipe of one Spark", "as one server, forecast", "measured", "a server on each")
 
-FOLDERS = (
-    measured_rows.FOLDER,
-    measured_rows.HELD_BACK,
-    measured_rows.UNSEEN,
-    *measured_rows.GATHERED_HALVES.values(),
-)
-
 # A dense model gains most from a second Spark, and no use of README's first table has one on one Spark.
 DENSE = "gemma-4-31b-awq-mtp"
 
@@ -82,7 +75,7 @@ def measured(architecture: str, streams: int) -> list[tuple[str, float]]:
     The name of an owner who measured without a drafter says so, because every recipe of the table has one.
     """
     found: dict[tuple[str, ...], dict[int, float]] = {}
-    for entry in (one for folder in FOLDERS for one in measured_rows.configurations(folder)):
+    for entry in measured_rows.configurations(*measured_rows.FITTED, *measured_rows.NOT_FITTED):
         for row in entry.rows:
             speed = row.decode or row.total
             if entry.architecture == architecture and row.streams == streams and speed and not entry.eager:

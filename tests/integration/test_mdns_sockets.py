@@ -51,6 +51,6 @@ def test_a_spark_answers(responder: list[Address]) -> None:
     assert mdns.ROUNDS in Counter(responder).values()
 
 
-def test_a_netdev_without_an_answer_has_none(responder: list[bytes]) -> None:
+def test_a_netdev_without_an_answer_has_none(responder: list[Address]) -> None:
     assert mdns.ask({"no-such-netdev"}, wait_s=0.1) == []
     assert responder == []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from lab.pages import second_spark, where_to_begin
 from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 from vllm_spark.sizing import forecast, reference_spark, uses, verdict
-from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
+from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 from vllm_spark.sizing.uses import Use
 
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}
@@ -19,6 +22,19 @@ NOT_PROPOSED = re.findall(
     r"no forecast for\s+(\S+), so `init` does not propose it", (paths.ROOT / "README.md").read_text(encoding="utf-8")
 )
 BEST = [(use, nodes) for use in uses.USES for nodes in (1, 2)]
+
+
+def best(use: Use, nodes: int) -> tuple[Mapping[str, Any], Document]:
+    """Return the figure and the recipe of a row of README's first table."""
+    found = where_to_begin.best(list(PINNED.values()), use, nodes)
+    assert found
+    return found[0], PINNED[found[1]]
+
+
+def judged(recipe: Document, streams: int, catalogue: Sequence[Document] = ()) -> Forecast:
+    """Return the forecast of a recipe on as many reference Sparks as it has."""
+    facts = reference_spark.facts(recipe["topology"]["nodes"], 128)
+    return verdict.judged(recipe, facts, ForecastRequest(streams=streams), ForecastContext(catalogue=catalogue))
 
 
 def test_the_readme_has_the_table_of_today() -> None:
@@ -46,13 +62,8 @@ def test_only_a_recipe_of_several_sparks_is_too_large_for_one() -> None:
 @pytest.mark.parametrize(("use", "nodes"), BEST, ids=lambda one: one.word if isinstance(one, Use) else str(one))
 def test_plan_recommends_no_other_recipe_of_the_use_instead(use: Use, nodes: int) -> None:
     """What `plan` calls better has not the gates of the use, or its figure is lower."""
-    found = where_to_begin.best(list(PINNED.values()), use, nodes)
-    assert found
-    figure, name = found
-    facts = reference_spark.facts(nodes, 128)
-    request = ForecastRequest(streams=use.streams)
-    result = verdict.judged(PINNED[name], facts, request, ForecastContext(catalogue=CATALOGUE))
-    for line in result.better:
+    figure, recipe = best(use, nodes)
+    for line in judged(recipe, use.streams, CATALOGUE).better:
         other = PINNED.get(line.partition(":")[0])
         reported = uses.figure_of(other, use.streams) if other and uses.has_gates(other, use) else None
         assert not reported or reported["value"] <= figure["value"], line
@@ -62,8 +73,7 @@ def test_plan_recommends_no_other_recipe_of_the_use_instead(use: Use, nodes: int
 def test_the_table_promises_no_speed_of_a_pair_that_plan_refuses(name: str, streams: int) -> None:
     """The 26B with its drafter does not start on two Sparks with vLLM 0.30 (kelnei/vllm-gemma4)."""
     assert "drafter" in PINNED[name], "the mark `no drafter` says how the measurement differs from the recipe"
-    pair = second_spark.as_pair(PINNED[name])
-    result = verdict.judged(pair, reference_spark.facts(2, 128), ForecastRequest(streams=streams), ForecastContext())
+    result = judged(second_spark.as_pair(PINNED[name]), streams)
     row = next(line for line in second_spark.written(list(PINNED.values())).splitlines() if f"`{name}`" in line)
     assert ("times as fast" in row) == result.go, [str(one) for one in result.refusals]
     assert ("refused" in row) == (not result.go)
@@ -71,13 +81,10 @@ def test_the_table_promises_no_speed_of_a_pair_that_plan_refuses(name: str, stre
 
 @pytest.mark.parametrize(("use", "nodes"), BEST, ids=lambda one: one.word if isinstance(one, Use) else str(one))
 def test_init_proposes_the_recipe_of_the_readme_unless_it_has_no_forecast(use: Use, nodes: int) -> None:
-    found = where_to_begin.best(list(PINNED.values()), use, nodes)
-    assert found
-    _, name = found
-    facts = reference_spark.facts(nodes, 128)
-    proposed = uses.fitting(list(PINNED.values()), use, [facts])[0].name
-    if proposed != name:
-        known = verdict.judged(PINNED[name], facts, ForecastRequest(streams=use.streams), ForecastContext())
+    _, recipe = best(use, nodes)
+    proposed = uses.fitting(list(PINNED.values()), use, [reference_spark.facts(nodes, 128)])[0].name
+    if proposed != recipe["name"]:
+        known = judged(recipe, use.streams)
         assert not known.refusals
         assert known.prediction is None
-        assert PINNED[name]["model"]["repository"].partition("/")[2].removesuffix("-NVFP4") in NOT_PROPOSED
+        assert recipe["model"]["repository"].partition("/")[2].removesuffix("-NVFP4") in NOT_PROPOSED
