@@ -20,9 +20,10 @@ OLD = "## [0.1.0] - 2026-11-30\n\n### Added\n\n- Old.\n"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A clone with the files that a release writes."""
-    for name in ("CHANGELOG.md", *changelog.VERSIONS):
+    """A clone with the files that a release writes, before its first release."""
+    for name in changelog.VERSIONS:
         shutil.copy(paths.ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(f"{HEAD}## [0.1.0] - {changelog.UNRELEASED}\n\n### Added\n\n- Old.\n")
     (tmp_path / changelog.FOLDER).mkdir(parents=True)
     return tmp_path
 
