@@ -12,7 +12,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB
 from vllm_spark.recipe import loader, lockfile, published_image
 from vllm_spark.recipe.lockfile import Lock
-from vllm_spark.sizing import forecast, host_files, memory, reference_spark
+from vllm_spark.sizing import expected, forecast, host_files, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
 COLUMNS = ("recipe", "Sparks", "vLLM", "download GB", "memory GB", "forecast tok/s", "reported tok/s", "pinned")
@@ -62,19 +62,9 @@ def entry(document: Document, locked: Lock) -> Entry:
         download_bytes=sum(sizes) if all(sizes) else None,
         memory_bytes=memory.needed_bytes(document, reference_spark.MEMORY["total"]),
         predicted=speed.cell() if speed else "",
-        reported=reported(document),
+        reported=expected.fastest(document),
         open=tuple(str(missing.ref) for missing in lockfile.missing_pins(document, locked)),
     )
-
-
-def reported(document: Document) -> float | None:
-    """Return the fastest decode of one stream that a source of the recipe measured."""
-    speeds = [
-        float(expected["value"])
-        for expected in document.get("expected", [])
-        if expected["metric"] == "decode" and expected["load"].startswith(forecast.ONE_STREAM)
-    ]
-    return max(speeds, default=None)
 
 
 def cells(entry: Entry) -> list[str]:

@@ -13,9 +13,10 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import architecture, flag_names, known_issues, loader
+from vllm_spark.recipe import flag_names, known_issues, loader
 from vllm_spark.sizing import (
     acceptance,
+    better,
     constants,
     host_files,
     layout,
@@ -26,7 +27,9 @@ from vllm_spark.sizing import (
     speed_floor,
 )
 from vllm_spark.sizing.acceptance import Accepted
+from vllm_spark.sizing.better import Advice, Candidate
 from vllm_spark.sizing.constants import Constants
+from vllm_spark.sizing.expected import ONE_STREAM
 from vllm_spark.sizing.load import Drafter, Load
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.prediction import Prediction, Speed
@@ -37,12 +40,6 @@ NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
 # With this context the sliding windows of Gemma 4 are full, so a longer one hardly changes the speed.
 USUAL_CONTEXT = 1024
 
-
-# A recipe of the same model is recommended if it is faster by more than two operators differ; one of another model, if
-# it is much faster.
-FASTER, MUCH_FASTER = 1.2, 2.0
-
-ONE_STREAM = "one stream"
 
 # From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
 LARGEST_SHARE = 0.80
@@ -135,7 +132,8 @@ def forecast(
     speed = predicted(recipe, request, context.constants, model, own)
     if model and speed is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
-    better = better_recipes(recipe, speed, facts, request, context) if speed else []
+    own_load = request_limits.at_once(recipe, request.streams)
+    faster = better_recipes(Candidate(recipe, speed, own_load), facts, request, context) if speed else []
     notes += request_limits.waiting(recipe, request.streams)
     refusals = [
         *unreadable,
@@ -146,7 +144,7 @@ def forecast(
             for host, size in downloads.items()
             for refusal in host_files.too_little_disk(host, size, facts[host], context.hub_dir)
         ),
-        *speed_floor.too_slow(name, speed, request.min_speed, better),
+        *speed_floor.too_slow(name, speed, request.min_speed, faster),
     ]
     notes += _measured(context.measured, own)
     notes += (note for host, fit in fits.items() for note in _loading(host, recipe, fit))
@@ -161,7 +159,7 @@ def forecast(
         download_known=all(host_files.size(recipe, source) for source in host_files.sources(recipe)),
         refusals=refusals,
         notes=notes,
-        better=better,
+        better=[one.line for one in faster],
         reference=context.reference,
     )
 
@@ -216,34 +214,17 @@ def _drafter(drafter: Document, model: MemoryModel) -> Drafter | None:
 
 
 def better_recipes(
-    recipe: Document,
-    own_speed: Prediction,
-    facts: Mapping[str, Facts],
-    request: ForecastRequest,
-    context: ForecastContext,
-) -> list[str]:
-    """Return a line for each recommended recipe that fits the same hosts.
-
-    These are the fastest recipe of the same model, if it is faster by FASTER, and the fastest of the same family, if it
-    is faster by MUCH_FASTER. A recipe that serves fewer streams at once is slower for those that wait.
-    """
-    own, nodes = recipe["model"]["architecture"], recipe["topology"]["nodes"]
-    family = architecture.of_recipe(recipe, own).family
-    same_model, same_family = [], []
+    own: Candidate, facts: Mapping[str, Facts], request: ForecastRequest, context: ForecastContext
+) -> list[Advice]:
+    """Return the recommended recipes of the catalogue that fit the same hosts."""
+    others, nodes = [], own.recipe["topology"]["nodes"]
     for other in context.catalogue:
         speed = predicted(other, request, context.constants)
-        if speed is None or other["name"] == recipe["name"] or other["topology"]["nodes"] != nodes:
+        if speed is None or other["name"] == own.recipe["name"] or other["topology"]["nodes"] != nodes:
             continue
-        if not all(_fits(other, host_facts, request) for host_facts in facts.values()):
-            continue
-        served, own_served = (request_limits.at_once(one, request.streams) for one in (other, recipe))
-        gain = own_speed.gain(speed) * served / own_served
-        if other["model"]["architecture"] == own and gain >= FASTER:
-            same_model.append((gain, other, speed, "the same model"))
-        elif architecture.of_recipe(other, other["model"]["architecture"]).family == family and gain >= MUCH_FASTER:
-            same_family.append((gain, other, speed, f"another model of the family, {other['model']['repository']}"))
-    best = [max(candidates, key=lambda entry: entry[0]) for candidates in (same_model, same_family) if candidates]
-    return [f"{other['name']}: {speed}, {gain:.1f} times as fast; {which}" for gain, other, speed, which in best]
+        if all(_fits(other, host_facts, request) for host_facts in facts.values()):
+            others.append(Candidate(other, speed, request_limits.at_once(other, request.streams)))
+    return better.advice(own, others)
 
 
 def _fits(recipe: Document, facts: Facts, request: ForecastRequest) -> bool:

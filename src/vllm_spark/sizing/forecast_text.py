@@ -8,7 +8,8 @@ from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
 from vllm_spark.sizing import request_limits
 from vllm_spark.sizing.acceptance import Share
-from vllm_spark.sizing.forecast import ONE_STREAM, USUAL_CONTEXT, Forecast, ForecastRequest
+from vllm_spark.sizing.expected import ONE_STREAM
+from vllm_spark.sizing.forecast import USUAL_CONTEXT, Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
 from vllm_spark.sizing.prediction import ANSWER, Prediction
 

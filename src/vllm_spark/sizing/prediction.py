@@ -73,7 +73,7 @@ class Prediction:
 
     def on(self, text: str) -> Speed | None:
         """Return the speed on a kind of text, or None if its acceptance is not known."""
-        return next((speed for speed in self.speeds if speed.text == text), None)
+        return next((speed for speed in self.speeds if speed.text in {text, ""}), None)
 
     def interval(self, speed: Speed | None = None) -> tuple[float, float]:
         """Return the bounds of the speed on a kind of text in tok/s; without one, those of all kinds together."""
@@ -90,10 +90,17 @@ class Prediction:
         figures = dict.fromkeys(f"{speed.tokens_per_s:.1f}" for speed in (self.slow, self.fast))
         return f"{' to '.join(figures)} ±{self.spread:.0%}"
 
+    def gains(self, other: Prediction) -> dict[str, float]:
+        """Return how many times as fast another one is, by the kinds of text on which both are known. The key is empty
+        for the same speed on every kind, and where they share no kind: there the slowest of each are compared."""
+        texts = dict.fromkeys(speed.text for speed in (*self.speeds, *other.speeds) if speed.text) or [""]
+        pairs = {text: (before, after) for text in texts if (before := self.on(text)) and (after := other.on(text))}
+        pairs = pairs or {"": (self.slow, other.slow)}
+        return {text: after.tokens_per_s / before.tokens_per_s for text, (before, after) in pairs.items()}
+
     def gain(self, other: Prediction) -> float:
-        """Return how many times as fast another one is: the least of the texts that both have, or else the slowest."""
-        pairs = [(speed, same) for speed in self.speeds if (same := other.on(speed.text))]
-        return min(after.tokens_per_s / before.tokens_per_s for before, after in pairs or [(self.slow, other.slow)])
+        """Return the least of the gains."""
+        return min(self.gains(other).values())
 
     def __str__(self) -> str:
         if len(self.speeds) == 1:

@@ -115,6 +115,8 @@ def test_a_least_speed_refuses_an_unknown_speed_and_names_a_faster_recipe() -> N
     (refusal,) = forecast_of(slow, request=request, catalogue=(fast,)).refusals
     assert f"{forecast_of(slow).prediction.slow.tokens_per_s:.1f} tok/s" in refusal.what
     assert NVFP4 in refusal.fix
+    (refusal,) = forecast_of(slow, request=ForecastRequest(min_speed=500), catalogue=(fast,)).refusals
+    assert refusal.fix == "lower the minimum speed."
     unknown = document(NVFP4)
     del unknown["model"]["layout"]
     assert [(no.id, no.what) for no in forecast_of(unknown, request=request).refusals] == [
@@ -266,6 +268,29 @@ def test_the_better_recipe_fits_and_is_faster() -> None:
     greedy = document(MTP, memory={"utilization": 0.93})
     assert [line.partition(":")[0] for line in forecast_of(slow, catalogue=(greedy,)).better] == []
     assert f"better: {MTP}: " in text_of(forecast_of(slow, catalogue=(sister,)), slow)
+
+
+def better_of(name: str, *others: str) -> list[str]:
+    """Return which recipes are better, each with its kinds of text."""
+    lines = forecast_of(document(name), catalogue=tuple(map(document, others))).better
+    return [f"{line.partition(':')[0]} {' '.join(re.findall(r' on ([a-z]+)', line))}".strip() for line in lines]
+
+
+def test_the_best_recipe_of_each_kind_of_text_is_named() -> None:
+    """Report 004's own answer to FP8 without a drafter is FP8 with it; on a chat NVFP4 with it is faster."""
+    plain, chat, cached = "gemma-4-26b-a4b-fp8", "gemma-4-26b-a4b-nvfp4-mtp", "gemma-4-26b-a4b-fp8-mtp-fp8kv"
+    assert better_of(plain, MTP, chat, cached) == [f"{MTP} code", f"{chat} chat"]
+    assert better_of(plain, MTP, cached) == [f"{MTP} prose code"], (
+        "of two that are as fast the one with the higher report"
+    )
+    assert better_of(plain, NVFP4) == [NVFP4]
+    assert better_of(NVFP4, plain) == []
+
+
+def test_a_recipe_that_is_slower_on_every_text_is_not_named() -> None:
+    """No source has the chat of DFlash, whose slowest text is faster than the chat of MTP."""
+    pair = ("gemma-4-31b-nvfp4-tp2-mtp", "gemma-4-31b-nvfp4-tp2-dflash")
+    assert better_of(PAIR, *pair) == [f"{pair[1]} prose code"]
 
 
 def test_a_recipe_that_lets_streams_wait_is_not_better() -> None:

@@ -109,6 +109,9 @@ def test_a_gain_is_that_on_the_same_text() -> None:
     assert own.gain(chat) == chat.slow.tokens_per_s / own.slow.tokens_per_s > 1
     plain = prediction.predict(MIXTURE, FP8, Load(context=256))
     assert plain.gain(own) == own.slow.tokens_per_s / plain.slow.tokens_per_s
+    assert plain.gains(own).keys() == {"code", "prose"}
+    assert own.gain(plain) == plain.slow.tokens_per_s / own.fast.tokens_per_s
+    assert own.gains(chat).keys() == plain.gains(plain).keys() == {""}
 
 
 def test_the_bound_is_the_longest_term() -> None:
