@@ -256,8 +256,9 @@ def _row(profile: Profile) -> tuple[str, ...]:
     rules = profile.rules
     runs = f"{rules.least_runs}" if rules.least_runs == rules.most_runs else f"{rules.least_runs} to {rules.most_runs}"
     runs += f", at most {rules.limit_runs}" if rules.limit_runs else ""
-    minutes = (profile_fit.seconds(profile, profile.cells, *speeds) / 60 for speeds in (DENSE, EXPERTS))
-    times = (f"{max(1, round(minute))}" for minute in minutes)
+    minutes = [profile_fit.seconds(profile, profile.cells, *speeds) / 60 for speeds in (DENSE, EXPERTS)]
+    # A deployment is measured in a part of the cells of such a profile.
+    times = ["by recipe" if profile.recipes else f"{max(1, round(minute))}" for minute in minutes]
     cells, spread = f"{len(profile.cells)}", f"{rules.spread:.0%}"
     return (f"`{profile.name}`", profile.summary, cells, runs, spread, *times, profile.source)
 

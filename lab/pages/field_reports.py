@@ -15,9 +15,9 @@ from vllm_spark.node.bench.records import UNITS
 HEAD = """\
 # The figures of the field reports, and the cells that make them
 
-`make docs` writes this page from `src/vllm_spark/bench/field-reports.yml`; do not edit it. Tables and rows of a report
-are numbered in its order; `text` is a figure outside of a table. [bench.md](../../docs/reference/bench.md) defines the
-metrics.
+`make docs` writes this page from the profile `field-reports` (`src/vllm_spark/bench/profiles/field-reports.yml`), which
+measures its cells; do not edit it. Tables and rows of a report are numbered in its order; `text` is a figure outside of
+a table. [bench.md](../../docs/reference/bench.md) defines the metrics.
 
 The reports measured their own prompts with other tools. A cell has the lengths and streams of the report and the
 toolkit's texts, so a speed with a drafter may differ by the text alone.

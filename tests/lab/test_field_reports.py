@@ -1,15 +1,10 @@
-"""The figures of the field reports: their recipes, what these expect, and the profile that measures their cells."""
+"""The figures of the field reports: their recipes, what these expect, and their cells."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-import yaml
-
-from lab.bench import field_reports
 from vllm_spark.bench import profiles, references, reported, variants
 from vllm_spark.bench.references import BETWEEN_OPERATORS
 from vllm_spark.core import paths
@@ -68,18 +63,6 @@ def test_every_row_of_the_tables_of_report_003_has_a_cell() -> None:
     rows = {figure.report for figure in REPORTS.figures}
     expected = {f"003 table {table} row {row + 1}" for table, rows_ in TABLES_OF_003.items() for row in range(rows_)}
     assert {row for row in rows if re.match(r"003 table", row)} == expected
-
-
-def test_the_profile_has_the_cells_of_a_recipe_or_all(tmp_path: Path) -> None:
-    def measured(recipe: str) -> list[Cell]:
-        (tmp_path / "field-reports.yml").write_text(yaml.safe_dump(field_reports.profile(recipe)))
-        return list(profiles.load("field-reports", folder=tmp_path).cells)
-
-    sweep = [cell["server"] for cell in measured("gemma-4-26b-a4b-fp8-mtp") if cell["server"]]
-    assert sweep == [{"speculative_tokens": tokens} for tokens in (2, 3, 4, 5, 6)]
-    assert measured("") == list(REPORTS.cells)
-    with pytest.raises(ValueError, match="no field report has a figure of another"):
-        field_reports.profile("another")
 
 
 def test_a_profile_or_a_field_report_has_the_cell_of_every_expected_figure() -> None:

@@ -168,13 +168,14 @@ class DeploymentRun:
     def variants(self) -> tuple[list[Variant], list[LeftOut]]:
         """Return what is measured, and the cells that the deployment cannot answer. Raises RefusedError without a
         cell."""
-        impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in self.profile.cells]
+        cells = self.profile.of_recipe(self.spec.recipe["name"])
+        impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in cells]
         streams = self.spec.recipe.get("args", {}).get("max-num-seqs")
         possible = [cell for cell, why in impossible if not why]
         fit = profile_fit.fit(possible, self.gates.max_model_len, int(streams) if streams else None)
         left_out = [*(LeftOut(cell, why) for cell, why in impossible if why), *fit.left_out]
         if not fit.cells:
-            reason = left_out[0].why if left_out else "it has none for this recipe"
+            reason = left_out[0].why if left_out else f"it has none for recipe {self.spec.recipe['name']}"
             raise NO_CELL.error(
                 what=f"profile {self.profile.name} has no cell for {self.spec.deployment.name}: {reason}",
                 expected="a profile that this deployment can answer",

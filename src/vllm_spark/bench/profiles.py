@@ -34,7 +34,11 @@ FIELDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile that passed its schema and the rules between its fields."""
+    """A profile that passed its schema and the rules between its fields.
+
+    `document` has what decides the figures of a run. `recipes` is cell -> the recipes of which a field report has a
+    figure; empty for a profile that measures every recipe.
+    """
 
     name: str
     summary: str
@@ -42,6 +46,11 @@ class Profile:
     rules: Rules
     cells: tuple[Cell, ...]
     document: Document
+    recipes: Mapping[str, frozenset[str]]
+
+    def of_recipe(self, recipe: str) -> tuple[Cell, ...]:
+        """Return the cells to measure with a recipe."""
+        return tuple(cell for cell in self.cells if not self.recipes or recipe in self.recipes[cell["id"]])
 
 
 def names(folder: Path = FOLDER) -> dict[str, Path]:
@@ -97,8 +106,22 @@ def _profile(document: Document) -> Profile:
         document["source"],
         Rules(**document["rules"]),
         tuple(cell for row in document["cells"] for cell in cells_of(row)),
-        document,
+        _measured(document),
+        _recipes(document["cells"]),
     )
+
+
+def _measured(document: Document) -> Document:
+    """Return the document without what reports measured, which changes no figure of a run."""
+    rows = [{key: value for key, value in row.items() if key != "figures"} for row in document["cells"]]
+    return {**{key: value for key, value in document.items() if key != "not_measured"}, "cells": rows}
+
+
+def _recipes(rows: Sequence[Document]) -> dict[str, frozenset[str]]:
+    if not any("figures" in row for row in rows):
+        return {}
+    named = [(row, frozenset(figure["recipe"] for figure in row.get("figures", []))) for row in rows]
+    return {cell["id"]: recipes for row, recipes in named for cell in cells_of(row)}
 
 
 def _cell(values: Mapping[str, Any]) -> Cell:

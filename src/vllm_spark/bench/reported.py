@@ -1,11 +1,10 @@
-"""The figures of the five field reports (field-reports.yml), each with the cell of the bench that makes it."""
+"""The figures of the five field reports, each with the cell of the profile field-reports that makes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from vllm_spark.bench import profiles
@@ -13,7 +12,7 @@ from vllm_spark.core import strict_yaml
 from vllm_spark.core.types import Document
 from vllm_spark.node.bench.records import Cell
 
-FILE = Path(__file__).with_name("field-reports.yml")
+FILE = profiles.names()["field-reports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class FieldReports:
 
 @cache
 def load() -> FieldReports:
-    """Return the content of the file."""
-    content = document()
+    """Return the figures of the profile."""
+    content: Document = strict_yaml.load_own(FILE.read_text(encoding="utf-8"))
     rows = [(_cell(row), row) for row in content["cells"]]
     return FieldReports(
         cells=tuple(cell for cell, _ in rows),
@@ -56,12 +55,6 @@ def of_recipe(recipe: str) -> dict[tuple[str, str], list[ReportedFigure]]:
         if one.recipe == recipe and not isinstance(one.value, Sequence):
             found.setdefault((one.cell, one.metric), []).append(one)
     return found
-
-
-def document() -> Document:
-    """Return the file as it is."""
-    content: Document = strict_yaml.load_own(FILE.read_text(encoding="utf-8"))
-    return content
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:

@@ -74,6 +74,14 @@ def test_cells_that_the_deployment_cannot_answer_are_left_out(resolve: Resolve) 
     assert all("max-num-seqs" in entry.why for entry in left_out)
 
 
+def test_a_recipe_of_a_field_report_is_measured_in_its_cells(resolve: Resolve) -> None:
+    variants, left_out = run_of(resolve(recipe="gemma-4-26b-a4b-fp8-mtp", secrets={}), "field-reports").variants()
+    assert [variant.server for variant in variants] == [{}, *({"speculative_tokens": n} for n in (2, 3, 4, 5, 6))]
+    assert left_out == []
+    with pytest.raises(RefusedError, match="has no cell for demo: it has none for recipe everything — "):
+        run_of(resolve(), "field-reports").variants()
+
+
 def test_a_change_that_the_recipe_cannot_have_is_refused(resolve: Resolve) -> None:
     with pytest.raises(RefusedError, match="has no drafter"):
         run_of(without_drafter(resolve()), "drafter").variants()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from project_files import DATA
-from vllm_spark.bench import profile_fit, profiles
+from vllm_spark.bench import profile_fit, profiles, reported
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.records import Cell
@@ -23,7 +23,7 @@ GOOD: dict[str, Any] = {
     "rules": {"least_runs": 1, "most_runs": 2, "spread": 0.01, "warm_up": 1},
     "cells": [{"corpus": "chat", "prompt": 128, "output": 64, "streams": [1, 2]}],
 }
-NEEDED = {"smoke", "standard", "depth", "streams", "arena", "soak", "drafter", "compiled", "start"}
+NEEDED = {"smoke", "standard", "depth", "streams", "arena", "soak", "drafter", "compiled", "start", "field-reports"}
 
 
 def written(folder: Path, document: dict[str, Any]) -> Path:
@@ -44,6 +44,24 @@ def test_the_profiles_of_the_toolkit_are_sound() -> None:
         assert len(ids) == len(set(ids)) > 0
         assert all(set(cell) == set(get_type_hints(Cell)) for cell in profile.cells)
         assert {cell["corpus"] for cell in profile.cells} <= set(corpora.CLASSES)
+
+
+def test_the_profile_of_the_field_reports_has_the_cells_of_their_figures() -> None:
+    profile, reports = profiles.load("field-reports"), reported.load()
+    assert profile.cells == reports.cells
+    for recipe in {figure.recipe for figure in reports.figures} - {""}:
+        figures = {figure.cell for figure in reports.figures if figure.recipe == recipe}
+        assert {cell["id"] for cell in profile.of_recipe(recipe)} == figures
+    sweep = [cell["server"] for cell in profile.of_recipe("gemma-4-26b-a4b-fp8-mtp") if cell["server"]]
+    assert sweep == [{"speculative_tokens": tokens} for tokens in (2, 3, 4, 5, 6)]
+
+
+def test_a_figure_of_a_report_is_no_part_of_the_profile_of_a_run() -> None:
+    document = profiles.load("field-reports").document
+    assert "not_measured" not in document
+    assert {key for row in document["cells"] for key in row} <= profiles.FIELDS.keys()
+    smoke = profiles.load("smoke")
+    assert smoke.of_recipe("any") == smoke.cells
 
 
 @pytest.mark.parametrize("case", BAD, ids=[case["what"] for case in BAD])
