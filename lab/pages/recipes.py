@@ -21,7 +21,8 @@ HEAD = """\
 lock file. Memory is the peak of a start on each Spark. Speeds are for one stream: the forecast is explained in
 [prediction.md](prediction.md), the reported speed is from the recipe's sources. With a drafter the forecast goes from
 the kind of text with the lowest acceptance to that with the highest; `vllm-spark plan RECIPE` names them. A recipe that
-is not pinned needs `ansible-playbook lock.yml` first.
+is not pinned needs `ansible-playbook lock.yml` first. A recipe that is kept for a field report is its system of that
+day: `vllm-spark init`, README and the advice of `plan` name one that is better today.
 
 A recipe with evidence of the bench has a table: decode and the time to the first chunk of the first cell with one
 stream, and the prefill of the longest prompt. What differs from the recipe on a Spark stands above it. Figures that
@@ -56,6 +57,8 @@ def _section(recipe: Recipe, entry: Entry) -> Iterator[str]:
     yield f"- Image: {lockfile.locked_name(document)}{_additions(document)}"
     for key, text in document["image"].get("published", {}).items():
         yield f"- {published_image.LABEL.capitalize()}, {PUBLISHED[key]}: {text}"
+    if entry.kept_for:
+        yield f"- Kept for {entry.kept_for}, whose system this is: the toolkit proposes another recipe."
     yield from (f"- Source: {source}" for source in document.get("sources", []))
     yield from (f"- Differs from its source: {text}" for text in document.get("corrections", []))
     own_issues = document.get("known_issues", [])

@@ -8,7 +8,7 @@ from typing import Any
 from lab.pages.markdown import table
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import loader, published_image
+from vllm_spark.recipe import loader, proposed
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
 from vllm_spark.sizing.uses import USES, Use, figure_of, has_gates
@@ -34,10 +34,10 @@ def placed(text: str, begin: str, lines: str) -> str:
 
 
 def pinned() -> list[Document]:
-    """Return the recipes of the catalogue that need no lock file and whose image is vLLM's."""
+    """Return the recipes of the catalogue that need no lock file and that the toolkit proposes."""
     documents = (loader.load(name).document for name in sorted(loader.names([paths.RECIPES])))
-    ours = (document for document in documents if not published_image.is_published(document))
-    return [document for document in ours if catalogue.entry(document, Lock()).locked]
+    offered = (document for document in documents if proposed.is_proposed(document))
+    return [document for document in offered if catalogue.entry(document, Lock()).locked]
 
 
 def written(documents: Sequence[Document], uses: Iterable[Use] = USES) -> str:

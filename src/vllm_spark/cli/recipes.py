@@ -13,7 +13,7 @@ import rich.table
 from vllm_spark.recipe import folders, lockfile
 from vllm_spark.sizing import catalogue
 
-PIPE_WIDTH = 140
+PIPE_WIDTH = 150
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

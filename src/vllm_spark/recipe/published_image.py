@@ -15,11 +15,6 @@ def is_published(recipe: Document) -> bool:
     return "published" in recipe["image"]
 
 
-def label(recipe: Document) -> str:
-    """Return the words behind the name of a recipe in a table, empty for a release."""
-    return f" ({LABEL})" if is_published(recipe) else ""
-
-
 def engine(recipe: Document) -> str:
     """Return the engine as tables name it: its version, or the owner of the image."""
     owner = recipe["image"]["repository"].rpartition("/")[0].rpartition("/")[2]

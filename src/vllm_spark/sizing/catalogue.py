@@ -15,7 +15,17 @@ from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import expected, forecast, host_files, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
-COLUMNS = ("recipe", "Sparks", "vLLM", "download GB", "memory GB", "forecast tok/s", "reported tok/s", "pinned")
+COLUMNS = (
+    "recipe",
+    "Sparks",
+    "vLLM",
+    "download GB",
+    "memory GB",
+    "forecast tok/s",
+    "reported tok/s",
+    "pinned",
+    "kept for",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,8 @@ class Entry:
     """One recipe. Sizes are in bytes, speeds in tokens per second of one stream.
 
     `memory_bytes` is the peak of a start on each Spark. `predicted` is empty and `reported` is None if unknown. `open`
-    names what `lock` must resolve.
+    names what `lock` must resolve. `kept_for` is the field report whose system the recipe is, if it is in the catalogue
+    for that alone.
     """
 
     name: str
@@ -36,6 +47,7 @@ class Entry:
     predicted: str
     reported: float | None
     open: tuple[str, ...]
+    kept_for: str
 
     @property
     def locked(self) -> bool:
@@ -64,6 +76,7 @@ def entry(document: Document, locked: Lock) -> Entry:
         predicted=speed.cell() if speed else "",
         reported=expected.fastest(document),
         open=tuple(str(missing.ref) for missing in lockfile.missing_pins(document, locked)),
+        kept_for=document.get("kept_for", ""),
     )
 
 
@@ -78,4 +91,5 @@ def cells(entry: Entry) -> list[str]:
         entry.predicted or "?",
         f"{entry.reported:g}" if entry.reported is not None else "?",
         "yes" if entry.locked else "no",
+        entry.kept_for,
     ]

@@ -13,7 +13,7 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import flag_names, known_issues, loader
+from vllm_spark.recipe import flag_names, known_issues, loader, proposed
 from vllm_spark.sizing import (
     acceptance,
     better,
@@ -323,7 +323,7 @@ def _text_of(entry: Document, speed: Prediction) -> Speed | None:
 def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
     """Return the recipes that a forecast compares with.
 
-    They are valid, name what they load, and have no refused known issue.
+    They are valid, proposed by the toolkit, name what they load, and have no refused known issue.
     """
     recipes = []
     for file in loader.names(folders).values():
@@ -331,7 +331,8 @@ def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
             document = loader.read(file).document
             # A recipe is judged here and not a deployment of it: the loopback address needs no API key.
             subject = known_issues.of_closed(document)
-            if memory.model_of(document) and not any(known_issues.refusals(subject, ())):
+            usable = proposed.is_proposed(document) and memory.model_of(document)
+            if usable and not any(known_issues.refusals(subject, ())):
                 recipes.append(document)
         except RefusedError:
             continue  # `vllm-spark check` reports its faults

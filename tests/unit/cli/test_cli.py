@@ -100,7 +100,7 @@ def test_check_of_a_good_catalogue_has_no_faults_and_says_each_warning_once(
     assert printed.err == ""
     assert [line for line in printed.out.splitlines() if ": warning: " not in line] == []
     (dropped,) = [line for line in printed.out.splitlines() if line.endswith("(grammar-dropped)")]
-    assert dropped.startswith("gemma-4-26b-a4b-fp8-mtp-fp8kv, gemma-4-26b-a4b-fp8-mtp, ")
+    assert dropped.startswith("gemma-4-26b-a4b-fp8-mtp-fp8kv, gemma-4-26b-a4b-fp8-mtp-overlay, ")
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])

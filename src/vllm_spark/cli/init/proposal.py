@@ -18,7 +18,7 @@ from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB
 from vllm_spark.network import link_config
 from vllm_spark.network.links import HostFabric
-from vllm_spark.recipe import loader, published_image
+from vllm_spark.recipe import loader, proposed
 from vllm_spark.sizing import uses
 from vllm_spark.sizing.forecast import Forecast
 from vllm_spark.sizing.uses import Use
@@ -72,8 +72,8 @@ def _proposed(word: str | None, facts: Mapping[str, Facts], searched: Sequence[P
     answer = word or talk.ask(f"Best for {', '.join(words)}", uses.USES[0].word)
     use = words[(near_names.close_names(answer, words) or [uses.USES[0].word])[0]]
     loaded = (loader.load(name, searched).document for name in loader.names(searched))
-    # An image that is not vLLM's is the owner's own choice: --recipe NAME.
-    documents = {one["name"]: one for one in loaded if not published_image.is_published(one)}
+    # Any other recipe is the owner's own choice: --recipe NAME.
+    documents = {one["name"]: one for one in loaded if proposed.is_proposed(one)}
     fits = _fitting(list(documents.values()), use, facts)
     _show(fits[:SHOWN], documents, use)
     return loader.load(talk.ask("Recipe", fits[0].name), searched).document
