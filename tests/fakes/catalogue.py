@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ NAMES = list(loader.names([paths.RECIPES]))
 HOSTS = ["spark1", "spark2"]
 
 
-def case_of(name: str) -> dict[str, Any]:
+def case_of(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a case (see test_cases.py): the recipe placed as `demo` on as many Sparks as it is for."""
     document = loader.load(name).document
     hosts = HOSTS[: document["topology"]["nodes"]]
     pins = lock_of(document)
     return {
-        "deployments": [{"name": "demo", "recipe": name, "hosts": hosts}],
+        "deployments": [{"name": "demo", "recipe": name, "hosts": hosts, "overrides": dict(overrides or {})}],
         "limit": hosts,
         "secrets": {},
         "lock": pins["images"],
@@ -34,12 +35,12 @@ def case_of(name: str) -> dict[str, Any]:
     }
 
 
-def planned(name: str, facts: dict[str, Any], folder: Path) -> list[Spec]:
+def planned(name: str, facts: dict[str, Any], folder: Path, overrides: Mapping[str, Any] | None = None) -> list[Spec]:
     """Return the recipe's specs, head first, after a plan for hosts that have its models and mounted files.
 
     Raises RefusedError if the plan refuses it.
     """
-    case = case_of(name)
+    case = case_of(name, overrides)
     lock = folder / "lock.yml"
     lock.write_text(json.dumps({"images": case["lock"], "models": case["lock_models"]}))
     specs = resolved(case, "spark1", lock)

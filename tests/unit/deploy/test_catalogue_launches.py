@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +13,13 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets i
 
 from fakes.catalogue import NAMES, planned
 from fakes.invented_pins import PINS
+from fakes.parsed_launch import Launch
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import image_name, loader, rules
 
 DERIVED_IMAGE = re.compile(r"127.0.0.1:25093/derived/(?P<recipe>[^:]+):[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """An argv in parts: options of `docker run`, the image, arguments of `vllm serve` (none on a worker of Ray)."""
-
-    options: Sequence[str]
-    image: str
-    serve: Sequence[str]
-
-    @classmethod
-    def of(cls, spec: Spec) -> Launch:
-        argv = launch.argv(spec)
-        # `docker run` is preceded by the supervisor, which names the image too. The labels are the last options.
-        run = argv.index("run")
-        end = max(index for index, word in enumerate(argv) if word == "--label") + 2
-        rest = argv[end + 1 :]
-        serve = rest[rest.index("serve") + 1 :] if "serve" in rest else []
-        return cls(argv[run + 1 : end], argv[end], serve)
-
-    def values(self, option: str) -> list[str]:
-        """Return the values of a repeatable option of `docker run`."""
-        return [value for name, value in pairwise(self.options) if name == option]
-
-    @property
-    def env(self) -> dict[str, str]:
-        return dict(value.split("=", 1) for value in self.values("--env"))
-
-    @property
-    def flags(self) -> dict[str, list[str]]:
-        """The flags of `vllm serve`, without dashes, and their values. The first argument is the model."""
-        flags: dict[str, list[str]] = {}
-        for word in self.serve[1:]:
-            if word.startswith("--"):
-                flags[word.removeprefix("--")] = values = []
-            else:
-                values.append(word)
-        return flags
 
 
 def snapshot(source: Document) -> str:
