@@ -1,0 +1,56 @@
+"""The form of the logs that no rule was written for. A score is counted apart: no rule is written for a test."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import project_files
+from vllm_spark.core import strict_yaml
+
+FOLDER = project_files.DATA / "doctor-unseen"
+FAILED = ("seen", "held")
+# A thread, a file of a repository, or a public file whose repository the index does not name.
+SOURCE = re.compile(r"[\w.-]+/[\w.-]+(#\d+|:\S+)|public file \(index id \d+\)")
+FIELDS = {"id", "source", "operator", "kind", "log", "cause", "needed", "fix", "confirmed"}
+MAYBE = {"completed", "known_form"}
+
+
+def entries(name: str) -> list[dict[str, Any]]:
+    loaded: list[dict[str, Any]] = strict_yaml.load_own((FOLDER / f"{name}.yml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_failure_has_its_source_its_lines_and_what_its_owner_needed(name: str) -> None:
+    for entry in entries(name):
+        assert FIELDS <= set(entry) <= FIELDS | MAYBE, entry["id"]
+        assert SOURCE.fullmatch(entry["source"]), entry["id"]
+        assert entry.get("known_form", True) is True
+        assert all(str(entry[field]).strip() for field in FIELDS), entry["id"]
+
+
+def test_a_sound_log_has_its_source_and_what_looks_like_a_fault() -> None:
+    sound = entries("sound")
+    needed = {"id", "source", "operator", "look_alike", "log"}
+    assert all(needed <= set(entry) <= {*needed, "completed"} for entry in sound)
+    assert all(SOURCE.fullmatch(entry["source"]) and entry["log"].strip() for entry in sound)
+    assert len(sound) >= 30
+
+
+def test_an_id_occurs_once_and_an_operator_is_in_one_file() -> None:
+    ids = Counter(entry["id"] for name in (*FAILED, "sound", "deaths") for entry in entries(name))
+    assert [name for name, times in ids.items() if times > 1] == []
+    seen, held = ({entry["operator"] for entry in entries(name)} for name in FAILED)
+    assert seen & held == set()
+
+
+def test_a_third_is_held_back_and_has_every_kind() -> None:
+    seen, held = (Counter(entry["kind"] for entry in entries(name)) for name in FAILED)
+    total = seen.total() + held.total()
+    assert total >= 100
+    assert 0.3 * total <= held.total() <= 0.4 * total
+    assert set(seen) == set(held)
