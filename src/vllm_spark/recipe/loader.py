@@ -19,7 +19,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import architecture, flag_names, rules, shared_gates
+from vllm_spark.recipe import architecture, flag_names, held_weights, rules, shared_gates
 
 UNKNOWN_RECIPE = register("unknown-recipe", runbook="recipe-refused")
 BAD_RECIPE = register("bad-recipe", runbook="recipe-refused")
@@ -214,7 +214,8 @@ def with_flag_names(document: Document, version: str) -> Document:
 
 
 def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
-    """Return a copy of the recipe's document with a deployment's overrides. A null removes a key, or the drafter."""
+    """Return a copy of the recipe's document with a deployment's overrides. A null removes a key, or the drafter. What
+    a flag makes of the weights follows the flag."""
     document = copy.deepcopy(dict(recipe.document))
     changed = dict(with_flag_names(overrides, document["engine"]["version"]))
     if "drafter" in changed and changed["drafter"] is None:
@@ -236,6 +237,7 @@ def merged(recipe: Recipe, overrides: Document) -> dict[str, Any]:
         document[block] = target
     if use:
         _use_gates(document, use)
+    held_weights.overridden(document, recipe.document)
     return document
 
 

@@ -11,7 +11,7 @@ from vllm_spark.core.container_layout import OWN_FOLDERS
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 from vllm_spark.node.secret_names import has_form, is_secret
-from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, flag_types, variable_owners
+from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, flag_types, held_weights, variable_owners
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.
@@ -60,7 +60,9 @@ def value_faults(document: Document) -> Iterator[Fault]:
     if not {"utilization", "kv_cache_bytes"} & set(document["memory"]):
         yield Fault("memory: neither utilization nor kv_cache_bytes", "one of them")
     engine = flag_names.engine_of(document["engine"]["version"])
-    yield from flag_ranges.faults(flag_names.canonical(document["args"], engine))
+    document = {**document, "args": flag_names.canonical(document["args"], engine)}
+    yield from flag_ranges.faults(document["args"])
+    yield from held_weights.faults(document)
 
 
 def override_faults(document: Document) -> Iterator[Fault]:

@@ -114,8 +114,7 @@ def forecast(
     """Return the forecast of a deployment. `facts` are by host, the head's first."""
     model, notes = memory.model_of(recipe), []
     if model is None:
-        missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in recipe["model"])
-        notes.append(f"no prediction of memory and speed: recipe {recipe['name']} has no {missing}")
+        notes.append(f"no prediction of memory and speed: {_missing(recipe)}")
     unreadable = [refusal for host, host_facts in facts.items() for refusal in host_files.unreadable(host, host_facts)]
     if model and not unreadable:
         model, layout_notes = host_files.as_filed(recipe, model, facts, context.hub_dir)
@@ -162,6 +161,15 @@ def forecast(
         better=[one.line for one in faster],
         reference=context.reference,
     )
+
+
+def _missing(recipe: Document) -> str:
+    """Return why a recipe has no prediction. An override may take the layout away, and leaves that of the files."""
+    model, name = recipe["model"], recipe["name"]
+    if "checkpoint" in model and "layout" not in model:
+        return f"the flags of recipe {name} load its weights at widths that are not known"
+    missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in model)
+    return f"recipe {name} has no {missing}"
 
 
 def predicted(

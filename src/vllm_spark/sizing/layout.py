@@ -24,8 +24,18 @@ WIDTHS: Mapping[str, float] = {
 # Bytes per weight of parts whose width no recipe names.
 UNQUANTISED = 2.0
 
-# Multiples to which Marlin fills the sizes of an expert in MXFP4.
-MXFP4_HIDDEN, MXFP4_INNER = 256, 128
+# Value of moe-backend -> multiples to which the kernels of an expert in MXFP4 fill the width of the model and their own
+# (vLLM fused_moe/oracle/mxfp4.py). A Spark has Marlin without the flag.
+MXFP4_MULTIPLES: Mapping[str, tuple[int, int]] = {
+    "marlin": (256, 128),
+    "flashinfer_trtllm": (256, 128),
+    "flashinfer_cutlass": (128, 128),
+    "deep_gemm": (128, 128),
+    "triton": (1, 64),
+    "triton_unfused": (1, 64),
+    "humming": (1, 64),
+    "b12x": (1, 1),
+}
 
 # A width, or a mixture of widths: width -> number of layers.
 Width = str | Mapping[str, int]
@@ -53,13 +63,13 @@ def names(layout: Mapping[str, Width]) -> Iterator[str]:
         yield from (width,) if isinstance(width, str) else width
 
 
-def filled(layout: Layout, architecture: Architecture, tensor_parallel: int) -> float:
+def filled(layout: Layout, architecture: Architecture, tensor_parallel: int, backend: str = "marlin") -> float:
     """Return how much larger the engine's experts are than those in the files: 1, but for MXFP4.
 
-    Marlin, which serves them on a Spark, fills a rank's width up to 128 and the model's to 256 (vLLM
-    fused_moe/oracle/mxfp4.py): 2880 of gpt-oss become 2944 and 3072.
+    With Marlin the 2880 of gpt-oss become 3072 of the model and 2944 of a rank. `backend` is the value of moe-backend.
     """
     if architecture.experts is None or layout.get("experts") != WIDTHS["mxfp4"]:
         return 1.0
     own, inner = architecture.hidden, architecture.experts.width / tensor_parallel
-    return math.ceil(own / MXFP4_HIDDEN) * MXFP4_HIDDEN / own * math.ceil(inner / MXFP4_INNER) * MXFP4_INNER / inner
+    of_own, of_inner = MXFP4_MULTIPLES.get(backend, MXFP4_MULTIPLES["marlin"])
+    return math.ceil(own / of_own) * of_own / own * math.ceil(inner / of_inner) * of_inner / inner

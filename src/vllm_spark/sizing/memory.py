@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.recipe import architecture
+from vllm_spark.recipe import architecture, flag_types
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import kv_cache, layout, recipe_engine
 from vllm_spark.sizing.layout import Layout
@@ -47,6 +47,7 @@ class MemoryModel:
     drafter_bytes: int = 0
     drafted: int = 0
     prefix_caching: bool = True
+    moe_backend: str = "marlin"
 
     def loaded_bytes(self, tensor_parallel: int) -> dict[str, int]:
         """Return part -> bytes on each rank after loading. Every rank has the whole rotary tables."""
@@ -56,7 +57,8 @@ class MemoryModel:
             if count and (self.vision or part != "vision")
         }
         if "experts" in sizes:
-            sizes["experts"] = int(sizes["experts"] * layout.filled(self.layout, self.architecture, tensor_parallel))
+            filled = layout.filled(self.layout, self.architecture, tensor_parallel, self.moe_backend)
+            sizes["experts"] = int(sizes["experts"] * filled)
         sizes["tables"] = self.architecture.table_bytes()
         width = self.layout.get("drafter", layout.UNQUANTISED)
         drafter = sum(self.drafter.weights().values()) * width if self.drafter else self.drafter_bytes
@@ -82,12 +84,22 @@ def model_of(recipe: Document) -> MemoryModel | None:
         architecture=architecture.of_recipe(recipe, model["architecture"]),
         layout=layout.widths(model["layout"]),
         kv_width=kv_width(recipe),
-        vision=not recipe["args"].get("language-model-only", False),
+        vision=loads_towers(recipe["args"]),
         drafter=architecture.of_recipe(recipe, drafter["architecture"]) if "architecture" in drafter else None,
         drafter_bytes=drafter.get("size_bytes", 0),
         drafted=drafter.get("speculative_tokens", 0),
         prefix_caching=recipe["args"].get("enable-prefix-caching", True) is not False,
+        moe_backend=str(recipe["args"].get("moe-backend", "marlin")).replace("-", "_").lower(),
     )
+
+
+def loads_towers(args: Document) -> bool:
+    """Return False if a model loads no tower for images: also with a limit of 0 of its modalities (vLLM
+    model_executor/models/interfaces.py, _mark_tower_model)."""
+    if args.get("language-model-only", False):
+        return False
+    limits = flag_types.parsed(args.get("limit-mm-per-prompt"))
+    return not (isinstance(limits, dict) and limits.get("image") == 0 == limits.get("video"))
 
 
 def kv_width(recipe: Document) -> float:
@@ -97,7 +109,8 @@ def kv_width(recipe: Document) -> float:
     """
     name = str(recipe["args"].get("kv-cache-dtype", "auto"))
     if name == "auto":
-        quantised = "nvfp4" in layout.names(recipe["model"].get("layout", {}))
+        model = recipe["model"]
+        quantised = "nvfp4" in layout.names(model.get("checkpoint", model.get("layout", {})))
         return layout.WIDTHS["fp8" if quantised else "bf16"]
     known = {"fp8": "fp8", "int8": "fp8", "nvfp4": "nvfp4"}
     return layout.WIDTHS[next((width for start, width in known.items() if name.startswith(start)), "bf16")]
