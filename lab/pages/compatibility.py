@@ -7,7 +7,8 @@ from typing import Any
 
 from lab.pages.markdown import table
 from vllm_spark.recipe import known_issues
-from vllm_spark.recipe.known_issues import Conditions, KnownIssue
+from vllm_spark.recipe.conditions import Conditions
+from vllm_spark.recipe.known_issues import KnownIssue
 
 HEAD = """\
 # Known issues

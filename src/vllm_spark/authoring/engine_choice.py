@@ -11,7 +11,7 @@ from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import loader
-from vllm_spark.recipe.known_issues import version_matches
+from vllm_spark.recipe.conditions import version_matches
 
 NO_ENGINE = register("no-engine", runbook="recipe-new")
 

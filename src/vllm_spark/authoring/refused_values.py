@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.fault import Fault
-from vllm_spark.recipe import engine_arguments, flag_names, known_issues, loader
+from vllm_spark.recipe import conditions, engine_arguments, flag_names, known_issues, loader
 
 # Blocks of a recipe whose entries the engine has defaults for, and how an import names an entry.
 BLOCKS = {"args": "--", "env": "env."}
@@ -43,7 +43,7 @@ def faults(recipe: dict[str, Any], folder: Path) -> Iterator[Fault]:
             for block in BLOCKS
             for name in issue.when.get(block, {})
             if name in loaded.document.get(block, {})
-        ] or known_issues.settings_in(loaded.document, issue.when.get("settings", {}))
+        ] or conditions.settings_in(loaded.document, issue.when.get("settings", {}))
         if issue.level == "refuse" and settings:
             yield Fault(f"{settings[0]}: {issue.what}", issue.instead)
     yield from engine_arguments.faults(loaded.document, flag_names.engine_of(recipe["engine"]["version"]))

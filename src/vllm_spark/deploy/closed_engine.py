@@ -14,7 +14,7 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.templates import ShellVariable
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import host_layout
-from vllm_spark.recipe import engine_flags, known_issues
+from vllm_spark.recipe import conditions, engine_flags
 from vllm_spark.recipe.flag_argv import OptionArgv
 
 SOCKET_FLAG = "uds"
@@ -121,7 +121,7 @@ def _unfair(spec: Spec) -> Iterator[str]:
 
 
 def _reads_class(spec: Spec) -> bool:
-    return known_issues.version_matches({"since": READS_CLASS}, spec.recipe["engine"]["version"])
+    return conditions.version_matches({"since": READS_CLASS}, spec.recipe["engine"]["version"])
 
 
 def options() -> Iterator[OptionArgv]:

@@ -21,7 +21,7 @@ from vllm_spark.network import rank_group
 from vllm_spark.node import host_layout
 from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import conditions
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import hub_folder, snapshot
 from vllm_spark.sizing import memory
@@ -86,7 +86,7 @@ def _may_expand_segments(recipe: Document) -> bool:
     cache, which connectors register, would move (config/vllm.py, _verify_kv_transfer_compat)."""
     args = recipe["args"]
     own = "PYTORCH_ALLOC_CONF" in recipe.get("env", {})
-    return not (own or args.get("enable-sleep-mode") or known_issues.has_kv_connector(recipe))
+    return not (own or args.get("enable-sleep-mode") or conditions.has_kv_connector(recipe))
 
 
 def served_names(recipe: Document) -> str | list[str]:

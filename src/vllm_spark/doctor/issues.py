@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from vllm_spark.doctor.findings import AREA, UNRECOGNISED, Finding
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import conditions, known_issues
 
 RUNBOOK = "known-issue.md"
 _VERSION = re.compile(r"(?:server version|[█▀▄] +version|LLM engine \(v|vLLM version:?) ?v?(\d+\.\d+\.\d+[\w.+]*)")
@@ -64,7 +64,7 @@ def _fits(issue: known_issues.KnownIssue, engine: Engine) -> bool | None:
     """Return False if the log contradicts the conditions of an issue, None if it does not tell all of them."""
     told: list[bool | None] = [None for name in issue.when if name in _UNKNOWN]
     if "engine" in issue.when:
-        told.append(known_issues.version_matches(issue.when["engine"], engine.version) if engine.version else None)
+        told.append(conditions.version_matches(issue.when["engine"], engine.version) if engine.version else None)
     if "model" in issue.when:
         # The engine may name a folder of a cache, models--OWNER--NAME.
         name = re.sub(r".*models--|--", lambda match: "/" if match[0] == "--" else "", engine.model)

@@ -29,8 +29,8 @@ from vllm_spark.recipe import (
     loader,
     lockfile,
 )
+from vllm_spark.recipe.conditions import Subject
 from vllm_spark.recipe.derived_image import DerivedImage
-from vllm_spark.recipe.known_issues import Subject
 
 # The key that the engine itself checks.
 ENGINE_KEY = "VLLM_API_KEY"

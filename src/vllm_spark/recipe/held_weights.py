@@ -14,7 +14,7 @@ from vllm_spark.core import strict_yaml
 from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments, flag_types, known_issues
+from vllm_spark.recipe import conditions, engine_arguments, flag_types
 from vllm_spark.recipe.architecture import PARTS
 
 FILE = Path(__file__).with_suffix(".yml")
@@ -71,7 +71,7 @@ def _held(recipe: Document) -> dict[str, Any] | Fault | None:
     """Return the layout, a fault, or None for one that is not known."""
     model, args = recipe["model"], recipe["args"]
     files = model.get("checkpoint", model.get("layout"))
-    if files is None or known_issues.settings_in(recipe, table()["unknown"]):
+    if files is None or conditions.settings_in(recipe, table()["unknown"]):
         return None
     version = recipe["engine"]["version"]
     plain = all(width == PLAIN for part, width in files.items() if part != "drafter")
@@ -110,7 +110,7 @@ def _change(place: str, name: object, plain: bool, version: str) -> dict[str, st
 
 def _online(place: str, name: str, row: Document | None, version: str) -> dict[str, str] | Fault:
     """Return what a method makes of weights of 16 bits: `row` of the table, if it is for this version."""
-    if row and known_issues.version_matches(row, version):
+    if row and conditions.version_matches(row, version):
         return {kind: row[kind] for kind in ("linear", "experts") if kind in row}
     if row and "instead" in row:
         return Fault(f"{place}: {name} with vLLM {version}, which takes it for quantised files only", row["instead"])
@@ -139,7 +139,7 @@ def _composed(args: Document, plain: bool, version: str) -> dict[str, str] | Non
 
 
 def _quantising(version: str) -> list[str]:
-    return [name for name, row in table()["online"].items() if known_issues.version_matches(row, version)]
+    return [name for name, row in table()["online"].items() if conditions.version_matches(row, version)]
 
 
 def _flag_for(recipe: Document, stated: Document) -> str:

@@ -5,31 +5,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import documents, paths
-from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.ports import ALL_INTERFACES, LOOPBACK
+from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import engine_arguments, flag_types, kept_files
-from vllm_spark.recipe.lockfile import locked_name
+from vllm_spark.recipe import conditions, engine_arguments, kept_files
+from vllm_spark.recipe.conditions import Conditions, Subject
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
 UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
 
 FILE = paths.RECIPES / "compatibility.yml"
-
-KV_CONNECTOR_FLAGS = ("kv-transfer-config", "kv-offloading-size")
-
-# Condition name (a key of CONDITIONS) -> the value that it must have.
-Conditions = Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +37,6 @@ class KnownIssue:
     instead: str
     source: str
     unless: Sequence[Conditions] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The input of conditions: a recipe with its overrides, the names of the secrets, the API's address, and whether
-    the engine is behind the edge."""
-
-    recipe: Document
-    secrets: Collection[str] = ()
-    bind: str = ALL_INTERFACES
-    closed: bool = False
 
 
 def of_closed(recipe: Document, secrets: Collection[str] | None = None) -> Subject:
@@ -97,13 +79,8 @@ def matching_issues(subject: Subject) -> list[KnownIssue]:
 
 
 def applies(issue: KnownIssue, subject: Subject) -> bool:
-    """Return True if all conditions of `when` are true and no set of `unless` is."""
-    return conditions_match(issue.when, subject) and not any(conditions_match(set_, subject) for set_ in issue.unless)
-
-
-def conditions_match(conditions: Conditions, subject: Subject) -> bool:
-    """Return True if every condition is true."""
-    return all(CONDITIONS[name](value, subject) for name, value in conditions.items())
+    """Return True if an issue is one of a recipe's."""
+    return conditions.applies(issue.when, issue.unless, subject)
 
 
 def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
@@ -136,111 +113,3 @@ def notes(subject: Subject, accepted: Collection[str]) -> list[str]:
     warned += [f"{field}: {question}" for field, question in kept_files.questions(subject.recipe)]
     warned += [f"accepted known issue {issue.id}: {issue.what}" for issue in issues if issue.id in accepted]
     return [*warned, *engine_arguments.notes(subject.recipe, accepted)]
-
-
-def version_matches(value: Mapping[str, str], version: str) -> bool:
-    """Return True if a version of the engine meets the condition `engine`."""
-    if "or_builds" in value and re.search(value["or_builds"], version):
-        return True
-    since, below = numbers(value.get("since", "0.0.0")), numbers(value.get("below", "999.0.0"))
-    return since <= numbers(version) < below
-
-
-def _drafter_matches(value: str, subject: Subject) -> bool:
-    drafter = subject.recipe.get("drafter")
-    return drafter is not None and (value == "any" or drafter["repository"].endswith("-assistant"))
-
-
-def _settings_match(block: str) -> Callable[[Any, Subject], bool]:
-    """Return the condition for a block of settings: name -> {set: true or false}, {is: value} or {has: a text}."""
-
-    def match(value: Mapping[str, Document], subject: Subject) -> bool:
-        settings = subject.recipe.get(block, {})
-        return all(_setting_matches(rule, name, settings) for name, rule in value.items())
-
-    return match
-
-
-def _setting_matches(rule: Document, name: str, settings: Mapping[str, Any]) -> bool:
-    if "set" in rule:
-        return bool((name in settings) == rule["set"])
-    if "has" in rule:
-        return rule["has"] in str(settings.get(name))
-    return bool(settings.get(name) == rule["is"])
-
-
-def settings_in(recipe: Document, patterns: Mapping[str, str]) -> list[str]:
-    """Return those of some settings that a recipe has with a value in which their pattern is found. A setting is
-    `args.FLAG`, `args.FLAG.KEY` for a key at any depth of the flag's map, or `env.NAME`."""
-    found = []
-    for setting, pattern in patterns.items():
-        block, name, *key = setting.split(".")
-        values = (value for own, value in recipe.get(block, {}).items() for value in _values(own, value, name, key))
-        if any(value not in (None, "") and re.search(pattern, str(value)) for value in values):
-            found.append(setting)
-    return found
-
-
-def _values(own: str, value: Any, name: str, key: Sequence[str]) -> Iterator[Any]:
-    """Yield the values of a setting in one entry of a block: FLAG: MAP, or FLAG.KEY: VALUE."""
-    flag, _, path = own.partition(".")
-    if flag != name or (path and not key):
-        return
-    if not key or (path and key[0] in path.replace("-", "_").removesuffix("+").split(".")):
-        yield value
-    else:
-        yield from _at(value, key[0])
-
-
-def _at(value: Any, key: str) -> Iterator[Any]:
-    """Yield the values of a key at any depth of a map, or of the JSON of one."""
-    value = flag_types.parsed(value)
-    if isinstance(value, dict):
-        for name, inside in value.items():
-            if name == key:
-                yield inside
-            else:
-                yield from _at(inside, key)
-    elif isinstance(value, list):
-        for inside in value:
-            yield from _at(inside, key)
-
-
-def has_kv_connector(recipe: Document) -> bool:
-    """Return True if the engine hands its cache to a connector. vLLM makes one of kv-offloading-size, too."""
-    return any(name.partition(".")[0] in KV_CONNECTOR_FLAGS for name in recipe["args"])
-
-
-def _pip_matches(value: str, subject: Subject) -> bool:
-    pins = subject.recipe["image"].get("derive", {}).get("pip", [])
-    return any(re.search(value, pin) for pin in pins)
-
-
-def _utilization_matches(value: float, subject: Subject) -> bool:
-    """Return True if the engine reserves this share of the memory or more. With kv_cache_bytes it ignores the share."""
-    memory = subject.recipe.get("memory", {})
-    return "kv_cache_bytes" not in memory and memory.get("utilization", 0) >= value
-
-
-CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
-    "engine": lambda value, subject: version_matches(value, subject.recipe["engine"]["version"]),
-    "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
-    "image": lambda value, subject: bool(re.search(value, locked_name(subject.recipe))),
-    "drafter": _drafter_matches,
-    "nodes": lambda value, subject: bool(subject.recipe["topology"]["nodes"] == value),
-    "executor": lambda value, subject: bool(subject.recipe["topology"]["executor"] == value),
-    "args": _settings_match("args"),
-    "env": _settings_match("env"),
-    "settings": lambda value, subject: bool(settings_in(subject.recipe, value)),
-    "bind": lambda value, subject: subject.bind == value,
-    "closed": lambda value, subject: subject.closed == value,
-    "secret": lambda value, subject: value in subject.secrets,
-    "pip": _pip_matches,
-    "mount": lambda value, subject: any(re.search(value, m["target"]) for m in subject.recipe.get("mounts", [])),
-    "device": lambda value, subject: any(
-        re.search(value, device) for device in subject.recipe.get("runtime", {}).get("devices", [])
-    ),
-    "utilization_from": _utilization_matches,
-    "kv_connector": lambda value, subject: has_kv_connector(subject.recipe) == value,
-    "deadline_below": lambda value, subject: bool(subject.recipe["gates"]["ready"]["deadline_s"] < value),
-}

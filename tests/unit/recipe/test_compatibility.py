@@ -18,7 +18,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
-from vllm_spark.recipe.known_issues import Subject
+from vllm_spark.recipe.conditions import Subject
 
 CASES = yaml.safe_load((DATA / "compatibility.yml").read_text())
 

@@ -17,7 +17,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch
 from vllm_spark.inventory import spec
-from vllm_spark.recipe import engine_arguments, engine_flags, flag_names, known_issues, loader, rules
+from vllm_spark.recipe import conditions, engine_arguments, engine_flags, flag_names, known_issues, loader, rules
 from vllm_spark.sizing import forecast, forecast_text, reference_spark
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark.verify import runner
@@ -214,7 +214,7 @@ def test_an_accepted_fault_is_a_note() -> None:
     assert list(engine_arguments.notes(wrong, accepted)) == [
         "accepted engine-arguments: args.max-modle-len: unknown flag"
     ]
-    assert not list(known_issues.refusals(known_issues.Subject(loader.load(RECIPE).document), accepted))
+    assert not list(known_issues.refusals(conditions.Subject(loader.load(RECIPE).document), accepted))
 
 
 @pytest.mark.parametrize("name", sorted(loader.names([paths.RECIPES])))
