@@ -31,8 +31,14 @@ ENGINE_READY_TIMEOUT_S = 600
 
 
 # torch's allocator then grows its segments instead of reserving new ones, so that less memory is lost between them. On
-# a Spark that memory is the host's (kelnei's docker-compose.spark.yml). torch without CUDA does not read it.
+# a Spark that memory is the host's (kelnei's docker-compose.spark.yml): without it an owner's prompt of 337,000 tokens
+# beside a KV connector took the whole host (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#57). torch without CUDA does not
+# read it.
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
+
+# Beside a KV connector the engine takes these segments only with this flag: its allocator then holds weights and cache
+# outside of them, where they never move (config/vllm.py, _verify_kv_transfer_compat; device_allocator/cumem.py).
+CUMEM_ALLOCATOR, CUMEM_SINCE = "enable-cumem-allocator", "0.22.0"
 
 
 # The versions whose ranks tune FlashInfer's kernels in step and share the first rank's saved result. A rank that finds
@@ -82,11 +88,17 @@ def environment(spec: Spec) -> dict[str, str]:
 
 def _may_expand_segments(recipe: Document) -> bool:
     """Return False if the recipe configures torch's allocator by its newer name, which torch reads first, or uses sleep
-    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py). Nor with a KV connector: the
-    cache, which connectors register, would move (config/vllm.py, _verify_kv_transfer_compat)."""
-    args = recipe["args"]
-    own = "PYTORCH_ALLOC_CONF" in recipe.get("env", {})
-    return not (own or args.get("enable-sleep-mode") or conditions.has_kv_connector(recipe))
+    mode: its allocator refuses expandable segments (vLLM device_allocator/cumem.py). Nor if the cache of a KV connector
+    would move."""
+    flags = {**_beside_connector(recipe), **recipe["args"]}
+    moves = conditions.has_kv_connector(recipe) and not flags.get(CUMEM_ALLOCATOR)
+    return not ("PYTORCH_ALLOC_CONF" in recipe.get("env", {}) or flags.get("enable-sleep-mode") or moves)
+
+
+def _beside_connector(recipe: Document) -> dict[str, Any]:
+    """Return the flags that a KV connector needs."""
+    since = conditions.version_matches({"since": CUMEM_SINCE}, recipe["engine"]["version"])
+    return {CUMEM_ALLOCATOR: True} if since and conditions.has_kv_connector(recipe) else {}
 
 
 def served_names(recipe: Document) -> str | list[str]:
@@ -115,7 +127,7 @@ def flags(spec: Spec) -> dict[str, Any]:
         }
     if spec.group:
         planned |= rank_group.flags(spec.group)
-    defaults = closed_engine.flags(spec) if closed else {}
+    defaults = _beside_connector(recipe) | (closed_engine.flags(spec) if closed else {})
     return {**defaults, **recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
 
 

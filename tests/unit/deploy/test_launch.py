@@ -145,18 +145,24 @@ def test_the_site_can_switch_swap_off_and_drop_caches_at_every_start(resolve: Ca
         ({"env": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}}, "max_split_size_mb:512"),
         ({"env": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}}, None),
         ({"args": {"enable-sleep-mode": True}}, None),
-        # vLLM refuses to start a connector of its cache beside expandable segments.
-        ({"args": {"kv-transfer-config": {"kv_connector": "NixlConnector"}}}, None),
-        ({"args": {"kv-transfer-config.kv_connector": "NixlConnector"}}, None),
-        ({"args": {"kv-offloading-size": 8}}, None),
+        # vLLM takes a connector of its cache beside expandable segments only with the flag.
+        ({"args": {"kv-transfer-config": {"kv_connector": "NixlConnector"}}}, "expandable_segments:True"),
+        ({"args": {"kv-transfer-config.kv_connector": "NixlConnector"}}, "expandable_segments:True"),
+        ({"args": {"kv-offloading-size": 8}}, "expandable_segments:True"),
+        ({"args": {"kv-offloading-size": 8, "enable-cumem-allocator": False}}, None),
+        ({"args": {"kv-offloading-size": 8}, "engine": {"version": "0.21.0"}}, None),
     ],
 )
 def test_torch_expands_its_segments_unless_the_recipe_says_otherwise(
     overrides: dict[str, dict[str, object]], value: str | None, resolve: Callable[..., Spec]
 ) -> None:
     spec = resolve()
-    recipe = {**spec.recipe, **{block: {**spec.recipe[block], **changes} for block, changes in overrides.items()}}
-    assert launch.environment(replace(spec, recipe=recipe)).get("PYTORCH_CUDA_ALLOC_CONF") == value
+    newer = {"engine": {"version": "0.22.0"}, **overrides}
+    recipe = {**spec.recipe, **{block: {**spec.recipe[block], **changes} for block, changes in newer.items()}}
+    changed = replace(spec, recipe=recipe)
+    assert launch.environment(changed).get("PYTORCH_CUDA_ALLOC_CONF") == value
+    connected = any(name.startswith("kv-") for name in overrides.get("args", {}))
+    assert launch.flags(changed).get("enable-cumem-allocator", False) is (connected and value is not None)
 
 
 @pytest.mark.parametrize(
