@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lab.pages.markdown import table
@@ -30,9 +30,14 @@ def text() -> str:
 
 
 def _row(issue: KnownIssue) -> tuple[str, ...]:
-    unless = "; ".join(f"not if {_condition(conditions)}" for conditions in issue.unless)
-    condition = "; ".join(part for part in (_condition(issue.when), unless) if part)
+    condition = where(issue.when, issue.unless)
     return (issue.id, issue.what, condition, issue.error or "no message", issue.instead, issue.source)
+
+
+def where(when: Conditions, unless: Sequence[Conditions]) -> str:
+    """Return the conditions of a row in words."""
+    excluded = "; ".join(f"not if {_condition(conditions)}" for conditions in unless)
+    return "; ".join(part for part in (_condition(when), excluded) if part)
 
 
 def _condition(conditions: Conditions) -> str:

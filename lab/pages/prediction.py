@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from lab.forecast import measured_memory, reported_speeds
-from lab.pages import markdown, measured_rows
+from lab.pages import compatibility, markdown, measured_rows
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
-from vllm_spark.recipe import architecture
+from vllm_spark.recipe import architecture, host_memory
 from vllm_spark.sizing import constants, factors, kv_cache, layout, memory, reference_spark, roofline
 from vllm_spark.sizing.layout import Width, widths
 from vllm_spark.sizing.load import Load
@@ -85,6 +85,27 @@ is stored as K in the files, and is a second copy in memory. Experts in MXFP4 ar
 more for gpt-oss.
 """
 
+BESIDE = """\
+### Memory beside the reservation
+
+On a Spark every GiB is the same GiB: what flags and processes take of the host is missing for the model. The plan has a
+row for each part that is not zero, adds them to the reservation, and compares the sum with what is available less the
+host's floor. So do `precheck` before a start and `vllm-switch` on the Spark. A part of the reservation (LoRA slots)
+makes the cache smaller in place of that. If flags name no size, the plan says "unknown" and not "go".
+
+With `kv_cache_bytes` the engine takes weights, workspace and these bytes, and nothing of `utilization`. It wants that
+share free at its start all the same (vLLM v1/worker/utils.py, request_memory; measured with 0.20.2): without the flag
+{defaults}. A start needs the larger of both.
+
+Beside a KV connector a launch sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` and, from vLLM 0.22.0 on,
+`enable-cumem-allocator`, without which the engine refuses the variable. Then weights and cache lie in memory of their
+own, outside of the segments. This was read in the engine and not run on a Spark. One owner measured with a fork that
+without the segments a prompt of 337,000 tokens took the whole host (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#57).
+
+The sizes were read in vLLM 0.19.1 to 0.33.0. Without a version a row is for all of them.
+
+"""
+
 CACHE = """\
 ### Meaning of a number of tokens
 
@@ -152,6 +173,7 @@ def text() -> str:
             MEMORY,
             *_loaded(),
             *_reserved(),
+            *_beside(),
             *_cache(),
         ]
     )
@@ -218,6 +240,20 @@ def _loaded() -> Iterator[str]:
     yield _table(("weights of one rank", "predicted GiB", "measured GiB", "error", "source"), cells)
     unknown = [f"- {entry['recipe']}: {entry['why']}.\n" for entry in measured_memory.measurements()["unknown"]]
     yield "Recipes without a public log of their weights or their cache:\n\n" + "".join(unknown)
+
+
+def _beside() -> Iterator[str]:
+    """Yield the rows of host_memory.yml."""
+    table = host_memory.table()
+    oldest, *newer = table["utilization"].items()
+    later = (f"{share} from {version} on" for version, share in newer)
+    yield BESIDE.format(defaults=", ".join([f"{oldest[1]} of the memory", *later]))
+    cells = []
+    for row in table["rows"]:
+        settings = " or ".join(f"`{setting.partition('.')[2]}`" for setting in row.get("settings", ())) or "-"
+        where = compatibility.where(row.get("when", {}), row.get("unless", ()))
+        cells.append((row["what"], settings, row["unit"], str(row.get("default", "-")), where, row["source"]))
+    yield _table(("what", "setting", "unit", "default", "where", "read in"), cells)
 
 
 def _reserved() -> Iterator[str]:

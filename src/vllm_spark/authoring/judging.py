@@ -53,7 +53,8 @@ def sized(recipe: dict[str, Any], node_memory_gb: int) -> dict[str, Any]:
     if "utilization" not in budget:
         return recipe
     known = reference_spark.memory(node_memory_gb)
-    possible = int((known["available"] - memory.floor_bytes(recipe)) / known["total"] * 100) / 100
+    beside = memory.floor_bytes(recipe) + sum(part.bytes for part in memory.beside(recipe))
+    possible = int((known["available"] - beside) / known["total"] * 100) / 100
     return {**recipe, "memory": {**budget, "utilization": min(budget["utilization"], possible)}}
 
 

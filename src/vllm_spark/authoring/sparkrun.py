@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from vllm_spark.authoring import composing, family, least_size, refused_values, sparkrun_flags
 from vllm_spark.authoring.composing import UTILIZATION
@@ -41,6 +41,8 @@ OWN = {
     "kv-cache-memory-bytes": "memory.kv_cache_bytes",
 }
 MOST_NODES = 2
+# The largest share that a recipe may name (recipes/schema.json).
+MOST_UTILIZATION = 0.95
 # Flags of vllm-omni, which serves with the same command. Its recipes do not all name --omni.
 OMNI = re.compile("omni|cfg-parallel-size|num-gpus|ulysses-degree|use-hsdp|usp|vae-.*")
 # Keys that are read, or say nothing that a recipe here could.
@@ -240,18 +242,27 @@ def _drafter(config: Any, model: str, pinned: Mapping[str, str], result: Importe
 
 
 def _memory(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
-    """Return the memory block: the bytes of the cache if the recipe names them, else a share of the Spark."""
+    """Return the memory block: the bytes of the cache if the recipe names them, else a share of the Spark. Beside bytes
+    the share is what the engine wants free at its start, and takes nothing."""
     cache = flags.get("kv-cache-memory-bytes")
     if isinstance(cache, int) and not isinstance(cache, bool) and cache > 0:
-        return {"kv_cache_bytes": cache, "free_floor_bytes": DEFAULT_FLOOR_BYTES}
+        asked = flags.get("gpu-memory-utilization")
+        kept = {"utilization": float(asked)} if _is_share(asked) and asked <= MOST_UTILIZATION else {}
+        if asked is not None and not kept:
+            result.left_out.append(f"gpu_memory_utilization {asked}: not a share up to {MOST_UTILIZATION}")
+        return {**kept, "kv_cache_bytes": cache, "free_floor_bytes": DEFAULT_FLOOR_BYTES}
     if cache is not None:
         result.left_out.append(f"--kv-cache-memory-bytes {text.one_line(str(cache))}: not a number of bytes")
     return {"utilization": _utilization(flags, result), "free_floor_bytes": DEFAULT_FLOOR_BYTES}
 
 
+def _is_share(asked: Any) -> TypeGuard[float]:
+    return isinstance(asked, int | float) and not isinstance(asked, bool) and 0 < asked < 1
+
+
 def _utilization(flags: Mapping[str, Any], result: Imported) -> float:
     asked = flags.get("gpu-memory-utilization")
-    if not isinstance(asked, int | float) or isinstance(asked, bool) or not 0 < asked < 1:
+    if not _is_share(asked):
         return UTILIZATION
     if asked > UTILIZATION:
         result.left_out.append(

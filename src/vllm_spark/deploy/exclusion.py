@@ -1,5 +1,4 @@
-"""Files and figures by which one deployment can replace another on a host: the exclusion in systemd, the program
-vllm-switch, and the memory that a start requires. Pure."""
+"""Files by which one deployment can replace another on a host: systemd's exclusion, and vllm-switch. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.sizing import memory
 
 DROP_IN = "exclude.conf"
 
@@ -44,14 +42,3 @@ def drop_in_text(name: str, excluded: Collection[str]) -> str:
 
 def _listed(key: str, names: Collection[str]) -> str:
     return f"{key}={' '.join(f'vllm@{name}.service' for name in sorted(names))}" if names else ""
-
-
-def memory_requirement(recipe: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return the memory that must be available before a start, for a host of any size: the larger of `share` of its
-    memory and `bytes`, plus `floor_bytes` for the host itself (memory.needed_bytes, memory.floor_bytes)."""
-    budget = recipe["memory"]
-    return {
-        "share": 0 if "kv_cache_bytes" in budget else budget.get("utilization", 0),
-        "bytes": memory.needed_bytes(recipe, total_bytes=0),
-        "floor_bytes": memory.floor_bytes(recipe),
-    }

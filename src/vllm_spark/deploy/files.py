@@ -14,6 +14,7 @@ from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
 from vllm_spark.node.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
+from vllm_spark.sizing import memory
 
 # The modules of the state of a deployment and of the limits of its unit.
 OF_UNITS = (
@@ -71,7 +72,7 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         "launch_sha256": hashlib.sha256(launch.script(spec).encode()).hexdigest(),
         "port": spec.deployment.port,
         "open": spec.open,
-        "room": exclusion.memory_requirement(recipe),
+        "room": memory.requirement(recipe),
         "accepted_known_issues": list(spec.accepted),
         "toolkit": old.get("toolkit", toolkit) if same else toolkit,
         "previous": previous or None,

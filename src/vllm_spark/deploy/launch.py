@@ -21,7 +21,7 @@ from vllm_spark.network import rank_group
 from vllm_spark.node import host_layout
 from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME
-from vllm_spark.recipe import conditions
+from vllm_spark.recipe import conditions, host_memory
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import hub_folder, snapshot
 from vllm_spark.sizing import memory
@@ -50,8 +50,7 @@ TUNING_IN_CONTAINER = "/tmp/flashinfer-autotune"  # noqa: S108  in the container
 
 
 DEFAULT_RUNTIME: Mapping[str, Any] = {
-    # A Spark's memory is one pool, so shared memory is taken from the model's.
-    "shm_size": "8g",
+    "shm_size": host_memory.DEFAULT_SHM_SIZE,
     "ulimits": {"memlock": -1, "stack": 67108864},
     "devices": [],
     "capabilities": [],

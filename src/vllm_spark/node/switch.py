@@ -174,8 +174,12 @@ def memory() -> tuple[int, int]:
 
 
 def needed(room: Mapping[str, float], total: int) -> int:
-    """Return the bytes that must be available before a start; 0 if the deployment has no such record."""
-    return int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) if room else 0
+    """Return the bytes that must be available before a start (sizing/memory.py, requirement); 0 if the deployment has
+    no such record. Release 0.1.0 has none of what a server takes beside its share."""
+    if not room:
+        return 0
+    share = room["share"] * total + room.get("beside_bytes", 0)
+    return int(max(share, room["bytes"]) + room["floor_bytes"])
 
 
 def await_memory(name: str, within_s: float) -> str:

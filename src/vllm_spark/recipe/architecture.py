@@ -154,6 +154,18 @@ class Architecture:
         copied = sum(self.weights().values()) - sum(self.stored_weights().values())
         return sum(self.read_weights().values()) - copied
 
+    def adapter_weights(self) -> int:
+        """Return the weights of a LoRA adapter of rank 1 on every matrix of the layers: its inputs and outputs.
+
+        Three matrices of a mixer have the model's width as input, and one as output.
+        """
+        mixing = sum(
+            group.layers * (4 * self.hidden + group.loaded_weights(self.hidden) // self.hidden)
+            for group in self.attention
+        )
+        experts = self.experts.adapter(self.hidden) if self.experts else 0
+        return mixing + sum(group.adapter(self.hidden) for group in self.mlp) + experts
+
     def table_bytes(self) -> int:
         """Return the bytes of the tables of rotary angles: one table per head size, BF16, on every rank.
 

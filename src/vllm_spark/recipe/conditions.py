@@ -126,7 +126,8 @@ def _pip_matches(value: str, subject: Subject) -> bool:
 
 
 def _utilization_matches(value: float, subject: Subject) -> bool:
-    """Return True if the engine reserves this share of the memory or more. With kv_cache_bytes it ignores the share."""
+    """Return True if the engine reserves this share of the memory or more. With kv_cache_bytes it takes none of it: the
+    share must only be free at its start (sizing/memory.py, requirement)."""
     memory = subject.recipe.get("memory", {})
     return "kv_cache_bytes" not in memory and memory.get("utilization", 0) >= value
 

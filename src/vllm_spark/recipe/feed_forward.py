@@ -20,6 +20,10 @@ class Mlp:
         """Return the weights of all of them."""
         return self.layers * self.matrices * hidden * self.width
 
+    def adapter(self, hidden: int) -> int:
+        """Return the weights of a LoRA adapter of rank 1 on all of them."""
+        return self.layers * self.matrices * (hidden + self.width)
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:
@@ -42,6 +46,12 @@ class Experts:
     def expert(self, hidden: int) -> int:
         """Return the weights of one expert of one layer."""
         return self.matrices * (self.latent or hidden) * self.width
+
+    def adapter(self, hidden: int) -> int:
+        """Return the weights of a LoRA adapter of rank 1 on every expert."""
+        routed = self.count * ((self.latent or hidden) + self.width)
+        shared = hidden + self.shared_width if self.shared_width else 0
+        return self.layers * self.matrices * (routed + shared)
 
     def weights(self, hidden: int) -> dict[str, int]:
         """Return part -> weights of all layers."""

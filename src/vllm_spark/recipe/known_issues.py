@@ -16,11 +16,12 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import conditions, engine_arguments, kept_files
+from vllm_spark.recipe import conditions, engine_arguments, host_memory, kept_files
 from vllm_spark.recipe.conditions import Conditions, Subject
 
 BAD_COMPATIBILITY = register("bad-compatibility", runbook="recipe-refused")
 UNKNOWN_KNOWN_ISSUE = register("unknown-known-issue", runbook="known-issue")
+SHARED_MEMORY = register("shared-memory-too-small", runbook="container-shm")
 
 FILE = paths.RECIPES / "compatibility.yml"
 
@@ -104,6 +105,8 @@ def refusals(subject: Subject, accepted: Collection[str]) -> Iterator[Refusal]:
             fix=f"name one of {', '.join(known)}.",
         )
     yield from engine_arguments.refusals(subject.recipe, accepted)
+    for fault in host_memory.shm_faults(subject.recipe):
+        yield SHARED_MEMORY(what=f"recipe {name}: {fault.what}", expected=fault.expected, fix="correct the recipe.")
 
 
 def notes(subject: Subject, accepted: Collection[str]) -> list[str]:

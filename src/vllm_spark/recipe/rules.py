@@ -11,7 +11,14 @@ from vllm_spark.core.container_layout import OWN_FOLDERS
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.types import Document
 from vllm_spark.node.secret_names import has_form, is_secret
-from vllm_spark.recipe import engine_flags, flag_names, flag_ranges, flag_types, held_weights, variable_owners
+from vllm_spark.recipe import (
+    engine_flags,
+    flag_names,
+    flag_ranges,
+    flag_types,
+    held_weights,
+    variable_owners,
+)
 
 # Flags that the plan sets from the deployment, the topology and the memory block. In `args` they would be a second
 # source that may contradict the first. Flag -> its source.

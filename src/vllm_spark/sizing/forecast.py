@@ -5,6 +5,7 @@ Everything is pure except `catalogue`, which reads recipe files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,11 +92,13 @@ class Forecast:
     download_known: bool = True
     # True if the facts are those of reference Sparks.
     reference: bool = False
+    # What takes memory of an amount that is not known.
+    unknown: Sequence[str] = ()
 
     @property
     def go(self) -> bool:
         """True if nothing refuses and memory and speed are known: an unknown figure permits nothing."""
-        return not self.refusals and self.model is not None and self.prediction is not None
+        return not (self.refusals or self.unknown) and self.model is not None and self.prediction is not None
 
     @property
     def verdict(self) -> str:
@@ -103,7 +106,7 @@ class Forecast:
         if self.refusals:
             reasons = len(self.refusals)
             return f"no-go, {reasons} reason{'s' * (reasons > 1)}"
-        if self.model is None:
+        if self.model is None or self.unknown:
             return "unknown"
         return "go" if self.prediction else "it fits, and its speed is unknown"
 
@@ -112,7 +115,8 @@ def forecast(
     name: str, recipe: Document, facts: Mapping[str, Facts], request: ForecastRequest, context: ForecastContext
 ) -> Forecast:
     """Return the forecast of a deployment. `facts` are by host, the head's first."""
-    model, notes = memory.model_of(recipe), []
+    model, notes, unknown = memory.model_of(recipe), [], memory.unknown_parts(recipe)
+    notes += [f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown]
     if model is None:
         notes.append(f"no prediction of memory and speed: {_missing(recipe)}")
     unreadable = [refusal for host, host_facts in facts.items() for refusal in host_files.unreadable(host, host_facts)]
@@ -160,6 +164,7 @@ def forecast(
         notes=notes,
         better=[one.line for one in faster],
         reference=context.reference,
+        unknown=unknown,
     )
 
 
@@ -253,7 +258,7 @@ def too_small(name: str, host: str, recipe: Document, fit: Fit, request: Forecas
     required = _required_requests(request)
     if fit.requests < required:
         load = f"{required} requests of {fit.context} tokens" if required > 1 else f"{fit.context} tokens"
-        cache, budget = gib(required * fit.request), memory.budget_key(recipe)
+        cache = gib(required * fit.request)
         # A recipe with a measured peak of loading has it in there.
         workspace = f" and the workspace {gib(fit.workspace)}" if fit.workspace else ""
         yield NO_ROOM_FOR_THE_CACHE(
@@ -261,28 +266,36 @@ def too_small(name: str, host: str, recipe: Document, fit: Fit, request: Forecas
             f"{gib(fit.reserved)} that the engine reserves, which leaves {gib(max(0, fit.room))} of cache; "
             f"{load} need {cache}",
             expected=f"{cache} of cache",
-            fix=_fix_of_room(fit, recipe["topology"]["nodes"])
-            if fit.room < 0
-            else f"raise overrides.memory.{budget}, or lower overrides.args.max-model-len"
-            f"{', --context or --streams' if request.context else ''}.",
+            fix=_fix_of_room(recipe, fit, required, request),
         )
 
 
-def _fix_of_room(fit: Fit, nodes: int) -> str:
-    """Return the fix if the weights alone are too large: a share that is large enough, or another recipe."""
-    share = (fit.weights + fit.workspace + fit.request) / fit.total
-    if share < LARGEST_SHARE and (share * fit.total) + fit.floor <= fit.available:
-        return f"overrides.memory.utilization: {share + 0.005:.2f} or more."
-    other = ", or one for two Sparks" if nodes == 1 else ""
-    return (
-        f"a recipe with smaller weights{other} (`vllm-spark recipes`): {gib(fit.total)} of memory do not hold this one "
-        "beside the host."
-    )
+def _fix_of_room(recipe: Document, fit: Fit, required: int, request: ForecastRequest) -> str:
+    """Return the fix of a cache that is too small: more of it, if the Spark has it and no known issue forbids it."""
+    missing = required * fit.request - fit.room
+    share = math.ceil((fit.reserved + missing) / fit.total * 100) / 100
+    fixed = "kv_cache_bytes" in recipe["memory"]
+    more = missing if fixed else share * fit.total - fit.reserved
+    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < LARGEST_SHARE)
+    if fits:
+        figure = str(required * fit.request) if fixed else f"{share:.2f} or more"
+        raised = f"overrides.memory.{memory.budget_key(recipe)}: {figure}"
+        return raised + (f", or {_less(request)}." if fit.room > 0 else ".")
+    other = ", or one for two Sparks" if recipe["topology"]["nodes"] == 1 else ""
+    smaller = f"a recipe with smaller weights{other} (`vllm-spark recipes`)"
+    if fit.room > 0:
+        return f"{_less(request)}; or {smaller}."
+    return f"{smaller}: {gib(fit.total)} of memory do not hold this one beside the host."
+
+
+def _less(request: ForecastRequest) -> str:
+    asked = ", --context or --streams" if request.context else ""
+    return f"a shorter context: lower overrides.args.max-model-len{asked}"
 
 
 def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
     """Yield a note if the peak of loading is not known, and the Spark might not have it beside the ready server."""
-    spare = fit.available - fit.floor - fit.reserved
+    spare = fit.available - fit.floor - fit.reserved - fit.beside
     if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
         most = gib(memory.LOADING_MORE_BYTES)
         yield (

@@ -40,6 +40,12 @@ def _memory(host: str, fit: Fit) -> Mapping[str, Any]:
         "reserved_bytes": fit.reserved,
         "weights_bytes": fit.weights,
         "workspace_bytes": fit.workspace,
+        "beside_bytes": fit.beside,
+        "asked_bytes": fit.asked,
+        "parts": [
+            {"what": part.what, "setting": part.setting or None, "bytes": part.bytes, "reserved": part.inside}
+            for part in fit.parts
+        ],
         "cache_bytes": fit.room,
         "request_bytes": fit.request,
         "context_tokens": fit.context,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
+from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import request_limits
 from vllm_spark.sizing.acceptance import Share
 from vllm_spark.sizing.expected import ONE_STREAM
@@ -39,16 +40,25 @@ def _fit_lines(host: str, fit: Fit, recipe: Document, available: str) -> Iterato
     rows = [
         ("weights", fit.weights, ""),
         ("activations and CUDA graphs", fit.workspace, "allowance"),
+        *((part.what, part.bytes, _origin_of(part)) for part in fit.parts if part.inside),
         ("cache", max(0, fit.room), cache),
         ("reserved by the engine", fit.reserved, share),
+        *((part.what, part.bytes, _origin_of(part)) for part in fit.parts if not part.inside),
         ("peak of loading", fit.peak, peak),
+        ("asked for at the start", fit.asked, "free beside the processes, and not taken"),
         ("kept free for the host", fit.floor, ""),
         (available, fit.available, ""),
     ]
     yield f"  memory of {host}"
     for what, size, remark in rows:
-        if size or what not in {"peak of loading", "activations and CUDA graphs"}:
+        if size or what in {"cache", "weights"}:
             yield f"    {what:<28}{gib(size):>11}{'  ' + remark if remark else ''}"
+
+
+def _origin_of(part: Taken) -> str:
+    """Return which setting decides about a part."""
+    name = part.setting.partition(".")[2]
+    return "" if part.base else name if part.stated else f"the engine's default of {name}"
 
 
 def _download_line(forecast: Forecast) -> str:

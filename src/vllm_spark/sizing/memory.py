@@ -6,14 +6,17 @@ request_memory). "Free" on a Spark is MemAvailable, so the memory of other proce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.recipe import architecture, flag_types
+from vllm_spark.network import rank_group
+from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory
 from vllm_spark.recipe.architecture import Architecture
+from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import kv_cache, layout, recipe_engine
 from vllm_spark.sizing.layout import Layout
 
@@ -29,6 +32,11 @@ WORKSPACE_BYTES = 6 * GIB
 # What public starts on a GB10 needed at their peak above the ready server, at the most: 46.6 GiB against 27.4, Gemma 4
 # 31B in W4A16 on vLLM 0.30.0 (`loading` of lab/forecast/measured_memory.yml). Others needed 0 to 13.5.
 LOADING_MORE_BYTES = int(19.2 * GIB)
+
+# max-lora-rank without the flag (vLLM config/lora.py).
+LORA_RANK = 16
+# Parts of the weights that no layer has.
+NOT_IN_LAYERS = ("head", "embedding", "vision", "tables", "drafter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +148,9 @@ def loading_peak_bytes(recipe: Document) -> int:
 
 
 def needed_bytes(recipe: Document, total_bytes: int) -> int:
-    """Return the peak of a start on one Spark: the engine's reservation or the loading peak, whichever is larger."""
-    return max(reserved_bytes(recipe, total_bytes), loading_peak_bytes(recipe))
+    """Return the peak of a start on one Spark: what the server takes once it is ready, or the loading peak."""
+    ready = reserved_bytes(recipe, total_bytes) + sum(part.bytes for part in beside(recipe))
+    return max(ready, loading_peak_bytes(recipe))
 
 
 def reserved_bytes(recipe: Document, total_bytes: int) -> int:
@@ -149,10 +158,79 @@ def reserved_bytes(recipe: Document, total_bytes: int) -> int:
     budget = recipe["memory"]
     if "kv_cache_bytes" not in budget:
         return int(budget.get("utilization", 0) * total_bytes)
+    model, parts = model_of(recipe), _taken(recipe)
+    inside = sum(part.bytes for part in parts if part.inside)
+    return int(_held_bytes(recipe, model, parts) + workspace_bytes(recipe) + inside + budget["kv_cache_bytes"])
+
+
+def _held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Taken]) -> int:
+    """Return the weights in the engine's own memory, without those that flags move to the host's."""
     tensor_parallel = recipe["topology"]["tensor_parallel"]
-    model = model_of(recipe)
     weights = sum(model.loaded_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
-    return int(weights + workspace_bytes(recipe) + budget["kv_cache_bytes"])
+    return max(0, weights - sum(part.bytes for part in parts if part.weights))
+
+
+def _taken(recipe: Document) -> list[Taken]:
+    """Return what flags and processes take of one Spark's memory. Weights on the host are no more than there are."""
+    model = model_of(recipe)
+    parts = host_memory.taken(recipe, _sizes(recipe, model), vision=_has_tower(recipe, model))
+    most = _held_bytes(recipe, model, ())
+    return [replace(part, bytes=min(part.bytes, most)) if part.weights else part for part in parts]
+
+
+def beside(recipe: Document) -> list[Taken]:
+    """Return what a server takes beside the reservation. A cache of fixed size has the base in its workspace."""
+    fixed = "kv_cache_bytes" in recipe["memory"]
+    return [part for part in _taken(recipe) if not part.inside and not (fixed and part.base)]
+
+
+def unknown_parts(recipe: Document) -> list[str]:
+    """Return what a server takes of the host's memory whose amount is not known."""
+    model = model_of(recipe)
+    return host_memory.unknown(recipe, _sizes(recipe, model), vision=_has_tower(recipe, model))
+
+
+def _has_tower(recipe: Document, model: MemoryModel | None) -> bool:
+    """Return True if images reach the model. Without an architecture its gates tell."""
+    return loads_towers(recipe["args"]) and bool(model.architecture.vision if model else "vision" in recipe["gates"])
+
+
+def _sizes(recipe: Document, model: MemoryModel | None) -> dict[str, float]:
+    """Return the units of host_memory.yml that a recipe decides, in bytes."""
+    sizes: dict[str, float] = {"object store": rank_group.RAY_OBJECT_STORE_BYTES}
+    if model:
+        rank = flag_names.positive_number(recipe["args"], "max-lora-rank") or LORA_RANK
+        sizes["LoRA adapter"] = rank * model.architecture.adapter_weights() * layout.UNQUANTISED
+        loaded = model.loaded_bytes(recipe["topology"]["tensor_parallel"])
+        group = flag_names.positive_number(recipe["args"], "offload-group-size") or 1
+        sizes["layer group"] = sum(size for part, size in loaded.items() if part not in NOT_IN_LAYERS) / group
+    return sizes
+
+
+def requirement(recipe: Document) -> dict[str, float | int]:
+    """Return the memory that must be available before a start, for a Spark of any size: `floor_bytes`, and the larger
+    of `bytes` and `share` of its memory with `beside_bytes`.
+
+    With a cache of fixed size `share` is only what the engine asks for at its start (vLLM v1/worker/utils.py,
+    request_memory): nothing of it is taken, so the host's floor may be a part of it.
+    """
+    floor = floor_bytes(recipe)
+    beside_bytes, fixed = sum(part.bytes for part in beside(recipe)), loading_peak_bytes(recipe)
+    if "kv_cache_bytes" in recipe["memory"]:
+        # The processes run before the engine asks.
+        beside_bytes, fixed = sum(part.bytes for part in _taken(recipe) if part.base) - floor, needed_bytes(recipe, 0)
+    return {
+        "share": host_memory.utilization(recipe),
+        "beside_bytes": beside_bytes,
+        "bytes": fixed,
+        "floor_bytes": floor,
+    }
+
+
+def required_bytes(recipe: Document, total_bytes: int) -> int:
+    """Return what must be available before a start on a Spark of this size."""
+    room = requirement(recipe)
+    return int(max(room["share"] * total_bytes + room["beside_bytes"], room["bytes"]) + room["floor_bytes"])
 
 
 def workspace_bytes(recipe: Document) -> int:
@@ -178,6 +256,15 @@ class Fit:
     room: int
     request: int
     context: int
+    # What flags and processes take: of the reservation (`inside`), and beside it.
+    parts: Sequence[Taken] = ()
+    # What the engine asks for at its start without taking it; 0 if it takes its share.
+    asked: int = 0
+
+    @property
+    def beside(self) -> int:
+        """The memory that the server takes beside the reservation."""
+        return sum(part.bytes for part in self.parts if not part.inside)
 
     @property
     def requests(self) -> float:
@@ -192,7 +279,9 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
     """
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
-    weights, workspace = sum(model.loaded_bytes(tensor_parallel).values()), workspace_bytes(recipe)
+    taken = _taken(recipe)
+    weights, workspace = _held_bytes(recipe, model, taken), workspace_bytes(recipe)
+    inside = [part for part in taken if part.inside]
     cache = model.cache(tensor_parallel)
     return Fit(
         total=memory["total"],
@@ -202,9 +291,13 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
         peak=measured_peak or loading_peak_bytes(recipe),
         weights=weights,
         workspace=workspace,
-        room=recipe["memory"].get("kv_cache_bytes", reserved - weights - workspace),
+        room=recipe["memory"].get(
+            "kv_cache_bytes", reserved - weights - workspace - sum(part.bytes for part in inside)
+        ),
         request=cache.request_bytes(context, recipe_engine.batched_tokens(recipe)),
         context=context,
+        parts=[*inside, *beside(recipe)],
+        asked=int(host_memory.utilization(recipe) * memory["total"]) if "kv_cache_bytes" in recipe["memory"] else 0,
     )
 
 
@@ -218,13 +311,15 @@ def budget_key(recipe: Document) -> str:
     return "kv_cache_bytes" if "kv_cache_bytes" in recipe["memory"] else "utilization"
 
 
-def _fix_of_start(recipe: Document, total_bytes: int, *, reference: bool) -> str:
-    """Return what lets a start fit. `reference`: nothing uses the Spark that could be stopped."""
+def _fix_of_start(recipe: Document, total_bytes: int, missing: int, *, reference: bool) -> str:
+    """Return what lets a start fit that misses so many bytes. `reference`: nothing uses the Spark that could stop."""
     stop = "stop what uses it (`ps axo rss,comm --sort -rss | head`)"
-    if loading_peak_bytes(recipe) > reserved_bytes(recipe, total_bytes):
+    if loading_peak_bytes(recipe) >= needed_bytes(recipe, total_bytes):
         first = "a recipe with smaller weights (`vllm-spark recipes`)" if reference else stop
         return f"{first}; the peak of loading does not depend on overrides.memory."
-    lower = f"lower overrides.memory.{budget_key(recipe)}."
+    large = [part for part in beside(recipe) if part.stated and part.bytes >= missing]
+    setting = large[0].setting if large else f"memory.{budget_key(recipe)}"
+    lower = f"lower overrides.{setting}."
     return lower if reference else f"{stop}, or {lower}"
 
 
@@ -233,11 +328,21 @@ def too_little_refusal(
 ) -> Iterator[Refusal]:
     """Refuse a start that needs more than is available now. `reference`: `host` stands for an idle Spark."""
     total, available, floor = memory["total"], memory["available"], floor_bytes(recipe)
-    needed = needed_bytes(recipe, total)
-    if needed + floor > available:
+    needed_now, required = needed_bytes(recipe, total), required_bytes(recipe, total)
+    has = f"{host} has {gib(available)} available of {gib(total)}"
+    if needed_now + floor > available:
+        flags = [f"{gib(part.bytes)} of {part.what}" for part in beside(recipe) if part.stated]
+        with_flags = f" with {', '.join(flags)}" if flags else ""
         yield TOO_LITTLE_MEMORY(
-            what=f"{host} has {gib(available)} available of {gib(total)}; {name} needs {gib(needed)}, and "
-            f"{gib(floor)} must stay free for the host",
-            expected=f"{gib(needed + floor)} available",
-            fix=_fix_of_start(recipe, total, reference=reference),
+            what=f"{has}; {name} needs {gib(needed_now)}{with_flags}, and {gib(floor)} must stay free for the host",
+            expected=f"{gib(needed_now + floor)} available",
+            fix=_fix_of_start(recipe, total, needed_now + floor - available, reference=reference),
+        )
+    elif required > available:
+        share = math.ceil(needed_now / total * 100) / 100
+        yield TOO_LITTLE_MEMORY(
+            what=f"{has}; {name} needs {gib(needed_now)} with its memory.kv_cache_bytes, and its engine ends at the "
+            f"start unless {host_memory.utilization(recipe):.2f} of the memory is free beside its processes",
+            expected=f"{gib(required)} available",
+            fix=f"overrides.memory.utilization: {share:.2f}, of which the engine takes nothing beside kv_cache_bytes.",
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -188,20 +191,47 @@ def test_a_boot_starts_only_one_of_the_enabled_deployments(
     assert {name for name, kind in JOB.findall(text) if kind == "start"} in may_start, text[-2000:]
 
 
+@pytest.fixture
+def on_the_spark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program vllm-switch. It changes the path and writes no byte code, which ends with the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    return importlib.import_module("vllm_spark.node.switch")
+
+
 @pytest.mark.parametrize(
-    "budget",
+    ("budget", "asked"),
     [
-        {"utilization": 0.5, "free_floor_bytes": 7},
-        {"kv_cache_bytes": 9 << 30, "loading_peak_bytes": 5},
-        {"utilization": 0.1, "loading_peak_bytes": 60 << 30},
+        ({"utilization": 0.5, "free_floor_bytes": 7}, 0),
+        ({"utilization": 0.1, "loading_peak_bytes": 60 << 30}, 0),
+        ({"kv_cache_bytes": 9 << 30, "utilization": 0.01}, 0),
+        ({"kv_cache_bytes": 9 << 30, "utilization": 0.85}, 0.85),
+        ({"kv_cache_bytes": 9 << 30, "loading_peak_bytes": 5}, 0.92),
     ],
 )
 @pytest.mark.parametrize("total", [64 << 30, 128 << 30])
-def test_the_host_and_the_plan_compute_the_same_free_memory(budget: dict[str, Any], total: int) -> None:
-    recipe = {"memory": budget, "topology": {"tensor_parallel": 1}, "args": {}, "model": {"size_bytes": 3 << 30}}
-    room = exclusion.memory_requirement(recipe)
-    wanted = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
-    assert int(max(room["share"] * total, room["bytes"]) + room["floor_bytes"]) == wanted
+def test_the_host_and_the_plan_compute_the_same_free_memory(
+    budget: dict[str, Any], asked: float, total: int, on_the_spark: ModuleType
+) -> None:
+    """With a cache of fixed size the engine also asks for its share, of which it takes nothing."""
+    recipe = {
+        "memory": budget,
+        "topology": {"nodes": 1, "tensor_parallel": 1, "executor": "uni"},
+        "args": {"kv-offloading-size": 3},
+        "env": {},
+        "gates": {},
+        "engine": {"version": "0.30.0"},
+        "model": {"size_bytes": 3 << 30, "repository": "a/b"},
+    }
+    held = memory.needed_bytes(recipe, total) + memory.floor_bytes(recipe)
+    wanted = max(held, int(asked * total) + 2 * 1256 * (1 << 20)) if asked else held
+    assert memory.required_bytes(recipe, total) == pytest.approx(wanted, abs=1)
+    assert on_the_spark.needed(memory.requirement(recipe), total) == memory.required_bytes(recipe, total)
+
+
+def test_a_record_of_release_0_1_0_is_read(on_the_spark: ModuleType) -> None:
+    assert on_the_spark.needed({"share": 0.5, "bytes": 7, "floor_bytes": 3}, 100) == 53
+    assert on_the_spark.needed({}, 100) == 0
 
 
 DID = {

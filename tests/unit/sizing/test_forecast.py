@@ -15,7 +15,7 @@ from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
-from vllm_spark.recipe import loader
+from vllm_spark.recipe import known_issues, loader
 from vllm_spark.sizing import constants, forecast, forecast_text, host_files, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
@@ -422,11 +422,28 @@ def test_a_known_issue_is_a_no_go_until_it_is_accepted(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("budget", "key"), [({"utilization": 0.3}, "utilization"), ({"kv_cache_bytes": 1 << 20}, "kv_cache_bytes")]
 )
-def test_a_cache_that_is_too_small_names_the_setting_of_its_size(budget: dict[str, Any], key: str) -> None:
-    recipe = {**loader.load("gemma-4-31b-nvfp4").document, "memory": budget}
+def test_a_cache_that_is_too_small_names_a_size_that_suffices(budget: dict[str, Any], key: str) -> None:
+    recipe = loader.load("gemma-4-31b-nvfp4")
+    changed = loader.merged(recipe, {"memory": {"utilization": None, **budget}})
     facts = {"spark1": {"memory": reference_spark.MEMORY}}
-    result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
-    assert f"raise overrides.memory.{key}, or lower" in result.refusals[0].fix
+    [refusal] = forecast.forecast("demo", changed, facts, ForecastRequest(), ForecastContext()).refusals
+    advised, figure, less = re.match(r"overrides\.memory\.(\w+): ([\d.]+)(.*)", refusal.fix).groups()  # type: ignore[union-attr]
+    assert (advised, "a shorter context" in less) == (key, True)
+    fixed = loader.merged(recipe, {"memory": {**budget, key: float(figure) if "." in figure else int(figure)}})
+    assert not forecast.forecast("demo", fixed, facts, ForecastRequest(), ForecastContext()).refusals
+    assert not list(known_issues.refusals(known_issues.of_closed(fixed), ()))
+
+
+def test_no_larger_share_is_advised_than_a_known_issue_allows() -> None:
+    """An owner's Spark rebooted after its share was raised."""
+    overrides = {"memory": {"utilization": 0.79}, "args": {"max-model-len": 262144, "kv-cache-dtype": "bfloat16"}}
+    recipe = loader.merged(loader.load("gemma-4-31b-nvfp4"), overrides)
+    facts = {"spark1": {"memory": reference_spark.MEMORY}}
+    result = forecast.forecast("demo", recipe, facts, ForecastRequest(262144, 4), ForecastContext())
+    assert result.refusals[0].fix == (
+        "a shorter context: lower overrides.args.max-model-len, --context or --streams; or a recipe with smaller "
+        "weights, or one for two Sparks (`vllm-spark recipes`)."
+    )
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -99,7 +99,7 @@ def swap_in_use(context: HostContext) -> Iterator[Observation]:
     runbook="swap",
     severity="warning",
     needs=("memory", "running_units"),
-    what="{host} has {total} of swap, and {name} reserves {share} of the memory: where memory runs out, the Spark "
+    what="{host} has {total} of swap, and {name} takes {share} of the memory: where memory runs out, the Spark "
     "swaps and stops answering until its power button is held, and without swap the kernel ends a process instead",
     fix="`ssh -t {host} sudo swapoff --all`, or vllm_swap_off: true, which does it at every start. With "
     "swap on, leave more memory: lower overrides.memory.utilization.",
