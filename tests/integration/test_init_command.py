@@ -125,6 +125,7 @@ def test_ctrl_c_leaves_nothing(spark: Desk) -> None:
 REFUSED = {
     "": r"init asks, and there is no terminal — .* Fix: vllm-spark init --yes\.",
     "--yes --recipe qwen3.6-35b-a3b-nvfp4": f"unknown recipe qwen3.6-35b-a3b-nvfp4 .* Fix: name '{RECIPE}'",
+    "--yes --recipe tiny-gemma5": r"unknown recipe tiny-gemma5 .* Fix: vllm-spark recipes\. It lists the names\. See",
     "localhost --yes --recipe gemma-4-31b-nvfp4-tp2-mtp": "is for 2 Sparks, and init has 1: localhost",
     "localhost --yes": r"is \S+, and its nvidia-smi shows .* expected: a Spark, whose GPU is a GB10",
     "nvidia@nosuch.invalid --yes --key KEY": r"nosuch\.invalid port 22: .* See docs/runbooks/contact-unreachable\.md",

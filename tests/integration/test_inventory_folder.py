@@ -33,3 +33,4 @@ def test_what_the_toolkit_keeps_beside_an_inventory_is_not_an_inventory(tmp_path
     )
     assert listed.stderr == ""
     assert json.loads(listed.stdout)["all"]["children"] == ["ungrouped", "sparks"]
+    assert paths.sources(tmp_path) == [tmp_path / "hosts.yml"]

@@ -42,7 +42,7 @@ def run(  # noqa: PLR0913  what Ansible needs to know
 ) -> Done:
     """Run a module on the hosts of a pattern. `options` are Ansible's, `variables` further ones of its environment.
     Raises RefusedError without Ansible; `verb` is the command that needs it."""
-    argv = [playbook.program("ansible", verb), *options, hosts, "-m", module, "-a", json.dumps(arguments)]
+    argv = [playbook.program("ansible", verb, options), *options, hosts, "-m", module, "-a", json.dumps(arguments)]
     env = {**playbook.environment(), **PLAIN, **(variables or {})}
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)  # noqa: S603  no shell
     return Done(done.returncode, done.stdout, done.stderr)

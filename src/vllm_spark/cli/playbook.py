@@ -10,18 +10,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core import paths
-from vllm_spark.core.refusal import Fix, register
+from vllm_spark.core.refusal import Fix, RefusedError, register
 
 NO_ANSIBLE = register("no-ansible", runbook="wrong-command")
 
-CHECK = ("-C", "--check")
+CHECK, INVENTORY = ("-C", "--check"), ("-i", "--inventory")
 # Options of ansible-playbook: names, the word for a value, what they do.
 OPTIONS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
-    (("-i", "--inventory"), "INVENTORY", "default: inventories/site"),
+    (INVENTORY, "INVENTORY", "default: inventories/site"),
     (("-l", "--limit"), "HOSTS", "Sparks; default: all of the inventory"),
     (("-K", "--ask-become-pass"), None, "ask for the password of sudo"),
     (CHECK, None, "say what would change, and change nothing"),
@@ -48,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser, only: Sequence[str] = ()) -> 
         parser.add_argument(*names, action=Kept, nargs=nargs, metavar=word, dest="options", default=[], help=text)
 
 
-def program(name: str, verb: str) -> str:
-    """Return the path of a program of Ansible. `verb` is the sub-command that needs it. Raises RefusedError."""
+def program(name: str, verb: str, options: Sequence[str]) -> str:
+    """Return the path of a program of Ansible. `verb` is the sub-command that needs it, and `options` what it gets.
+
+    Raises RefusedError without the program, and for an inventory without a host.
+    """
+    _refuse_without_hosts(options)
     path = Path(sys.executable).with_name(name)
     if not path.exists():
         expected = "the ansible-core that the wheel requires" if paths.IS_INSTALLED else "the environment of the clone"
@@ -58,6 +63,17 @@ def program(name: str, verb: str) -> str:
         fix = again if paths.IS_INSTALLED else in_clone
         raise NO_ANSIBLE.error(what=f"{path} does not exist", expected=expected, fix=fix)
     return str(path)
+
+
+def _refuse_without_hosts(options: Sequence[str]) -> None:
+    named = [value for option, value in pairwise(options) if option in INVENTORY]
+    for folder in map(Path, named or [environment().get("ANSIBLE_INVENTORY", "")]):
+        # A sound inventory does not pay for the reader of YAML.
+        if not paths.sources(folder):
+            from vllm_spark.inventory import source  # noqa: PLC0415
+
+            if refusal := source.without_hosts(folder):
+                raise RefusedError([refusal])
 
 
 @cache
@@ -72,8 +88,8 @@ def options_of(name: str) -> tuple[str, ...]:
 
 
 def command(verb: str, options: Sequence[str]) -> list[str]:
-    """Return the argv of the playbook of a verb. Raises RefusedError without Ansible."""
-    return [program("ansible-playbook", verb), *options, str(paths.ROOT / f"{verb}.yml")]
+    """Return the argv of the playbook of a verb. Raises RefusedError as `program` does."""
+    return [program("ansible-playbook", verb, options), *options, str(paths.ROOT / f"{verb}.yml")]
 
 
 def run(argv: Sequence[str]) -> int:

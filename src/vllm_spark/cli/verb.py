@@ -35,6 +35,7 @@ def _variable(option: Option, value: str) -> str:
 
 def run(args: argparse.Namespace) -> NoReturn:
     """Become the playbook, so that Ctrl-C and signals are its own. Raises RefusedError without Ansible."""
+    args.json = _variable(JSON, JSON.value) in args.options  # for the document of a refusal
     argv = playbook.command(args.command, [*args.options, *args.rest])
     sys.stdout.flush()
     os.execve(argv[0], argv, playbook.environment())  # noqa: S606  no shell

@@ -25,8 +25,16 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 SITE = Path(os.path.abspath(os.environ.get("VLLM_SPARK_SITE") or (Path.cwd() if IS_INSTALLED else ROOT)))
 INVENTORY = SITE / "inventories" / "site"
 REPORTS = SITE / "reports"
+# What Ansible does not read as a source of hosts in the folder of an inventory (ansible.cfg, and its own rule).
+NO_SOURCES = {"lock.yml", "constants.yml", "allowed_signers", "recipes", "edge", "group_vars", "host_vars"}
 
 
 def in_site(name: str) -> str:
     """Return the path of a file or folder of the site."""
     return str(SITE / name)
+
+
+def sources(inventory: Path) -> list[Path]:
+    """Return what Ansible reads for hosts in the folder of an inventory, by name."""
+    found = inventory.iterdir() if inventory.is_dir() else ()
+    return sorted(each for each in found if each.name not in NO_SOURCES and not each.name.startswith("."))

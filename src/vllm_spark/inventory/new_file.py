@@ -10,14 +10,13 @@ from typing import Any
 
 import yaml
 
+from vllm_spark.core import paths
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.inventory import deployment
 
 INVENTORY_EXISTS = register("inventory-exists", runbook="init-refused")
 
 NAME = "hosts.yml"
-# What Ansible does not read as an inventory (ansible.cfg).
-OTHERS = {"lock.yml", "constants.yml", "allowed_signers"}
 HEAD = """\
 ---
 # Written by `vllm-spark init`. It is yours: change it, or write it again after deleting it.
@@ -27,10 +26,9 @@ HEAD = """\
 
 def refuse_existing(folder: Path) -> None:
     """Raise RefusedError if a folder has an inventory, whatever the name of its file."""
-    names = sorted(each.name for each in folder.iterdir() if each.is_file()) if folder.is_dir() else []
-    found = [name for name in names if name not in OTHERS and not name.startswith(".")]
+    found = [file for file in paths.sources(folder) if file.is_file()]
     if found or folder.is_file():
-        file = folder / found[0] if found else folder
+        file = found[0] if found else folder
         raise INVENTORY_EXISTS.error(
             what=f"{file} exists",
             expected="a folder without an inventory, because init writes over nothing",

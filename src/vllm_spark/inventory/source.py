@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,16 +29,27 @@ def missing(path: Path) -> Refusal:
     beside = {_shown(file.parent): file.parent.name for file in sorted(path.parent.glob("*/hosts.yml"))}
     beside |= {_shown(file.parent): file.parent.name for file in sorted(FOLDER.glob("*/hosts.yml"))}
     close = near_names.close_names(path.name, beside.values())
-    near = [shown for shown, name in beside.items() if name in close]
-    named = f"one of {', '.join(beside)}" if beside else "a folder with hosts.yml"
+    near = next((shown for shown, name in beside.items() if name in close), "")
     fix: str | Fix
     if near:
-        fix = f"use `-i {near[0]}`."
-    elif SITE.exists():
+        fix = f"use `-i {near}`."
+    elif paths.sources(SITE):
         fix = f"use `-i {_shown(SITE)}`."
     else:
         fix = Fix("vllm-spark init", f"It writes {_shown(SITE)}.")
-    return NO_INVENTORY(what=f"there is no inventory at {path}", expected=named, fix=fix)
+    return NO_INVENTORY(what=f"there is no inventory at {path}", expected=near or "a folder with hosts.yml", fix=fix)
+
+
+def without_hosts(folder: Path) -> Refusal | None:
+    """Return the refusal of a folder in which nothing names a host, or None. Ansible asks no plugin about it."""
+    if not folder.is_dir() or paths.sources(folder):
+        return None
+    has = ", ".join(sorted(each.name for each in folder.iterdir())) or "nothing"
+    return NO_INVENTORY(
+        what=f"{_shown(folder)} names no host, it has {has}",
+        expected=f"hosts.yml there, as in {_shown(MINIMAL)}",
+        fix=Fix(f"vllm-spark init --to {shlex.quote(_shown(folder))}", "It writes hosts.yml and keeps the others."),
+    )
 
 
 def unreadable(path: Path) -> Refusal | None:
@@ -108,6 +120,6 @@ def _fault(file: Path, *, is_hosts: bool) -> tuple[str, str] | None:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as short as it is from the working directory."""
+    """Return a path as short as it is from the working directory. A lone dot would be lost in a sentence."""
     absolute, here = Path(os.path.abspath(path)), Path.cwd()
-    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+    return str(absolute.relative_to(here) if here in absolute.parents else absolute)

@@ -17,7 +17,7 @@ from typing import Any
 from vllm_spark.core import documents, near_names, paths, schema
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import architecture, flag_names, held_weights, rules, shared_gates
 
@@ -87,11 +87,12 @@ def _expected_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
     return f"one of {', '.join(known)}" if known else "a folder with recipes, NAME.yml"
 
 
-def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str:
+def _fix_of_name(close: Sequence[str], known: Mapping[str, Path]) -> str | Fix:
+    """The name stands in an inventory, or was typed."""
     if close:
         return near_names.choice(close)
     if known:
-        return "correct `recipe:` in vllm_deployments; `vllm-spark recipes` lists the catalogue."
+        return Fix("vllm-spark recipes", "It lists the names.")
     return "name the folder in vllm_recipe_folders, or delete that variable: the clone's recipes are its default."
 
 

@@ -176,6 +176,24 @@ def test_without_ansible_the_command_that_installs_it_is_named(
     assert fix in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("how", ["option", "variable"])
+def test_an_inventory_without_a_host_is_refused_before_ansible(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], started: list[str]
+) -> None:
+    """Ansible asks no plugin about such a folder, and its own line has no fix."""
+    (tmp_path / "group_vars").mkdir()
+    if how == "variable":
+        monkeypatch.setenv("ANSIBLE_INVENTORY", str(tmp_path))
+    options = ["--inventory", str(tmp_path)] if how == "option" else []
+    for typed in (["status", "--json"], ["key", "list"], ["logs", "tiny"]):
+        assert main.main([*typed, *options]) == 1
+        out, err = capsys.readouterr()
+        assert f"{tmp_path} names no host, it has group_vars — expected: hosts.yml there" in err
+        assert err.count("Fix: ") == err.count("\n") == 1
+        assert ('"no-inventory"' in out) == ("--json" in typed)
+    assert started == []
+
+
 @pytest.mark.parametrize(("script", "status"), [("exit 4", 4), ("kill -TERM $$", 143)])
 def test_a_playbook_that_is_waited_for_has_the_status_of_a_shell(script: str, status: int) -> None:
     assert playbook.run(["sh", "-c", script]) == status

@@ -27,24 +27,50 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "site", "expected"),
+    ("path", "site", "expected", "fix"),
     [
-        ("nope", False, "vllm-spark init. It writes inventories/site."),
-        ("nope", True, "use `-i inventories/site`."),
-        ("inventories/sampel", False, "use `-i inventories/sample`."),
-        ("inventories/sampel/hosts.yml", False, "vllm-spark init."),
+        # The toolkit's own samples are none of the inventories that an owner may mean.
+        ("nope", False, "a folder with hosts.yml", "vllm-spark init. It writes inventories/site."),
+        ("nope", True, "a folder with hosts.yml", "use `-i inventories/site`."),
+        ("inventories/sampel", False, "inventories/sample", "use `-i inventories/sample`."),
+        ("inventories/sampel/hosts.yml", False, "a folder with hosts.yml", "vllm-spark init."),
     ],
 )
-def test_an_inventory_that_does_not_exist(folder: Path, path: str, site: bool, expected: str) -> None:
+def test_an_inventory_that_does_not_exist(folder: Path, path: str, site: bool, expected: str, fix: str) -> None:
     if site:
         (folder / "inventories" / "site").mkdir()
         (folder / "inventories" / "site" / "hosts.yml").write_text(HOSTS)
     said = str(source.missing(folder / path))
     here = folder / path
-    assert said.startswith(
-        f"there is no inventory at {here} — expected: one of inventories/minimal, inventories/sample"
-    )
-    assert f"Fix: {expected}" in said
+    assert said.startswith(f"there is no inventory at {here} — expected: {expected}. Fix: {fix}")
+
+
+@pytest.mark.parametrize(
+    ("names", "has"),
+    [
+        (["group_vars/all.yml"], "group_vars"),
+        (["lock.yml", "host_vars/a.yml", ".git"], ".git, host_vars, lock.yml"),
+        ([], "nothing"),
+    ],
+)
+def test_a_folder_that_names_no_host(folder: Path, names: list[str], has: str) -> None:
+    (folder / "site").mkdir()
+    for name in names:
+        (folder / "site" / name).parent.mkdir(exist_ok=True)
+        (folder / "site" / name).touch()
+    refusal = source.without_hosts(folder / "site")
+    assert refusal is not None
+    assert str(refusal).startswith(f"site names no host, it has {has} — expected: hosts.yml there")
+    assert refusal.command == "vllm-spark init --to site"
+
+
+@pytest.mark.parametrize("name", ["hosts.yml", "hosts", "hosts.ini", "more/hosts.yml"])
+def test_a_folder_with_a_source_is_left_to_ansible(folder: Path, name: str) -> None:
+    (folder / "site" / name).parent.mkdir(parents=True)
+    (folder / "site" / name).write_text(HOSTS)
+    assert source.without_hosts(folder / "site") is None
+    assert source.without_hosts(folder / "site" / name) is None
+    assert source.without_hosts(folder / "absent") is None
 
 
 def test_elsewhere_the_paths_are_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
