@@ -8,7 +8,8 @@ module: spark_host_job
 short_description: Start, watch and stop a program that runs on a Spark without Ansible
 description:
   - Places the programs of C(src/vllm_spark/node) and runs one as a transient unit, which continues without Ansible and
-    is stopped by the next run. Its progress and its result are in C(/run/vllm-spark/pull).
+    is stopped by the next run, unless that one asks for the same with O(joins). Its progress and its result are in
+    C(/run/vllm-spark/pull).
 author: vllm-spark
 options:
   action:
@@ -39,6 +40,10 @@ options:
     description: The request that the job reads.
     type: dict
     default: {}
+  joins:
+    description: Leave the job of an interrupted run running if it has the same programs and the same request.
+    type: bool
+    default: false
   token:
     description: The token of one transfer. Never shown.
     type: str
@@ -71,6 +76,7 @@ result:
   type: dict
 """
 
+import hashlib
 import json
 import os
 import re
@@ -89,6 +95,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 
 JOBS = layout.JOBS_DIR
 LOG_LINES = 20
+# What a job is asked for. The unit of one that can be joined has the sha256.
+ASKED = ("programs", "argv", "request", "token", "environment_variables")
 JOB_ID = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
@@ -109,8 +117,15 @@ def remove_job(job: str) -> None:
 
 
 def start(params: Mapping[str, Any]) -> CommandResult:
-    """Start a job. Returns the result of systemd-run."""
+    """Start a job, or join one that runs. Returns the result of systemd-run or systemctl."""
     job = params["job"]
+    description = unit(job)
+    if params["joins"]:
+        asked = json.dumps([params[name] for name in ASKED], sort_keys=True)
+        description = f"{unit(job)} {hashlib.sha256(asked.encode()).hexdigest()}"
+        runs = run("systemctl", "show", "--property=ActiveState,Description", unit(job), timeout_s=None)
+        if {"ActiveState=active", f"Description={description}"} <= {*runs.stdout.splitlines()}:
+            return runs
     os.makedirs(JOBS, mode=0o700, exist_ok=True)
     remove_job(job)
     result = os.path.join(JOBS, f"{job}.result")
@@ -126,6 +141,7 @@ def start(params: Mapping[str, Any]) -> CommandResult:
     write_file(os.path.join(JOBS, f"{job}.env"), env, "0600")
     return run(
         *("systemd-run", "--quiet", f"--unit={unit(job)}", "--property=TimeoutStopSec=20"),
+        f"--description={description}",
         *(f"--setenv=PYTHONPATH={params['program_dir']}", "--setenv=PYTHONDONTWRITEBYTECODE=1"),
         *params["argv"],
         timeout_s=None,
@@ -158,6 +174,7 @@ def main() -> None:
             "program_dir": {"type": "path", "default": layout.PULL_PROGRAM_DIR},
             "argv": {"type": "list", "elements": "str", "default": []},
             "request": {"type": "dict", "default": {}},
+            "joins": {"type": "bool", "default": False},
             "token": {"type": "str", "default": "", "no_log": True},
             "environment_variables": {"type": "dict", "default": {}, "no_log": True},
         },

@@ -46,8 +46,8 @@ VERBS: Mapping[str, AfterCtrlC] = {
     "deploy": AfterCtrlC("no server was started or stopped"),
     "switch": AfterCtrlC("no server was started or stopped"),
     "rollback": AfterCtrlC("a server that was restarted goes on loading", f"{SAME} in the same direction"),
-    "up": AfterCtrlC("what has arrived is kept, and no server was started or stopped"),
-    "pull": AfterCtrlC("what has arrived is kept; a transfer that has begun ends by itself or with the next pull"),
+    "up": AfterCtrlC("a transfer that has begun goes on there, and no server was started or stopped"),
+    "pull": AfterCtrlC("a transfer that has begun goes on there, and what has arrived is kept"),
     "fabric": AfterCtrlC(
         "settings that were not confirmed are taken back by the Spark's own timer", f"{SAME} or reports what is set"
     ),

@@ -31,7 +31,8 @@ SLOW_LINK = (
 class Job:
     """A job: a function of a module of src/vllm_spark/node/pull, which runs as the unit vllm-spark-pull-ID.
 
-    `verb` is the job for an operator. The host has changed if `result_key` of the result is not empty or 0.
+    `verb` is the job for an operator. The host has changed if `result_key` of the result is not empty or 0. `joins`:
+    after Ctrl-C the same command watches the job that goes on, because a stopped one would begin again.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Job:
     verb: str
     result_key: str = ""
     summary: Callable[[Result], str] = lambda _: ""
+    joins: bool = False
 
     @property
     def arguments(self) -> list[str]:
@@ -87,7 +89,7 @@ JOBS = {
         Job("fetch-hub", "hub_fetch", "fetch_from_hub", "fetching from the hub", "fetched", _fetched),
         Job("fetch-peer", "range_client", "fetch_from_peer", "copying over the fabric", "moved", _copied),
         Job("serve-files", "range_server", "serve_files", "serving files to the other Spark"),
-        Job("image", "image_pull", "pull_image", "pulling the image", "pulled", _pulled),
+        Job("image", "image_pull", "pull_image", "pulling the image", "pulled", _pulled, joins=True),
         Job("serve-images", "image_pull", "serve_images", "serving images to the other Spark"),
         Job("push-image", "image_pull", "push_image", "taking the built image out of Docker"),
     )
