@@ -41,8 +41,11 @@ class ActionModule(SparkAction):
         document = {**preview_document.body(previews, load), "refusals": refusals}
         few = len(previews) <= preview_table.DETAILED
         if few or self.verbose:
+            # A refusal is a reason to read all of it, and a check has no deploy that tells the rest.
+            short = self.args["short"] and not (refusals or self.verbose or self.check_mode)
             for host, foreseen in previews.items():
-                self.show(*(f"{host}  {line}" for line in preview_table.details(foreseen)))
+                lines = preview_table.short(host, previews) if short else preview_table.details(foreseen)
+                self.show(*(f"{host}  {line}" for line in lines))
         if not few:
             self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
         if refused := preview_table.refusals(previews):

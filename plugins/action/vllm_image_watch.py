@@ -7,11 +7,11 @@ import shlex
 import time
 from typing import Any
 
+from vllm_spark.core.pace import Pace
 from vllm_spark.transfer import messages
 from vllm_spark_ansible.action import SparkAction
 
 POLL_INTERVAL_S = 2.0
-LOG_INTERVAL_S = 15.0
 # Enough of a build's log to include the reason of a failed step above pip's own lines.
 FAILURE_LINES = 80
 
@@ -20,13 +20,12 @@ class ActionModule(SparkAction):
     """plugins/modules/vllm_image_watch.py has the arguments and the result."""
 
     def act(self) -> dict[str, Any]:
-        started, printed_at = time.monotonic(), float("-inf")
+        started, pace = time.monotonic(), Pace(begin_s=0)
         # The job has its own time limit. A job whose status cannot be read has ended.
         while not (job := self._status()).get("finished") and not job.get("failed"):
             elapsed_s = time.monotonic() - started
-            if elapsed_s - printed_at >= LOG_INTERVAL_S:
+            if pace.due("", elapsed_s):
                 self.say(messages.build_headline(self._log(1), elapsed_s, self.args["timeout_s"]))
-                printed_at = elapsed_s
             time.sleep(POLL_INTERVAL_S)
         if job.get("failed"):
             self.fail(self._failure(job.get("msg", "")))

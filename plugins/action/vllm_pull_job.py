@@ -9,13 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from vllm_spark.core.pace import Pace
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.host_layout import PULL_PROGRAM_DIR
 from vllm_spark.node.pull.job import SERVING
 from vllm_spark.transfer import jobs, plan
 from vllm_spark_ansible.job import JobAction
-
-LOG_INTERVAL_S = 5.0
 
 
 class ActionModule(JobAction):
@@ -41,15 +40,13 @@ class ActionModule(JobAction):
 
     def _watch(self, serves: bool) -> dict[str, Any]:
         """Return the last state of the job: with its result, or of a job that serves as soon as it does."""
-        printed_at, printed, state = time.monotonic(), "", dict[str, Any]()
+        pace, state = Pace(), dict[str, Any]()
         for state in self._states():
             progress = state.get("progress", {})
             if serves and progress.get("phase") == SERVING:
                 break
-            line = jobs.headline(progress)
-            if time.monotonic() - printed_at >= LOG_INTERVAL_S and line != printed and not state.get("result"):
-                self.say(line)
-                printed_at, printed = time.monotonic(), line
+            if not state.get("result") and pace.due(progress.get("phase", ""), time.monotonic()):
+                self.say(jobs.headline(progress))
         return state
 
     def _states(self) -> Iterator[dict[str, Any]]:
@@ -59,6 +56,7 @@ class ActionModule(JobAction):
             program_dir=PULL_PROGRAM_DIR,
             argv=list(self.args.get("argv") or jobs.JOBS[self.args["job"]].argv),
             request=self._request(),
+            joins=jobs.JOBS[self.args["job"]].joins,
             token=self.args.get("token", ""),
             environment_variables=self.args.get("environment_variables", {}),
         )

@@ -41,6 +41,10 @@ options:
         download, and without a terminal.
     type: bool
     required: true
+  short:
+    description: Whether the lines of each host are few, because a deploy follows, which tells what it changes.
+    type: bool
+    required: true
 extends_documentation_fragment: vllm_spark.toolkit.decides
 """
 
@@ -54,6 +58,7 @@ EXAMPLES = r"""
     constants_file: inventories/site/constants.yml
     recipe_folders: [recipes]
     ask: false
+    short: false
 """
 
 RETURN = r"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,4 +92,9 @@ def test_without_a_question_it_goes_on_to_the_pull(inventory: Path, typed: bool)
     assert status == 2, output
     assert consent.QUESTION not in output
     assert output.index("To download") < output.index("[3/4] Pull") if not typed else "[3/4] Pull" in output
+    if not typed:
+        planned = out.partition("[2/4]")[2].partition("[3/4]")[0].splitlines()
+        # The change, what it needs and how fast it is, three notes of the forecast, and the download.
+        assert len(planned[1:]) <= 6, planned
+        assert re.search(r"mine: go, memory \S+ GiB of \S+ GiB, \S+ tok/s on chat, download 17.7 GB", out)
     assert f"It ended in [3/4] {part('pull')}; the same command" in output

@@ -41,6 +41,22 @@ def details(preview: Preview) -> list[str]:
     return [*preview.lines, *preview.forecast_lines]
 
 
+def short(host: str, previews: Mapping[str, Preview]) -> list[str]:
+    """Return what a person needs before a deploy that follows at once and tells its changes itself: what happens to the
+    server, what stops for it, and whether it fits. A Spark that stays as it is has one line."""
+    preview = previews[host]
+    if not (preview.spec and preview.plan):
+        return preview.lines
+    stops = tuple(preview.plan.stop_units)
+    lines = [preview.lines[0], *(line for line in preview.lines[1:] if stops and line.startswith(stops))]
+    cells = dict(zip(COLUMNS, _cells(host, preview, previews), strict=True))
+    if preview.plan.settled and not (preview.forecast and preview.forecast.download_bytes):
+        return lines
+    parts = [f"{cells['deployment']}: {cells['plan']}", f"memory {cells['memory']}", cells["speed"]]
+    lines.append(", ".join(part for part in (*parts, f"download {cells['download']}") if not part.endswith(NOTHING)))
+    return [*lines, *_forecast_notes(preview.forecast)]
+
+
 def notes(previews: Mapping[str, Preview]) -> list[str]:
     """Return what the rows do not show: the lines about changes, open issues, and the notes of a forecast."""
     return grouped(previews, {host: _notes(preview) for host, preview in previews.items()})

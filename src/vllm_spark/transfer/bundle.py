@@ -17,13 +17,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from vllm_spark.core import own_process, paths, version
 from vllm_spark.core.own_process import Log
+from vllm_spark.core.pace import Pace
 from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, RefusedError, register
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import shared_blobs
@@ -46,7 +49,7 @@ PACKAGES_NOT_WRITTEN = RefusalKind("bundle-not-written", "bundle-lacks")
 BUNDLE_INCOMPLETE = register("bundle-lacks", runbook="bundle-lacks")
 
 BLOBS = "images/blobs/sha256/"
-LOG_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +153,24 @@ def _incomplete(folder: Path, fault: str) -> Refusal:
     )
 
 
+def _shown(progress: JobProgress, log: Log) -> AbstractContextManager[None]:
+    """Print the progress while the context is open."""
+    pace = Pace()
+
+    def show() -> None:
+        if pace.due(progress.phase, time.monotonic()):
+            log(jobs.headline(progress.to_json()))
+
+    return repeated(show, POLL_INTERVAL_S)
+
+
 def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log: Log) -> None:
     cache = BlobCache(layout, registry.upstream(image.host, image.repository, sources.registries))
     progress = JobProgress()
     progress.enter(image.name.partition("@")[0], 0)
     before = 0
     try:
-        with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
+        with _shown(progress, log):
             for _, size in blob_cache.mirror_image(cache, image.digest, image.platforms):
                 progress.done += before
                 progress.total, before = progress.total + size, size
@@ -171,7 +185,7 @@ def _write_model(hub: Path, model: PulledModel, log: Log) -> None:
     hub.mkdir(parents=True, exist_ok=True)
     progress = JobProgress()
     try:
-        with repeated(lambda: log(jobs.headline(progress.to_json())), LOG_INTERVAL_S):
+        with _shown(progress, log):
             hub_fetch.ensure_model(model.source(hub), model.repository, progress)
     except JobEndedError as error:
         raise RefusedError([jobs.refusal(error.reason, f"{model}: {error}")]) from error

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_spark.core.pace import Pace
 from vllm_spark.verify import runner, startup
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import Probe
@@ -85,7 +86,7 @@ class Verification:
         return verdicts
 
     def _wait(self, first: Round) -> Probe:
-        phase, cursor = "", ""
+        pace, cursor = Pace(begin_s=0, most_s=LOG_INTERVAL_S), ""
         while True:
             probe = self.probe(first, cursor)
             cursor = probe["cursor"]
@@ -97,10 +98,8 @@ class Verification:
                 raise startup.failure(self.watch, self.request.unit, self.host)
             if self.watch.elapsed_s > self.watch.deadline_s:
                 raise startup.overdue(self.watch, self.request.unit, self.host)
-            now = f"{self.watch.progress.phase} {self.watch.progress.percent}"
-            if now != phase or self._silent():
+            if pace.due(self.watch.progress.phase, time.monotonic()):
                 self._say(self.watch.headline())
-                phase = now
             self.sleep(POLL_INTERVAL_S)
 
 

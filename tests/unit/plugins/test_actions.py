@@ -19,8 +19,9 @@ from fakes.cases import asked
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
 from vllm_spark.core import own_process, paths
-from vllm_spark.deploy import launch
+from vllm_spark.deploy import launch, preview_table
 from vllm_spark.deploy.plan import Plan
+from vllm_spark.deploy.preview import Preview
 from vllm_spark.inventory import variables
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
@@ -201,7 +202,7 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
 def forecast_args(**more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
     load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "constants_file": "/nonexistent/constants.yml"}
-    return {**load, "recipe_folders": folders, "ask": False, **more}
+    return {**load, "recipe_folders": folders, "ask": False, "short": False, **more}
 
 
 def many(planned: Vars, number: int) -> tuple[list[str], Vars]:
@@ -252,6 +253,32 @@ def test_a_host_that_failed_before_is_a_reason_against_its_deployment_alone(pair
     run = FakeRun(hostvars=pair_planned, hosts=["spark1"])
     message = fails(run, "vllm_forecast", **forecast_args())
     assert message.startswith("spark1  needs a result of spark2, where an earlier task has failed")
+
+
+def test_before_a_deploy_a_host_has_few_lines_unless_it_is_refused(pair_planned: Vars) -> None:
+    run, whole = FakeRun(hostvars=pair_planned), FakeRun(hostvars=pair_planned)
+    run.act("vllm_forecast", **forecast_args(short=True))
+    whole.act("vllm_forecast", **forecast_args())
+    assert len(run.lines) < len(whole.lines)
+    assert sum("would be started" in line for line in run.lines) == 2
+    assert any(line.startswith("spark1  pair, rank 0: unknown, ") for line in run.lines)
+    pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
+    refused = FakeRun(hostvars=pair_planned)
+    fails(refused, "vllm_forecast", **forecast_args(short=True))
+    assert any("no-go, 1 reason" in line for line in refused.lines)
+
+
+def test_before_a_deploy_a_host_that_stays_as_it_is_has_one_line(spec: Spec) -> None:
+    stays, stops = Plan(), Plan(settled=False, stop_units=["vllm@old.service"])
+    lines = [
+        "demo on port 8000: it stays",
+        "clients reach it",
+        "vllm@old.service would be stopped: demo takes its place",
+    ]
+    assert preview_table.short("spark1", {"spark1": Preview(lines, [], spec, stays)}) == lines[:1]
+    assert preview_table.short("spark1", {"spark1": Preview(lines, [], spec, stops)})[:2] == [lines[0], lines[2]]
+    # A host without a deployment has nothing else.
+    assert preview_table.short("spark1", {"spark1": Preview(lines, [])}) == lines
 
 
 def test_many_hosts_are_one_table(planned: Vars) -> None:
@@ -553,6 +580,22 @@ def test_a_job_is_started_watched_and_ended() -> None:
     assert run.calls[0][1]["argv"][-3:] == ["check", "hub_cache", "check_models"]
     assert run.calls[0][1]["job"] == "check"
     assert run.lines[0].startswith("spark1  folder: ")
+
+
+def test_a_minute_of_a_job_is_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(1000))
+
+    def module(args: dict[str, Any]) -> dict[str, Any]:
+        second = next(seconds) if args["action"] == "watch" else 0
+        return {"progress": {"phase": "unpacking", "seconds": second}} if second < 60 else {"result": {"ok": True}}
+
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    run = FakeRun(modules={"spark_host_job": module})
+    run.act("vllm_pull_job", job="image", request={})
+    assert run.lines == [f"spark1  unpacking  00:{second:02d}" for second in (5, 10, 20, 40)]
+    assert run.calls[0][1]["joins"]
 
 
 def test_a_job_that_fails_is_a_refusal() -> None:
