@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from waiting import LIMIT_S
 
 # A shell ignores Ctrl-C for what it starts in the background, and the processes of a test would ignore it too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A table is as wide as the terminal of this variable, which a test's process has only in parallel with others.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture

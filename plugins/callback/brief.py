@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import os
+import shutil
 import signal
 import sys
 import time
@@ -81,6 +82,9 @@ class CallbackModule(Default):
         self._verb = Path(playbook._file_name).stem
         if len(plays := playbook.get_plays()) > 1:
             self._parts = [play.get_name() for play in plays]
+        if sys.stdout.isatty():
+            # The actions run in processes without the terminal, whose width their tables need.
+            os.environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
         if json_mode.verb(playbook._file_name, playbook._loader):
             self._json = json_output.Run(self._verb)
             json_mode.keep_stdout(self._display)

@@ -98,3 +98,14 @@ def test_without_a_question_it_goes_on_to_the_pull(inventory: Path, typed: bool)
         assert len(planned[1:]) <= 6, planned
         assert re.search(r"mine: go, memory \S+ GiB of \S+ GiB, \S+ tok/s on chat, download 17.7 GB", out)
     assert f"It ended in [3/4] {part('pull')}; the same command" in output
+
+
+@pytest.mark.parametrize(("columns", "widest"), [("", 80), ("100", 100)])
+def test_the_table_of_an_action_is_as_wide_as_the_terminal(inventory: Path, columns: str, widest: int) -> None:
+    """The processes of actions have no terminal. This one has no size, which a program takes for 80 columns."""
+    more = {"COLUMNS": columns} if columns else {}
+    status, output = terminal.typed(argv(inventory, "status.yml"), environment(**more), {})
+    assert status == 0, output
+    rows = [line for line in output.splitlines() if line[:1] in "┏│├└"]
+    assert len(rows) > 3, output
+    assert widest - 10 < max(map(len, rows)) <= widest

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-import rich.console
-import rich.table
+from rich.table import Table
 
+from vllm_spark.core import table as text_table
 from vllm_spark.recipe import folders, lockfile
 from vllm_spark.sizing import catalogue
-
-PIPE_WIDTH = 150
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +25,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([entry.to_json() for entry in entries], indent=2))
         return 0
-    table = rich.table.Table(*catalogue.COLUMNS, box=None, pad_edge=False)
+    table = Table(*catalogue.COLUMNS, box=None, pad_edge=False)
     for entry in entries:
         table.add_row(*catalogue.cells(entry))
-    # A pipe has no width, and rich would truncate the names.
-    rich.console.Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+    text_table.show(table)
     return 0

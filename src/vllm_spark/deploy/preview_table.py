@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from io import StringIO
 
-from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
+from vllm_spark.core import table as text_table
 from vllm_spark.core.units import GB, gib
 from vllm_spark.deploy.preview import Preview
 from vllm_spark.sizing.forecast import Forecast
@@ -28,12 +27,10 @@ DETAILED = 2
 
 def table(previews: Mapping[str, Preview]) -> str:
     """Return a row per host."""
-    grid = Table(*(Column(name, overflow="fold") for name in COLUMNS))
+    grid = Table(*COLUMNS)
     for host, preview in previews.items():
         grid.add_row(*_cells(host, preview, previews))
-    text = StringIO()
-    Console(file=text, width=TABLE_WIDTH).print(grid, markup=False)
-    return text.getvalue().rstrip()
+    return text_table.text(grid, TABLE_WIDTH)
 
 
 def details(preview: Preview) -> list[str]:

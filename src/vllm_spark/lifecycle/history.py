@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from vllm_spark.core import table as text_table
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.node import launch_difference
 
 COLUMNS = (
     *("host", "time", "deployment", "what", "launch", "changed", "recipe", "image", "model", "toolkit"),
     *("ready", "gates", "who"),
+)
+# Columns that share one where a row has no room.
+STACKED = (
+    *(("host",), ("time", "who"), ("deployment", "what"), ("launch", "image", "model"), ("changed",)),
+    *(("recipe", "toolkit"), ("ready", "gates")),
 )
 TABLE_WIDTH = 200
 # A start that never served missed the first gate.
@@ -61,12 +65,13 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a text table."""
     if not entries:
         return "no launch has been judged here yet: deploy, rollback and switch write it down"
-    grid = Table(*COLUMNS)
+    wide = Table(*COLUMNS)
+    narrow = Table(*map(", ".join, STACKED), show_lines=True)
     for row in entries:
-        grid.add_row(*_cells(row))
-    text = StringIO()
-    Console(file=text, width=TABLE_WIDTH).print(grid)
-    return text.getvalue().rstrip()
+        cells = dict(zip(COLUMNS, _cells(row), strict=True))
+        wide.add_row(*cells.values())
+        narrow.add_row(*("\n".join(cells[name] for name in names) for names in STACKED))
+    return text_table.text(wide if text_table.fits(wide, TABLE_WIDTH) else narrow, TABLE_WIDTH)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

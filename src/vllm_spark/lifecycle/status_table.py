@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
+from vllm_spark.core import table as text_table
 from vllm_spark.core import units
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
@@ -28,13 +27,11 @@ NO_CONNECTION = "no SSH connection"
 
 def table(document: Mapping[str, Any]) -> str:
     """Return the document as text: a table with entry row per deployment, then the notes that do not fit into a row."""
-    grid = Table(*(Column(name, overflow="fold") for name in COLUMNS), show_lines=True)
+    grid = Table(*COLUMNS, show_lines=True)
     for host in document["hosts"]:
         for row in _rows(host):
             grid.add_row(*row)
-    text = StringIO()
-    Console(file=text, width=TABLE_WIDTH).print(grid, markup=False)
-    return "\n".join([text.getvalue().rstrip(), *_notes(document)])
+    return "\n".join([text_table.text(grid, TABLE_WIDTH), *_notes(document)])
 
 
 def _rows(host: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_the_table_of_the_history() -> None:
     assert [word for word in ("demo, rank 1", "rollback", "a" * 12, "42 s", "✓ 2", "me@here") if word not in held] == []
     assert [word for word in ("deploy", "✗ ready", "—") if word not in missed] == []
     assert "no launch has been judged" in history.table([])
+
+
+@pytest.mark.parametrize("columns", [80, 120, 160, 240])
+def test_the_table_fits_the_terminal_and_names_everything(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = row("spark1", "2026-01-02T00:00:00Z", recipe="gemma-4-26b-a4b-fp8-mtp", toolkit="0.1.0 (d41ed6649948)")
+    text = history.table([long])
+    assert max(map(len, text.splitlines())) <= columns
+    lines = [[cell.strip() for cell in re.split("[│┃]", line)] for line in text.splitlines() if line[0] in "│┃"]
+    shown = " ".join("".join(cells) for cells in zip(*lines, strict=True))
+    for text in ("spark1", "time", "2026-01-02T00:00:00Z", "gemma-4-26b-a4b-fp8-mtp", "a" * 12, "(d41ed6649948)", "✓2"):
+        assert text in shown.replace("✓ ", "✓")
 
 
 @pytest.mark.parametrize(

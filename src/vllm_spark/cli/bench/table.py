@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-import rich.console
-import rich.table
+from rich.table import Table
 
 from vllm_spark.bench.compare import Row
+from vllm_spark.core import table as text_table
 
 COLUMNS = ("cell", "metric", "unit", "A", "B", "ratio", "band", "judgement", "note")
 PIPE_WIDTH = 160
@@ -22,10 +21,10 @@ def show(title: str, rows: Sequence[Row], old: str = "A", new: str = "B") -> Non
     if not rows:
         return
     names = [{"A": old, "B": new}.get(name, name) for name in COLUMNS]
-    grid = rich.table.Table(*names, box=None, pad_edge=False, title=title, title_justify="left")
+    grid = Table(*names, box=None, pad_edge=False, title=title, title_justify="left")
     for row in rows:
         grid.add_row(*cells(row))
-    rich.console.Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(grid, markup=False)
+    text_table.show(grid, PIPE_WIDTH)
 
 
 def cells(row: Row) -> list[str]:

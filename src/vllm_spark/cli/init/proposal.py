@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import rich.console
-import rich.table
+from rich.table import Table
 
 from vllm_spark.cli.init.conversation import Conversation
 from vllm_spark.core import near_names
+from vllm_spark.core import table as text_table
 from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB
@@ -97,12 +96,12 @@ def _show(fits: Sequence[Forecast], documents: Mapping[str, Document], use: Use)
     """Print the recipes that fit."""
     each, all_ = ("", "") if use.streams == 1 else (f", each of {use.streams} streams", ", together")
     columns = ("recipe", f"forecast tok/s{each}", f"reported tok/s{all_}", "download GB")
-    table = rich.table.Table(*columns, box=None, pad_edge=False)
+    table = Table(*columns, box=None, pad_edge=False)
     for fit in fits:
         figure, speed = uses.figure_of(documents[fit.name], use.streams), fit.prediction
         forecast = speed.cell() if speed else "?"
         table.add_row(fit.name, forecast, f"{figure['value']:g}" if figure else "?", f"{fit.download_bytes / GB:.1f}")
-    rich.console.Console(width=None if sys.stdout.isatty() else 140).print(table)
+    text_table.show(table)
 
 
 def _in_parts(hosts: Sequence[str], size: int) -> list[list[str]]:
