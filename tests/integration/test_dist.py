@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import email
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from clean_environment import Environment
 from lab import dist
@@ -79,6 +82,50 @@ def test_the_wheel_knows_its_commit(release: Path) -> None:
     ).stdout
     (wheel,) = release.glob("*.whl")
     assert zipfile.ZipFile(wheel).read("vllm_spark/core/commit.txt").decode() == head
+
+
+def test_the_wheel_says_who_made_it_and_for_what(release: Path) -> None:
+    (wheel,) = release.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    galaxy = yaml.safe_load((paths.ROOT / "galaxy.yml").read_text())
+    assert [metadata["Author"]] == galaxy["authors"]
+    assert metadata["Keywords"].split(",") == galaxy["tags"]
+    assert metadata["Summary"] == galaxy["description"]
+    classifiers = metadata.get_all("Classifier")
+    page = (paths.ROOT / "docs" / "operations" / "controllers.md").read_text()
+    for version in ("3.11", "3.12", "3.13", "3.14"):
+        assert f"Programming Language :: Python :: {version}" in classifiers
+        assert version in page or version in (paths.ROOT / "README.md").read_text()
+    # The sources are not public.
+    assert metadata.get_all("Project-URL") is None
+
+
+# Tests that read files beside tests/unit, one of each folder of MANIFEST.in.
+READ_MORE = (
+    *("bench/test_bench_report_compared.py", "cli/test_verbs.py", "inventory/test_inventory_source.py"),
+    *("lifecycle/test_moment.py", "node/test_watching_client.py", "plugins/test_spark_io.py"),
+    *("preflight/test_host_findings.py", "sizing/test_catalogue.py", "verify/test_tiny_model.py"),
+)
+
+
+def test_a_packager_runs_the_unit_tests_of_the_sdist(release: Path, tmp_path: Path) -> None:
+    packed = next(one for one in release.glob("vllm_spark-*.tar.gz") if "toolkit" not in one.name)
+    shutil.unpack_archive(packed, tmp_path)
+    (source,) = tmp_path.iterdir()
+    environment = {**os.environ, "PYTHONPATH": str(source / "src"), "ANSIBLE_CONFIG": str(source / "ansible.cfg")}
+
+    def pytest_of_it(*words: str) -> str:
+        argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+        done = subprocess.run(argv, cwd=source, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-3000:]
+        return done.stdout
+
+    # All can be imported, and those of the other half of the tree are not there.
+    assert len(pytest_of_it("--collect-only", "tests/unit").splitlines()) > 7000
+    assert not (source / "tests" / "unit" / "project").exists()
+    assert " passed" in pytest_of_it(*(f"tests/unit/{name}" for name in READ_MORE))
 
 
 def test_ansible_galaxy_installs_and_verifies_the_collection(release: Path, tmp_path: Path) -> None:

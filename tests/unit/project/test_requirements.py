@@ -48,7 +48,8 @@ def test_each_python_has_one_version_of_every_direct_requirement(python: str) ->
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     # The build of the project takes its packages from the lock file too.
     direct = names([*project["project"]["dependencies"], *project["build-system"]["requires"]])
-    dev = names(project["project"]["optional-dependencies"]["dev"])
+    extras = project["project"]["optional-dependencies"]
+    dev = names([*extras["dev"], *extras["test"]]) - {project["project"]["name"]}
     for_use, for_work = locked(python, USE), locked(python, look_alike.LOCK)
     assert (len(for_use), len(for_work)) == (len({*for_use}), len({*for_work}))
     assert direct <= {*for_use}
