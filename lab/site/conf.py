@@ -29,6 +29,18 @@ ELSEWHERE = re.compile(r"\]\((\.\./\.\./[^)#]+\.md)\)")
 FILE_NAME = re.compile(r"\[[\w/-]+\.md\](?=\((?!path:))")
 
 
+# README's first section up to the end of its commands.
+FIRST = re.compile(r"^## .*?\n```\n.*?^```$", re.MULTILINE | re.DOTALL)
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def first_commands() -> str:
+    """Return the section that leads from a Spark to an answer. README alone has it."""
+    found = FIRST.search(README.read_text(encoding="utf-8"))
+    assert found, f"{README} has no section with commands"  # noqa: S101  a build without it must fail
+    return found[0]
+
+
 def parts(index: str) -> dict[str, list[str]]:
     """Return the navigation: the pages that each part of docs/README.md links as a whole."""
     return {part: PAGE.findall(text) for part, text in PART.findall(index)}
@@ -42,6 +54,8 @@ def setup(app: Any) -> None:
 def _as_page_of_the_site(_app: Any, page: str, source: list[str]) -> None:
     text = FILE_NAME.sub("[]", ELSEWHERE.sub(r"](path:\1)", source[0]))
     below = {root_doc: parts(text), "reference/symptoms": {"Runbooks": ["runbooks/*"]}}
+    if page == root_doc:
+        text = text.replace("\n## ", f"\n{first_commands()}\n\n## ", 1)
     for part, pages in below.get(page, {}).items():
         names = "".join(f"/{name}\n" for name in pages)
         text += f"\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {part}\n\n{names}```\n"

@@ -15,6 +15,9 @@ from waiting import until
 
 SITE = paths.ROOT / "build" / "site"
 WIDTHS = {"phone": 360, "tablet": 820, "desktop": 1400}
+PHONE = 390
+# Node.DOCUMENT_POSITION_FOLLOWING, and the height of a small phone.
+FOLLOWS, SCREEN_HEIGHT = 4, 640
 PAGES = sorted(
     page.relative_to(paths.ROOT / "docs").with_suffix(".html") for page in (paths.ROOT / "docs").rglob("*.md")
 )
@@ -62,6 +65,26 @@ def test_the_search_finds_the_page_of_a_symptom(browser: Chromium, width: int) -
     browser.follow(f"{first}.click()")
     assert browser.evaluate("document.title").startswith("The host key is not trusted")
     assert "/runbooks/contact-host-key.html" in browser.evaluate("location.href")
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_first_page_begins_with_the_commands_of_an_owner(browser: Chromium, width: int) -> None:
+    browser.show(SITE / "README.html", width)
+    first = "document.querySelector('article pre')"
+    assert "vllm-spark init" in browser.evaluate(f"{first}.textContent")
+    assert browser.evaluate(f"{first}.compareDocumentPosition(document.querySelector('article table'))") & FOLLOWS
+    assert browser.evaluate(f"{first}.getBoundingClientRect().top") < SCREEN_HEIGHT
+
+
+def test_the_speeds_of_the_recipes_are_on_a_phone(browser: Chromium) -> None:
+    browser.show(SITE / "reference" / "recipes.html", PHONE)
+    heads = browser.evaluate(
+        "[...document.querySelectorAll('article table')[0].querySelectorAll('thead th')]"
+        ".map((cell) => [cell.textContent, cell.getBoundingClientRect().right])"
+    )
+    right = {name: end for name, end in heads if name.endswith("tok/s")}
+    assert [*right] == ["forecast tok/s", "reported tok/s"]
+    assert max(right.values()) <= PHONE
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -15,14 +15,15 @@ from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import expected, forecast, host_files, memory, reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
+# The speeds stand beside the name, where a narrow screen shows them.
 COLUMNS = (
     "recipe",
+    "forecast tok/s",
+    "reported tok/s",
     "Sparks",
     "vLLM",
     "download GB",
     "memory GB",
-    "forecast tok/s",
-    "reported tok/s",
     "pinned",
     "kept for",
 )
@@ -84,12 +85,12 @@ def cells(entry: Entry) -> list[str]:
     """Return a row of the table, for a terminal and for the page."""
     return [
         entry.name,
+        entry.predicted or "?",
+        f"{entry.reported:g}" if entry.reported is not None else "?",
         str(entry.nodes),
         entry.engine,
         f"{entry.download_bytes / GB:.1f}" if entry.download_bytes else "?",
         f"{entry.memory_bytes / GB:.0f}",
-        entry.predicted or "?",
-        f"{entry.reported:g}" if entry.reported is not None else "?",
         "yes" if entry.locked else "no",
         entry.kept_for,
     ]

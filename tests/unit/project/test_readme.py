@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from fakes.gate_requests import gate_request
+from lab.site import conf
 from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.verify import registry, report, verification
@@ -39,6 +40,13 @@ def test_the_first_screen_leads_from_a_factory_spark_to_an_answer() -> None:
     assert commands[0].startswith("make setup")
     screen = TEXT.splitlines()[:SCREEN]
     assert [line for line in [*commands, *block(PATH, "text")] if line not in screen] == []
+
+
+def test_the_first_page_of_the_site_has_the_commands_of_readme() -> None:
+    shown = conf.first_commands()
+    assert shown.startswith(f"{PATH}\n")
+    assert shown.splitlines()[-1 - len(block(PATH)) : -1] == block(PATH)
+    assert "](" not in shown, "a link of README leads elsewhere on the site"
 
 
 def test_the_owners_path_stands_before_the_catalogue_and_the_sandbox() -> None:

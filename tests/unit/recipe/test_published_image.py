@@ -34,7 +34,7 @@ def test_every_table_says_so(name: str) -> None:
     recipe = loader.load(name).document
     assert published_image.LABEL in recipe["summary"]
     owner = recipe["image"]["repository"].split("/")[-2]
-    assert catalogue.cells(next(one for one in catalogue.entries() if one.name == name))[2] == f"{owner}'s image"
+    assert catalogue.cells(next(one for one in catalogue.entries() if one.name == name))[4] == f"{owner}'s image"
 
 
 def test_a_release_has_its_version() -> None:
