@@ -14,6 +14,7 @@ from lab.pages import (
     field_reports,
     findings,
     json_documents,
+    markdown,
     measured_rows,
     prediction,
     recipe_schema,
@@ -58,7 +59,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def outdated() -> dict[str, str]:
     """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
-    texts = {name: page() for name, page in PAGES.items()}
+    texts = {
+        name: markdown.linked(page(), name) if name.startswith("docs/") else page() for name, page in PAGES.items()
+    }
     texts["recipes/schema.json"] = recipe_schema.text()
     if readme := read("README.md"):
         texts["README.md"] = second_spark.readme(where_to_begin.readme(readme))
