@@ -232,8 +232,8 @@ def install(files: dict[str, tuple[str, str]], params: dict[str, Any]) -> None:
     spark_edge.ensure_folder()
     spark_edge.ensure_states()
     spark_edge.ensure_spent()
-    if not os.path.isfile(spark_edge.KEYS) or params["first_keys"]:
-        spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
+    # Also those that a person has restored, which the edge could not read: a new file has the group of the folder.
+    spark_edge.write_keys({**spark_edge.read_keys(), **params["first_keys"]})
     configs = [content for path, (content, _) in files.items() if path in CONFIGS]
     for path, (content, mode) in files.items():
         # Neither is replaced if HAProxy refuses one.

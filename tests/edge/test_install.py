@@ -163,6 +163,18 @@ def test_a_first_run_places_everything_and_a_second_nothing(
     assert (second["changed"], second["steps"], host.systemctl) == (False, [], [])
 
 
+def test_keys_that_a_person_has_restored_are_those_of_the_edge(
+    host: Host, install: Install, wanted: dict[str, Any]
+) -> None:
+    """docs/operations/back-up.md: root has copied the file before the folder had its group."""
+    restored = host.folder / "keys.map"
+    restored.write_text(f"{HASH} ada/switch\n")
+    restored.chmod(0o600)
+    install(**{**wanted, "first_keys": {}})
+    assert spark_edge.read_keys() == {HASH: "ada/switch"}
+    assert restored.stat().st_mode & 0o777 == 0o640
+
+
 def test_the_authority_of_a_site_is_placed_before_haproxy_judges(
     host: Host, install: Install, wanted: dict[str, Any], tmp_path: Path
 ) -> None:

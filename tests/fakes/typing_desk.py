@@ -29,7 +29,7 @@ NEED: Mapping[str, Sequence[str]] = {
         "update-grub", "vmstat",
     ),
     # test_wheel_install runs uv and pip.
-    "packages": ("apt-get", "pip", "uv"),
+    "packages": ("apt-get", "pip", "pytest", "uv"),
     "services": (
         "chown", "haproxy", "kill", "nft", "ollama", "ray", "systemctl", "usermod", "vllm-switch",
     ),
@@ -92,7 +92,8 @@ FILES: Mapping[str, str] = {
             "boot/vmlinuz-6.17", "dev/infiniband/uverbs0", "dev/null", "dev/shm/x", "etc/default/earlyoom",
             "etc/default/grub",
             "etc/netplan/40-cx7.yaml", "etc/nvidia/cx7-hotplug-enabled", "etc/ssh/ssh_host_ed25519_key.pub",
-            "etc/sudoers.d/vllm-spark", "etc/vllm-spark/edge/haproxy.cfg", "home/user/.cache/huggingface/hub/x",
+            "etc/sudoers.d/vllm-spark", "etc/vllm-spark/edge/haproxy.cfg",
+            "etc/vllm-spark/edge/keys.map", "home/user/.cache/huggingface/hub/x",
             "home/user/FOLDER", "home/user/.ssh/id_ed25519.pub", "media/disk/bundle/files.sha256.sig", "proc/cmdline",
             "proc/driver/nvidia/version", "proc/pressure/memory", "proc/sys/vm/drop_caches", "proc/sys/vm/swappiness",
             "run/netplan/x", "run/reboot-required.pkgs", "run/vllm-spark/DEPLOYMENT/api.sock",
