@@ -29,8 +29,9 @@ class ActionModule(SparkAction):
         packed = self.execute("vllm_collect_logs", {}, "collected")["collected"]
         try:
             collected = support_bundle.unpack(packed)
-            examination = support_bundle.examine(collected)
-            run = support_bundle.CollectRun(self.host, version.version(), started_at, time.time())
+            places = support_bundle.places(collected, self.host, self.hostvars[self.host], self.args["deployments"])
+            examination = support_bundle.examine(collected, places)
+            run = support_bundle.CollectRun(self.host, version.version(), started_at, time.time(), places)
             path = support_bundle.write(folder, collected, examination, run)
         except ValueError as error:
             self.fail(str(error))

@@ -15,6 +15,7 @@ from typing import Any, cast
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
 from vllm_spark.core import inventory_host
+from vllm_spark.doctor.places import Place
 from vllm_spark.lifecycle import history
 from vllm_spark.node.host_layout import deployment_of
 from vllm_spark.verify import report, startup, verify_document
@@ -28,9 +29,6 @@ from vllm_spark.verify.verification import Verification
 from vllm_spark_ansible import results
 from vllm_spark_ansible.edge_probe import EdgeProbeAction
 from vllm_spark_ansible.resolved import intent_of
-
-# The inventory that ansible.cfg names.
-DEFAULT_INVENTORY = "inventories/site"
 
 # Fields of the gates of a plan that the module needs, too.
 PROBED = ("unit", "container", "address", "port", "state_path")
@@ -52,7 +50,7 @@ class ActionModule(EdgeProbeAction):
         verdicts: list[Verdict] = []
         try:
             how = {"brief": not self.verbose, "thorough": self.args.get("thorough", True)}
-            run_of = Verification(request, self.host, self._probe, self.say, watch, **how)
+            run_of = Verification(request, self._place(request), self._probe, self.say, watch, **how)
             verdicts, run = run_of.run(wait=self.args["wait"])
             missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
             written = self._report(request, verdicts, run)
@@ -107,7 +105,7 @@ class ActionModule(EdgeProbeAction):
     def _reach(self) -> HttpResponse:
         """Return the response of the printed address: from the controller to a head, from a worker to its head."""
         request = GateRequest.from_json(self.args["gates"])
-        head = self._head(request.unit) if request.rank else self.host
+        head = next(iter(self._hosts(request.unit)), "") if request.rank else self.host
         if not head:
             return {"unasked": "this run does not know the head"}
         url = request.client_url(inventory_host.address(head, self.hostvars[head]))
@@ -121,25 +119,23 @@ class ActionModule(EdgeProbeAction):
         answer = send((str(server.hostname), server.port or 0), reach.http_request(), "")
         return cast("HttpResponse", {**answer, "url": url, "source": "from this machine"})
 
-    def _head(self, unit: str) -> str:
-        """Return the head of the deployment with this unit; empty if this run has resolved another deployment, as where
-        an old one returns."""
+    def _place(self, request: GateRequest) -> Place:
+        name, hosts = deployment_of(request.unit), self._hosts(request.unit)
+        return Place.of_host(self.host, self.hostvars[self.host], deployment=name, hosts=hosts, image=request.image)
+
+    def _hosts(self, unit: str) -> list[str]:
+        """Return the hosts of the deployment with this unit, the head first; none if this run has resolved another
+        deployment, as where an old one returns."""
         spec = results.SPEC.of(self.hostvars[self.host]) or {}
         deployment = spec.get("deployment", {})
-        return str(deployment["hosts"][0]) if f"vllm@{deployment.get('name')}.service" == unit else ""
+        return list(deployment["hosts"]) if f"vllm@{deployment.get('name')}.service" == unit else []
 
     def _report(self, request: GateRequest, verdicts: list[Verdict], run: dict[str, Any]) -> dict[str, Any]:
         run = {"host": self.host, "deployed_because": self.args["reason"], **run}
-        closing = report.closing(request, verdicts, self._address(), self._inventory(), self.authority(request.target))
+        closing = report.closing(request, verdicts, self._address(), self.authority(request.target))
         document = report.verification(request, verdicts, {**run, "closing": closing})
         name = f"{request.container}-{self.host}-{time.strftime('%Y%m%dT%H%M%S')}"
         path = report.write(Path(self.args["report_dir"]), name, document)
         if document["holds"] and closing and self.args.get("closing", True):
             self.show(closing)
         return {"report": os.path.relpath(path), "gates": history.summarize(document["verdicts"]), **run}
-
-    def _inventory(self) -> str:
-        """Return the value of this run's -i, relative to the working directory; empty if ansible.cfg names it."""
-        sources = self.task_vars.get("ansible_inventory_sources") or []
-        paths = ",".join(os.path.relpath(source) for source in sources)
-        return "" if paths == DEFAULT_INVENTORY else paths

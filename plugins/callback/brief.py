@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
 
-from vllm_spark.core import host_access, json_output, run_output
+from vllm_spark.core import host_access, json_output, run_command, run_output
 from vllm_spark.core.run_output import Cause, FailedTask
 from vllm_spark.lifecycle import interruption
-from vllm_spark_ansible import json_mode
+from vllm_spark_ansible import json_mode, started
 
 DOCUMENTATION = r"""
 name: brief
@@ -35,6 +35,7 @@ description:
     failures.
   - Prints Ansible's plays, tasks and results only with C(-v). Prints the recap of the hosts that failed, or with C(-v)
     of all.
+  - Prints the commands of messages with the options of this run.
   - With C(-e json=true), prints the document of a verb that has one for programs, and nothing else, on stdout.
   - After Ctrl-C, prints in one line the state of the hosts, and ends with the exit status 130.
 author: vllm-spark
@@ -80,6 +81,7 @@ class CallbackModule(Default):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         super().v2_playbook_on_start(playbook)
         self._verb = Path(playbook._file_name).stem
+        run_command.begin(started.this_run(sys.argv))
         if len(plays := playbook.get_plays()) > 1:
             self._parts = [play.get_name() for play in plays]
         if sys.stdout.isatty():

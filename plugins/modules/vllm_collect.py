@@ -20,8 +20,9 @@ options:
     description: The folder of the bundle on the controller. O(phase=host) needs it.
     type: str
   deployments:
-    description: The deployments of the inventory. O(phase=pairs) needs them.
+    description: The deployments of the inventory, not checked.
     type: raw
+    default: []
 extends_documentation_fragment: vllm_spark.toolkit.decides
 """
 

@@ -15,7 +15,8 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register, typed
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.run_command import typed
 from vllm_spark_ansible import page
 from vllm_spark_ansible.results import Step
 
@@ -29,21 +30,22 @@ COLLECTION = "vllm_spark.toolkit"
 
 
 class UnreachableError(AnsibleConnectionFailure):
-    """A host that Ansible cannot reach, with its refusals in the result of the task."""
+    """A host that Ansible cannot reach, with its refusals and other `fields` in the result of the task. The exit status
+    is 4."""
 
-    def __init__(self, text: str, refusals: Iterable[Refusal]) -> None:
+    def __init__(self, text: str, refusals: Iterable[Refusal] = (), **fields: Any) -> None:
         super().__init__(text)
-        self.refusals = [refusal.to_json() for refusal in refusals]
+        self.fields = {"refusals": [refusal.to_json() for refusal in refusals], **fields}
 
     @property
     def result_contribution(self) -> Mapping[str, object]:
         """Return what ansible-core 2.19 adds to the result of the task."""
-        return {"unreachable": True, "refusals": self.refusals}
+        return {"unreachable": True, **self.fields}
 
     def as_task_result(self, result: Any) -> Any:
         """Return the result of the task for ansible-core 2.21, which asks this in place of `result_contribution`."""
         result.unreachable = True
-        result.result_data["refusals"] = self.refusals
+        result.result_data.update(self.fields)
         return result
 
 
@@ -79,7 +81,7 @@ class SparkAction(ActionBase):
         except RefusedError as error:
             # Ansible would print a chained cause a second time.
             self.fail(str(error), error.refusals)
-        except AnsibleActionFail:
+        except (AnsibleActionFail, UnreachableError):
             raise
         except AnsibleError as error:
             refusal = self.explain(str(error))

@@ -271,14 +271,15 @@ def test_a_verb_without_a_document_prints_its_lines(site: Site) -> None:
         (
             "deploy",
             WAITS,
-            "no server was started or stopped. Fix: the same command again continues; `ansible-playbook status",
+            "no server was started or stopped. Fix: the same command again continues; `ansible-playbook -i {hosts} -l "
+            "spark1 status.yml` shows the state.",
         ),
         ("plan", WAITS, "has changed no host"),
         ("switch", SWITCHES + WAITS, "tiny stops for mine; mine goes on loading"),
         (
             "switch",
             SWITCHES + WAITS,
-            "continues, `ansible-playbook switch.yml -e to=tiny` brings tiny back; `ansible-playbook status",
+            "continues, `ansible-playbook -i {hosts} switch.yml -e to=tiny` brings tiny back; `ansible-playbook -i",
         ),
     ],
 )
@@ -294,5 +295,5 @@ def test_ctrl_c_ends_with_the_state_of_the_hosts(site: Site, name: str, tasks: s
     (line,) = err.splitlines()
     assert line.startswith(f"Interrupted: {name} ended after ")
     assert "in 'Wait for the server'" in line
-    assert part in line
+    assert part.format(hosts=site.folder / "hosts.yml") in line
     assert "Fix: " in line

@@ -73,7 +73,7 @@ def test_an_answer_that_is_not_yes_ends_it_before_the_download(inventory: Path, 
     status, output = terminal.typed(argv(inventory, "up.yml"), environment(), {consent.QUESTION: answer})
     assert status == 2, output
     assert output.count(consent.QUESTION) == 1
-    assert consent.DECLINED in output
+    assert consent.DECLINED.replace("spark up", f"spark up -i {inventory}") in output
     assert "[3/4]" not in output
     assert f"It ended in [2/4] {part('plan')}; the same command again continues." in output
 

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import printed
 from chat import QUESTION, judge, post
 
 MODEL = "tiny-gemma4"
@@ -46,7 +47,7 @@ MAY_SAY = {
     "model_failed": ("gave up", "failed"),
     "model_not_active": ENDED,
 }
-PRINTED = re.compile(r"`(ansible-playbook (?:rollback|switch|stop)\.yml[^`]*)`")
+PRINTED = re.compile(r"`(ansible-playbook [^`]*?\b(?:rollback|switch|stop)\.yml[^`]*)`")
 STOPS = re.compile(r"(?:stop|remove)\.yml|switch(?:\.yml)? -e to=(?P<to>[\w-]+)")
 COLUMNS = {"name": 26, "edge": 26, "status": 34, "doctor": 60, "history": 44, "good_after": 8}
 
@@ -151,14 +152,14 @@ def reading(event: Event) -> dict[str, Any]:
     """Return the row of this moment. Status is the most fleeting, so it comes first."""
     name, head = event["deployment"], event["hosts"][0]
     first = ask(event["url"])
-    words, printed = status(event)
+    words, shown = status(event)
     second = ask(event["url"])
     with concurrent.futures.ThreadPoolExecutor() as pool:
         told = pool.submit(history, event)
         word, transition, diagnosed = collect(event)
     third = ask(event["url"])
     finding = next((line.partition("1. ")[2] for line in diagnosed.splitlines() if "  1. " in line), "no finding")
-    texts = {"the edge": first["text"] + second["text"] + third["text"], "status": printed, "the doctor": diagnosed}
+    texts = {"the edge": first["text"] + second["text"] + third["text"], "status": shown, "the doctor": diagnosed}
     return {
         "edge": f"{first['kind']} {first['again']}".strip(),
         "status": "; ".join(dict.fromkeys(words.values())),
@@ -168,6 +169,7 @@ def reading(event: Event) -> dict[str, Any]:
             *contradictions("status", first, words.get(head, ""), second),
             *contradictions("the Spark's own state", second, word, third),
             *(fault for where, text in texts.items() for fault in harm(where, text, name)),
+            *(f"{where} has a placeholder: {one}" for where, text in texts.items() for one in printed.unfilled(text)),
             *faults_of([first, second, third]),
         ],
     }
@@ -214,9 +216,17 @@ def mended(event: Event, said: str) -> list[str]:
     command = wanted if wanted != "printed" else match[1] if match else ""
     if not command:
         return [f"no command was printed: {said[-1000:]}"] if wanted else []
-    argv = command.replace("ansible-playbook ", "ansible-playbook -i inventories/sandbox ", 1)
-    done = subprocess.run(argv, shell=True, cwd=event["project"], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, shell=True, cwd=event["project"], capture_output=True, text=True, check=False)
     return [f"{command} failed: {(done.stdout + done.stderr)[-1000:]}"] if done.returncode else []
+
+
+def typed(event: Event, said: str) -> list[str]:
+    """Type the commands of a text that only look, once the deployment serves again. Returns the faults."""
+    faults = [f"a placeholder: {command}" for command in printed.unfilled(said)]
+    for command in printed.looking(said):
+        done = subprocess.run(command, shell=True, cwd=event["project"], capture_output=True, text=True, check=False)
+        faults += [f"{command} ended with {done.returncode}: {done.stderr[-500:]}"] if done.returncode else []
+    return faults
 
 
 def run(event: Event) -> dict[str, Any]:
@@ -232,10 +242,10 @@ def run(event: Event) -> dict[str, Any]:
     row["faults"] += mended(event, said)
     event = {**event, **event.get("afterwards", {})}
     row["good_after"], seen = recovered(event, begun)
-    words, printed = status(event)
+    words, shown = status(event)
     if row["good_after"] is None or not all(word.startswith("serving") for word in words.values()):
         row["faults"].append(f"good answers after {row['good_after']} s, and status says {words}")
-    row["faults"] += [*faults_of(seen), *harm("status", printed, event["deployment"])]
+    row["faults"] += [*faults_of(seen), *harm("status", shown, event["deployment"]), *typed(event, log.read_text())]
     return {"name": event["name"], **row}
 
 

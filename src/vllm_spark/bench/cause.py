@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_spark.core.run_command import typed
 from vllm_spark.node.bench.records import CellRecord, Sample
 
 # A ratio inside of 1 ± EQUAL counts as equal: the largest noise of one stream (noise.EXPERTS).
@@ -130,4 +131,4 @@ def sentence(old: CellRecord, new: CellRecord) -> str:
     """Return the cause of the first rule that holds, with its hosts and its runbook."""
     causes = ((rule, text) for rule in RULES if (text := rule.sentence(old, new)))
     rule, text = next(causes, (None, "cause unknown"))
-    return f"{text} (docs/runbooks/{rule.runbook}.md)" if rule else text
+    return typed(f"{text} (docs/runbooks/{rule.runbook}.md)") if rule else text

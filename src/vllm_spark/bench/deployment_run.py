@@ -87,7 +87,7 @@ def job_failure(host: str, result: Mapping[str, Any]) -> Refusal:
     return JOB_FAILED(
         what=f"{host}: the bench ended: {result.get('detail', 'without a reason')}",
         expected="a server that answers",
-        fix=Fix(f"ansible-playbook verify.yml -l {host}", "Then run the bench again: it continues where it was."),
+        fix=Fix("ansible-playbook verify.yml", "Then run the bench again: it continues where it was."),
     )
 
 
@@ -96,7 +96,7 @@ def sampler_failure(host: str, detail: str) -> Refusal:
     return JOB_FAILED(
         what=f"{host}: its memory, power and clocks cannot be sampled: {detail or 'without a reason'}",
         expected="samples of every host of the deployment, because its slowest rank bounds the speed",
-        fix=Fix(f"ansible-playbook precheck.yml -l {host}", "Then run the bench again: it continues where it was."),
+        fix=Fix("ansible-playbook precheck.yml", "Then run the bench again: it continues where it was."),
     )
 
 

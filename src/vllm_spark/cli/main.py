@@ -13,8 +13,9 @@ from typing import NoReturn
 
 from vllm_spark.cli import commands, verbs
 from vllm_spark.cli.commands import Command, CommandParser
-from vllm_spark.core import text
+from vllm_spark.core import run_command, text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
+from vllm_spark.core.run_command import ThisRun
 
 BENCH = "bench"
 # README has the same rule.
@@ -187,7 +188,15 @@ def usable_streams() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command. Returns its exit status: 1 for a refusal. Raises SystemExit(2) for wrong arguments."""
     usable_streams()
-    args = parse(sys.argv[1:] if argv is None else argv)
+    with run_command.within(ThisRun(by_command=True)):
+        args = parse(sys.argv[1:] if argv is None else argv)
+        from vllm_spark.cli import playbook  # noqa: PLC0415  --help starts none
+
+        run_command.begin(playbook.this_run(args))
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         status: int = args.run(args)
         sys.stdout.flush()

@@ -14,8 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.core import paths
+from vllm_spark.core import paths, run_command
 from vllm_spark.core.refusal import Fix, RefusedError, register
+from vllm_spark.core.run_command import ThisRun
 
 NO_ANSIBLE = register("no-ansible", runbook="wrong-command")
 
@@ -47,6 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser, only: Sequence[str] = ()) -> 
             continue
         nargs = None if word else 0
         parser.add_argument(*names, action=Kept, nargs=nargs, metavar=word, dest="options", default=[], help=text)
+
+
+def this_run(args: argparse.Namespace) -> ThisRun:
+    """Return how a command was started, for the commands that its messages print."""
+    words = iter(getattr(args, "options", []))
+    # `Kept` keeps a name and its value, and the names of an option have one meaning.
+    names = {name: (names[0], word) for names, word, _ in OPTIONS for name in names if names[0] in run_command.ALL}
+    options = [(names[name][0], next(words) if names[name][1] else "") for name in words if name in names]
+    asks = [("-K", "")] if getattr(args, "ask_become_pass", False) else []
+    return ThisRun(by_command=True, options=[*options, *asks])
 
 
 def program(name: str, verb: str, options: Sequence[str]) -> str:
@@ -110,4 +121,5 @@ def environment() -> dict[str, str]:
     configuration is named."""
     config = str(paths.ROOT / "ansible.cfg")
     own = {"ANSIBLE_CONFIG": config, "ANSIBLE_INVENTORY": str(paths.INVENTORY)}
-    return {**(own if os.environ.get("ANSIBLE_CONFIG", config) == config else {}), **os.environ}
+    usual = own if os.environ.get("ANSIBLE_CONFIG", config) == config else {}
+    return {**usual, run_command.DOOR: "vllm-spark", **os.environ}

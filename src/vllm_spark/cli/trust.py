@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from vllm_spark.cli import inventory_values
+from vllm_spark.cli import inventory_values, playbook
 from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import register
 from vllm_spark.edge import authority, store, succession
@@ -20,7 +21,7 @@ DEFAULTS, FOLDER = paths.ROOT / "roles" / "vllm_edge" / "defaults" / "main.yml",
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", nargs="?", type=Path, help="where to; default: standard output")
-    parser.add_argument("-i", "--inventory", default="", help="as for ansible-playbook; default: that of ansible.cfg")
+    playbook.add_arguments(parser, only=("-i",))
     parser.add_argument(
         "--authority", type=Path, metavar="DIR", help="default: vllm_edge_authority of the inventory, or edge beside it"
     )
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the certificate, and say on standard error how clients use it. Raises RefusedError without an authority."""
-    folder = args.authority or folder_of(args.inventory)
+    folder = args.authority or folder_of(args.options)
     found = store.trusted(folder)
     if not found:
         raise NOTHING_TO_TRUST.error(
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def folder_of(inventory: str) -> Path:
-    """Return the folder of the authority that an inventory names. Raises RefusedError for an inventory without a Spark,
-    and SystemExit with Ansible's words for one that it cannot read."""
+def folder_of(options: Sequence[str]) -> Path:
+    """Return the folder of the authority that the inventory names. `options` are Ansible's. Raises RefusedError for an
+    inventory without a Spark, and SystemExit with Ansible's words for one that it cannot read."""
     template = {FOLDER: documents.read_yaml(DEFAULTS)[FOLDER]}
-    values = inventory_values.of_sparks("trust", template, ["-i", inventory] if inventory else [])
+    values = inventory_values.of_sparks("trust", template, options)
     for each in values.values():
         return Path(each[FOLDER])
     raise NOTHING_TO_TRUST.error(

@@ -14,6 +14,9 @@ from typing import Any
 from vllm_spark.core import inventory_host, ssh_command
 from vllm_spark.core.refusal import Fix, Refusal, RefusalKind, register
 
+# A user that the inventory leaves to the configuration of ssh.
+UNNAMED = "its user"
+
 
 @dataclass(frozen=True, slots=True)
 class Login:
@@ -34,7 +37,7 @@ class Login:
         return cls(
             host=host,
             address=inventory_host.address(host, variables),
-            user=getpass.getuser() if local else str(variables.get("ansible_user") or "USER"),
+            user=getpass.getuser() if local else str(variables.get("ansible_user") or UNNAMED),
             port=str(variables.get("ansible_port") or 22),
             local=local,
             variables=variables,
@@ -43,8 +46,9 @@ class Login:
     @property
     def contact(self) -> str:
         """The command of a first contact."""
+        user = "" if self.user == UNNAMED else f" --user {self.user}"
         port = "" if self.port == "22" else f" --port {self.port}"
-        return f"vllm-spark contact {self.address} --user {self.user}{port}"
+        return f"vllm-spark contact {self.address}{user}{port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_spark.core import paths
-
-PLAYBOOK = re.compile(r"\bansible-playbook (\w+)\.yml")
-
-
-def typed(text: str) -> str:
-    """Return a text whose commands run as printed: the verbs of an installed toolkit are commands, because the working
-    directory has no playbook."""
-    return PLAYBOOK.sub(r"vllm-spark \1", text) if paths.IS_INSTALLED else text
+from vllm_spark.core.run_command import typed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_spark.core.refusal import typed
+from vllm_spark.core.run_command import typed
 
 # ansible-core puts these in front of the message of a plugin, in any number.
 PREFIXES = re.compile(r"^(?:(?:Task|Action|Module) failed[.:]\s*)+")

@@ -5,23 +5,26 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import shlex
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vllm_spark.core import json_output
-from vllm_spark.core.refusal import Fix, Refusal, register, typed
+from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, last_words, reading
-from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, Finding, Judgement, log_line
+from vllm_spark.doctor.findings import Finding, Judgement, log_line
 from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.log_lines import ByteStream, blocks
+from vllm_spark.doctor.places import NOWHERE, Place
 
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
@@ -71,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
             words += bundle.words
     except OSError as error:
         what = f"{error.filename}: {error.strerror}"
-        fix = Fix("sudo cat FILE | vllm-spark doctor -", "Or name another file.")
+        as_root = Fix(f"sudo cat {shlex.quote(str(error.filename))} | vllm-spark doctor -", "Or name another file.")
+        fix = as_root if error.errno == errno.EACCES else "name another file."
         return _refuse(LOG_UNREADABLE(what=what, expected="a readable log", fix=fix), as_json=args.json)
     except reading.NotTextError as error:
         refusal = LOG_UNREADABLE(what=error.what, expected="the text of a log", fix=error.fix)
@@ -111,12 +115,14 @@ def read(name: str) -> Log:
         with _opened(name) as stream:
             return judged(title, reading.text_of(stream))
     except reading.NotTextError as error:
-        raise reading.NotTextError(f"{title}: {error.what}", error.fix) from error
+        named = error.fix.format(file=shlex.quote(name)) if isinstance(error.fix, Fix) else error.fix
+        raise reading.NotTextError(f"{title}: {error.what}", named) from error
 
 
-def judged(name: str, stream: ByteStream, *, engine: bool = True) -> Log:
-    """Diagnose a log from a stream of text. Findings carry `name` as its file. `engine` is that of Log."""
-    log = Log(name, engine)
+def judged(name: str, stream: ByteStream, *, engine: bool = True, place: Place = NOWHERE) -> Log:
+    """Diagnose a log from a stream of text. Findings carry `name` as its file. `engine` and `place` are those of
+    Log."""
+    log = Log(name, engine, place)
     for block in blocks(stream):
         log.read(block)
     return log
@@ -134,8 +140,10 @@ def read_bundle(name: str) -> Bundle:
                     continue
                 stream = archive.extractfile(member)
                 if stream and is_log:
-                    log = judged(f"{name}/{member.name}", cast(BinaryIO, stream), engine=is_engine_log(member.name))
-                    logs.append(log)
+                    # The manifest comes before the logs.
+                    place = place_of(member.name, places_of(texts.get(MANIFEST, "")))
+                    engine = is_engine_log(member.name)
+                    logs.append(judged(f"{name}/{member.name}", cast(BinaryIO, stream), engine=engine, place=place))
                 elif stream:
                     texts[member.name] = stream.read(MOST_OF_A_TEXT).decode("utf-8", "replace")
     except (tarfile.TarError, EOFError, zlib.error) as error:
@@ -155,6 +163,20 @@ def _host_of(manifest: str) -> str:
         return "a Spark"
 
 
+def places_of(manifest: str) -> Mapping[str, Place]:
+    """Return the places of a bundle by their deployments, from its manifest. That of an older toolkit has none."""
+    try:
+        return {name: Place(**place) for name, place in json.loads(manifest)["places"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def place_of(path: str, places: Mapping[str, Place]) -> Place:
+    """Return where a log of a bundle is from. A log of the host is of its deployment, if it has one alone."""
+    name = path.split("/")[1] if path.startswith("deployments/") else next(iter(places)) if len(places) == 1 else ""
+    return places.get(name, NOWHERE)
+
+
 def is_engine_log(path: str) -> bool:
     """Return True for a log of an engine by its path in a bundle, False for one of the host or of another unit."""
     return not path.startswith("host/") and not path.endswith("/liveness.log")
@@ -169,12 +191,13 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
     read_lines = sum(log.lines for log in logs)
     amount = f"{read_lines} line{'s' * (read_lines != 1)} of {len(logs)} log{'s' * (len(logs) != 1)}"
     if unknown(judgement, logs):
+        whole_run = next(log.place for log in logs if log.engine).fill(str(WHOLE_RUN))
         if not read_lines:
             yield f"unknown: {amount}, so nothing was read — expected: the log of a whole run."
-            yield f"   Fix: {WHOLE_RUN}"
+            yield f"   Fix: {whole_run}"
             return
         yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
-        yield f"   Fix: {WHOLE_RUN}"
+        yield f"   Fix: {whole_run}"
         yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG} on the Spark shows it."
         return
     if not judgement.findings and not judgement.unrecognised:
@@ -190,7 +213,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
             yield f" - {finding.cause}, {_where(finding)}: {log_line(finding)}"
-        yield f"   Fix: {GENERIC_FIX} See docs/runbooks/{GENERIC_RUNBOOK}"
+        yield _fix(judgement.unrecognised[0])
     yield from _numbered([finding for finding in judgement.findings if finding.severity == "warning"], len(fatal) + 1)
     yield f"read {amount}"
 
@@ -199,7 +222,11 @@ def _numbered(findings: Sequence[Finding], first: int) -> Iterator[str]:
     for place, finding in enumerate(findings, first):
         yield f"{place}. {finding.cause}"
         yield f"   {finding.severity} {finding.signature}, {_where(finding)}: {log_line(finding)}"
-        yield f"   Fix: {typed(finding.fix)} See docs/runbooks/{finding.runbook}"
+        yield _fix(finding)
+
+
+def _fix(finding: Finding) -> str:
+    return typed(f"   Fix: {finding.fix} See docs/runbooks/{finding.runbook}")
 
 
 def to_json(judgement: Judgement, logs: Sequence[Log]) -> dict[str, Any]:

@@ -7,28 +7,33 @@ cause of an unknown failure is the innermost exception of the first traceback th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from vllm_spark.core.run_command import typed
 from vllm_spark.doctor.findings import Finding, Judgement, without_areas
 from vllm_spark.doctor.log import Log
+from vllm_spark.doctor.places import NOWHERE, Place
 from vllm_spark.doctor.signatures import SEVERITIES, signatures, with_causes
 
 _REPORTED = 5  # of the unknown errors
 
 
-def root_cause(lines: Sequence[str]) -> Finding | None:
+def root_cause(lines: Sequence[str], place: Place = NOWHERE) -> Finding | None:
     """Return the root cause of a failed start, or None if nothing in these lines failed: the first finding of `judge`,
     and in place of a symptom any exception.
 
     `lines` are those of one start (one systemd invocation), oldest first. Lines of an older failure would count.
+    `place` is where they are from.
     """
-    log = Log()
+    log = Log(place=place)
     if lines:
         log.read("\n".join(line.rstrip("\n") for line in lines))
     known = next((finding for finding in judge([log]).findings if finding.severity != "warning"), None)
     if known and known.severity != "symptom":
         return known
-    return log.exception() or known or log.unknown_cause()
+    found = log.exception() or known or log.unknown_cause()
+    return found and _placed(found, {log.file: place})
 
 
 def judge(logs: Iterable[Log]) -> Judgement:
@@ -44,7 +49,13 @@ def judge(logs: Iterable[Log]) -> Judgement:
     if (first := _first_exception(logs, findings)) in unknown:
         findings.insert(0, first)
         unknown.remove(first)
-    return Judgement(tuple(findings), tuple(unknown[:_REPORTED]))
+    places = {log.file: log.place for log in logs}
+    return Judgement(*(tuple(_placed(each, places) for each in found) for found in (findings, unknown[:_REPORTED])))
+
+
+def _placed(finding: Finding, places: Mapping[str, Place]) -> Finding:
+    """Return a finding whose fix has the names of the place of its log, and the commands of this run."""
+    return replace(finding, fix=typed(places[finding.file].fill(finding.fix)))
 
 
 def _first_exception(logs: Sequence[Log], findings: Sequence[Finding]) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vllm_spark.core.refusal import typed
+from vllm_spark.core.run_command import typed
 
 UNRECOGNISED = "unrecognised"
 MOST_OF_A_CAUSE = 1  # remoteness
@@ -85,7 +85,8 @@ def _follows(area: Finding, findings: Sequence[Finding], severity: str) -> bool:
 
 def explain(finding: Finding) -> str:
     """Return one message to the operator: cause, matching line, fix, runbook."""
-    return f"{finding.cause} — seen: {log_line(finding)} Fix: {typed(finding.fix)} See docs/runbooks/{finding.runbook}"
+    said = f"{finding.cause} — seen: {log_line(finding)}"
+    return f"{said} {typed(f'Fix: {finding.fix} See docs/runbooks/{finding.runbook}')}"
 
 
 def log_line(finding: Finding) -> str:

@@ -17,6 +17,7 @@ from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching,
 from vllm_spark.doctor.error_lines import ErrorLines
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
+from vllm_spark.doctor.places import NOWHERE, Place
 from vllm_spark.doctor.requests import Requests
 from vllm_spark.doctor.server_state import ServerState
 from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, notes, signatures, with_causes
@@ -37,10 +38,11 @@ class Log:
     """One log, diagnosed block by block from its beginning. The log of a start is one systemd invocation.
 
     `engine` is False for a log of the host, as the kernel's: only known lines count there, because its other complaints
-    and its end say nothing of a server."""
+    and its end say nothing of a server. `place` is where it is from, whose names the fixes of `judge` have."""
 
     file: str = ""
     engine: bool = True
+    place: Place = NOWHERE
     lines: int = 0
     _findings: dict[_Key, Finding] = field(default_factory=dict)
     _errors: ErrorLines = field(default_factory=ErrorLines)

@@ -15,13 +15,13 @@ SAMPLE_BYTES = 64 * 1024
 _GZIP = b"\x1f\x8b"
 _TAR = (257, b"ustar")
 _MARKS = ((codecs.BOM_UTF8, ""), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-# Known binary files: magic number, name, and the command that prints their text.
+# Known binary files: magic number, name, and the command that prints their text, a template.
 _BINARY = (
-    (b"LPKSHHRH", "a journal file of systemd", "journalctl --file FILE -o cat | vllm-spark doctor -"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "zstdcat FILE | vllm-spark doctor -"),
-    (b"\xfd7zXZ\x00", "compressed with xz", "xzcat FILE | vllm-spark doctor -"),
-    (b"BZh", "compressed with bzip2", "bzcat FILE | vllm-spark doctor -"),
-    (b"PK\x03\x04", "a zip archive", "unzip -p FILE | vllm-spark doctor -"),
+    (b"LPKSHHRH", "a journal file of systemd", "journalctl --file {file} -o cat | vllm-spark doctor -"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "zstdcat {file} | vllm-spark doctor -"),
+    (b"\xfd7zXZ\x00", "compressed with xz", "xzcat {file} | vllm-spark doctor -"),
+    (b"BZh", "compressed with bzip2", "bzcat {file} | vllm-spark doctor -"),
+    (b"PK\x03\x04", "a zip archive", "unzip -p {file} | vllm-spark doctor -"),
 )
 _OTHER = "name the text of the log: `journalctl -u UNIT -o cat | vllm-spark doctor -`."
 _CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\r\x1b\b\f\v") | {"\x7f", "�"}
@@ -29,7 +29,8 @@ _BINARY_SHARE = 0.1  # of the characters; a text with a wrong encoding stays bel
 
 
 class NotTextError(Exception):
-    """Raised for a log that is not text: what it is, and the command that prints its text."""
+    """Raised for a log that is not text: what it is, and the command that prints its text. `read` of command.py fills
+    its {file}."""
 
     def __init__(self, what: str, fix: str | Fix) -> None:
         super().__init__(what)

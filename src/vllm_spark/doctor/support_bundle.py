@@ -18,16 +18,19 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from types import MappingProxyType
+from typing import Any, TypedDict
 
-from vllm_spark.core.refusal import Refusal, RefusedError, register, typed
+from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.run_command import typed
 from vllm_spark.doctor import command, last_words
 from vllm_spark.doctor.command import BUNDLE_SUFFIX, LOG_SUFFIX, MANIFEST
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Judgement
 from vllm_spark.doctor.log import Log
+from vllm_spark.doctor.places import Place
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
@@ -41,6 +44,7 @@ PREVIOUS = f"-previous{LOG_SUFFIX}"
 STOPPED = "inactive"  # ActiveState of a stopped unit; a unit that failed or gave up is "failed"
 CLOCK_SKEW_S = 5.0
 PAIR = 2  # hosts
+NO_PLACES: Mapping[str, Place] = MappingProxyType({})
 _GZIP = 16 + zlib.MAX_WBITS
 _NAME = re.compile(r"(?:[\w@+:-][\w.@+:-]*/){0,8}[\w@+:-][\w.@+:-]*")
 
@@ -86,13 +90,14 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class CollectRun:
-    """One collection: the inventory's name of the host, this machine's toolkit, and the times of the request and of the
-    answer (seconds since the epoch)."""
+    """One collection: the inventory's name of the host, this machine's toolkit, the times of the request and of the
+    answer (seconds since the epoch), and where the logs are from."""
 
     host: str
     toolkit: str
     requested_at: float
     answered_at: float
+    places: Mapping[str, Place] = field(default_factory=dict)
 
 
 def prepare(folder: Path) -> None:
@@ -121,8 +126,39 @@ def unpack(packed: str) -> Collected:
     return Collected({name: str(text) for name, text in files.items()}, manifest)
 
 
-def examine(collected: Collected) -> Examination:
-    """Return the doctor's findings."""
+def places(collected: Collected, host: str, variables: Mapping[str, Any], deployments: object) -> dict[str, Place]:
+    """Return where the logs of a host are from, by the deployment. `variables` are the host's, `deployments` is
+    vllm_deployments, not validated."""
+    hosts_of = dict(_hosts_of(deployments))
+    return {
+        name: Place.of_host(
+            host,
+            variables,
+            deployment=name,
+            hosts=hosts_of.get(name, (host,)),
+            image=_image_of(collected.files.get(f"deployments/{name}/gates.json", "")),
+        )
+        for name in collected.manifest["deployments"]
+    }
+
+
+def _hosts_of(deployments: object) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield (name, hosts) of each entry of vllm_deployments that has both."""
+    for entry in deployments if isinstance(deployments, list) else []:
+        hosts = entry.get("hosts") if isinstance(entry, dict) else None
+        if isinstance(hosts, list):
+            yield str(entry.get("name")), [str(host) for host in hosts]
+
+
+def _image_of(gates: str) -> str:
+    try:
+        return str(json.loads(gates)["image"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def examine(collected: Collected, known: Mapping[str, Place] = NO_PLACES) -> Examination:
+    """Return the doctor's findings. `known` is where the logs are from (`places`)."""
     stopped = tuple(
         f"deployments/{name}/"
         for name, unit in collected.manifest["deployments"].items()
@@ -133,7 +169,8 @@ def examine(collected: Collected) -> Examination:
     for name, text in collected.files.items():
         if name.endswith(LOG_SUFFIX):
             stream = io.BytesIO(text.encode("utf-8", "replace"))
-            log = command.judged(name, stream, engine=command.is_engine_log(name))
+            place = command.place_of(name, known)
+            log = command.judged(name, stream, engine=command.is_engine_log(name), place=place)
             (earlier if name.endswith(PREVIOUS) or name.startswith(stopped) else current).append(log)
     return Examination(judge(current), judge(earlier), current, earlier)
 
@@ -239,9 +276,8 @@ def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, M
 
     `deployments` is vllm_deployments, not validated. `bundles` are paths by host, `known` the states of the deployments
     of each host by their names."""
-    for entry in deployments if isinstance(deployments, list) else []:
-        name, hosts = (str(entry.get("name")), entry.get("hosts")) if isinstance(entry, dict) else ("", None)
-        if not isinstance(hosts, list) or len(hosts) < PAIR or not any(name in known.get(host, ()) for host in hosts):
+    for name, hosts in _hosts_of(deployments):
+        if len(hosts) < PAIR or not any(name in known.get(host, ()) for host in hosts):
             continue
         title = (
             f"{name} is {', '.join(f'{known[host][name]} on {host}' for host in hosts if name in known.get(host, ()))}"
@@ -263,6 +299,7 @@ def _members(collected: Collected, examination: Examination, run: CollectRun) ->
     }
     yield FINDINGS_JSON, json.dumps(findings, indent=2) + "\n"
     about = {"inventory_host": run.host, "toolkit": run.toolkit, "asked": run.requested_at, "answered": run.answered_at}
+    about |= {"places": {name: asdict(place) for name, place in run.places.items()}}
     yield MANIFEST, json.dumps({**collected.manifest, **about}, indent=2, sort_keys=True) + "\n"
     yield from sorted(collected.files.items(), key=lambda item: (item[0].startswith("host/"), item[0]))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from vllm_spark.core.refusal import typed
+from vllm_spark.core.run_command import for_everyone
 from vllm_spark.inventory.edge import EdgeSettings
 
 UNAVAILABLE = "service_unavailable_error"
@@ -165,6 +165,6 @@ def type_by_path(code: str, type_: str) -> str:
 
 def _returned(type_: str, code: str, message: str) -> str:
     """Return an error as arguments of HAProxy. No text has a quote or a percent sign outside of %[…]."""
-    error = {"message": typed(message), "type": type_by_path(code, type_), "param": None, "code": code}
+    error = {"message": for_everyone(message), "type": type_by_path(code, type_), "param": None, "code": code}
     text = json.dumps({"type": "error", "error": error})
     return f"content-type application/json {'lf-' if '%[' in text else ''}string '{text}'"

@@ -35,7 +35,7 @@ def trusted(folder: Path) -> str:
             what=f"{missing[0]} is missing, and the other file of the authority is there",
             expected="both files, as the first deploy has written them",
             fix="restore it from your backup, or move the folder away and deploy: clients then need "
-            "vllm-spark trust again.",
+            "`vllm-spark trust` again.",
         )
     return "" if missing else files[CERTIFICATE].read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from vllm_spark.core.refusal import typed
+from vllm_spark.core.run_command import typed
 from vllm_spark.core.units import clock
 
 EXIT_STATUS = 130  # 128 + SIGINT, as shells report it

@@ -106,7 +106,7 @@ def _only_one(hosts: Mapping[str, InstalledState]) -> str:
     raise ROLLBACK_WHICH.error(
         what=f"no deployment is named, and on {', '.join(hosts)} {observed}",
         expected="one deployment, because each is rolled back alone",
-        fix="-e deployment=NAME, or -l HOST.",
+        fix=f"{' or '.join(f'`-e deployment={each}`' for each in candidates) or '-l HOST'}.",
     )
 
 
@@ -158,7 +158,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
         yield ROLLBACK_NEVER_HELD(
             what=f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
             expected="a launch that once passed its gates",
-            fix=f"correct the recipe or the inventory, then `ansible-playbook deploy.yml -l {host}`.",
+            fix="correct the recipe or the inventory, then `ansible-playbook deploy.yml`.",
         )
     for why in launch["path_faults"]:
         yield ROLLBACK_FILES_GONE(

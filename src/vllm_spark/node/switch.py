@@ -300,7 +300,7 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
         known = f"one of {', '.join(units)}" if units else "a deployment; nothing was deployed here"
         say(
             f"{name} is not on this Spark — expected: {known}. "
-            "Fix: vllm-spark switch -e to=NAME. It places it. See docs/runbooks/switch-refused.md"
+            f"Fix: vllm-spark switch -e to={name}. It places it. See docs/runbooks/switch-refused.md"
         )
         return 2
     stop = occupants(units, name)

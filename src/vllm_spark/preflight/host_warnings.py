@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.core.types import Facts
+from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.findings import Finding, explain
 from vllm_spark.doctor.log import Log
+from vllm_spark.doctor.places import Place
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks.gpu import nvidia_smi_lines
@@ -34,6 +36,7 @@ def _signature_findings(context: HostContext) -> list[Finding]:
     text = "\n".join(nvidia_smi_lines(context))
     if not text:
         return []
-    log = Log(context.host)
+    placed = context.spec.deployment
+    log = Log(context.host, place=Place(context.host, placed.name, placed.hosts, context.spec.image))
     log.read(text)
-    return [replace(finding, number=0) for finding in log.findings()]
+    return [replace(finding, number=0) for finding in diagnosis.judge([log]).findings]

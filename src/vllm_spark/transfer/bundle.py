@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -175,9 +176,9 @@ def _write_image(layout: Path, image: BundledImage, sources: RemoteSources, log:
                 progress.done += before
                 progress.total, before = progress.total + size, size
     except (BlobError, ValueError, KeyError, OSError) as error:
-        raise _not_fetched(IMAGE_NOT_WRITTEN, image.name, str(error)) from error
+        raise _not_fetched(IMAGE_NOT_WRITTEN, layout.parent, image.name, str(error)) from error
     if missing := list(blob_cache.missing_blobs(layout, image.digest, image.platforms)):
-        raise _not_fetched(IMAGE_NOT_WRITTEN, image.name, "; ".join(missing))
+        raise _not_fetched(IMAGE_NOT_WRITTEN, layout.parent, image.name, "; ".join(missing))
     log(f"{image.name} is in the bundle")
 
 
@@ -198,7 +199,7 @@ def _write_wheels(folder: Path, sources: RemoteSources, log: Log) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603  a constant command
     if done.returncode:
         stderr = " ".join(done.stderr.split())[-300:]
-        raise _not_fetched(PACKAGES_NOT_WRITTEN, "the toolkit's Python packages", stderr)
+        raise _not_fetched(PACKAGES_NOT_WRITTEN, folder.parent, "the toolkit's Python packages", stderr)
 
 
 def _misnamed_blobs(listed: FileList) -> Iterator[str]:
@@ -230,11 +231,11 @@ def _model_faults(hub: Path, model: PulledModel, listed: FileList) -> Iterator[s
             yield f"{entry.path} of {model} is missing"
 
 
-def _not_fetched(kind: RefusalKind, what: str, detail: str) -> RefusedError:
+def _not_fetched(kind: RefusalKind, bundle: Path, what: str, detail: str) -> RefusedError:
     return kind.error(
         what=f"{what} was not written to the bundle: {detail}",
         expected="a machine that reaches the registry, the hub and the package index",
-        fix=Fix("ansible-playbook pull.yml -e bundle=DIR", "What has arrived is kept."),
+        fix=Fix(f"ansible-playbook pull.yml -e bundle={shlex.quote(str(bundle))}", "What has arrived is kept."),
     )
 
 

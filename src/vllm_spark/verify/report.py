@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.core.run_command import typed
 from vllm_spark.core.types import Document
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer
@@ -56,12 +57,10 @@ def readable(report: Document) -> str:
     return "\n".join([f"{report['host']}, {report['expected']['served_name']}:", *lines, *closing])
 
 
-def closing(
-    request: GateRequest, verdicts: Iterable[Verdict], address: str, inventory: str = "", authority: str = ""
-) -> str:
+def closing(request: GateRequest, verdicts: Iterable[Verdict], address: str, authority: str = "") -> str:
     """Return the closing lines of a good run: an answer, the address, and the next command. Empty for a worker.
 
-    `inventory` is the value of -i. `authority` is the file that a client of the edge trusts."""
+    `authority` is the file that a client of the edge trusts."""
     if request.rank:
         return ""
     answered = next((verdict.observed for verdict in verdicts if verdict.gate == answer.NAME and verdict.ok), "")
@@ -76,6 +75,6 @@ def closing(
             *greeting,
             f"It serves at {base}",
             f"Next: curl{trust} {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
-            f"      ansible-playbook {f'-i {inventory} ' if inventory else ''}status.yml   (or verify.yml, stop.yml)",
+            typed("      ansible-playbook status.yml"),
         ]
     )

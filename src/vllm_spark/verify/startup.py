@@ -11,6 +11,7 @@ from vllm_spark.core.refusal import Fix, register
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.families import families
 from vllm_spark.doctor.findings import MOST_OF_A_CAUSE, UNRECOGNISED, explain, remoteness
+from vllm_spark.doctor.places import Place
 from vllm_spark.node.host_layout import deployment_of
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.gates import ready
@@ -94,17 +95,18 @@ class StartupWatch:
         return startup_phases.headline(self.progress, self.elapsed_s, self.deadline_s)
 
 
-def failure(watch: StartupWatch, unit: str, host: str) -> NotServingError:
-    """Return why a start failed: the root cause, the fix, and the command that shows the log."""
+def failure(watch: StartupWatch, unit: str, place: Place) -> NotServingError:
+    """Return why a start at a place failed: the root cause, the fix, and the command that shows the log."""
+    host = place.host
     if not watch.lines:
-        fix = Fix(f"ansible-playbook deploy.yml -l {host}")
+        fix = Fix(place.fill("ansible-playbook deploy.yml -l HOST"))
         refusal = ENGINE_FAILED_TO_START(
             what=f"{unit} does not run on {host}",
             expected="a running unit",
             fix=fix,
         )
         return NotServingError(str(refusal), remoteness(None))
-    finding = diagnosis.root_cause(watch.lines)
+    finding = diagnosis.root_cause(watch.lines, place)
     if finding is None:
         fix = Fix(f"ssh -t {host} sudo /etc/vllm-spark/{deployment_of(unit)}/launch", "Read its output.")
         explained = str(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_spark.core.pace import Pace
+from vllm_spark.doctor.places import Place
 from vllm_spark.verify import runner, startup
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import Probe
@@ -25,12 +26,12 @@ LOG_INTERVAL_S = 30.0
 
 @dataclass(slots=True)
 class Verification:
-    """`probe` sends the requests of a round and returns the probe, with the log lines after a journal cursor. `say`
-    prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the end, and a
-    round is announced only after a silence. `thorough` is that of runner.rounds."""
+    """`place` is where the rank runs. `probe` sends the requests of a round and returns the probe, with the log lines
+    after a journal cursor. `say` prints a line. `sleep` waits. If `brief`, the gates that pass share one line at the
+    end, and a round is announced only after a silence. `thorough` is that of runner.rounds."""
 
     request: GateRequest
-    host: str
+    place: Place
     probe: Callable[[Round, str], Probe]
     say: Callable[[str], None]
     watch: startup.StartupWatch
@@ -95,9 +96,9 @@ class Verification:
             if state in {"ready", "refused"}:
                 return probe
             if state == "failed":
-                raise startup.failure(self.watch, self.request.unit, self.host)
+                raise startup.failure(self.watch, self.request.unit, self.place)
             if self.watch.elapsed_s > self.watch.deadline_s:
-                raise startup.overdue(self.watch, self.request.unit, self.host)
+                raise startup.overdue(self.watch, self.request.unit, self.place.host)
             if pace.due(self.watch.progress.phase, time.monotonic()):
                 self._say(self.watch.headline())
             self.sleep(POLL_INTERVAL_S)

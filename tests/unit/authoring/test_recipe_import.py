@@ -75,7 +75,7 @@ def test_a_recipe_prints_no_code_for_the_terminal(
     [
         (
             "main",
-            ["Next: ansible-playbook lock.yml -e vllm_lock_recipes=theirs", "It pins the model's commit, which a"],
+            ["Next: vllm-spark lock -e vllm_lock_recipes=theirs", "It pins the model's commit, which a"],
         ),
         ("1" * 40, ["Next: vllm-spark check OUT/theirs.yml"]),
     ],

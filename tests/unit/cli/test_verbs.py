@@ -156,7 +156,7 @@ def test_a_wrong_word_is_refused_with_the_command_that_was_meant(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert fix in printed.err
-    assert "See docs/runbooks/wrong-command.md" in printed.err
+    assert "See `vllm-spark runbook wrong-command`" in printed.err
     assert started == []
 
 

@@ -128,7 +128,7 @@ def test_a_bundle_that_is_cut_off_is_refused(share: float, tmp_path: Path, capsy
     assert main.main(["doctor", str(path)]) == 2
     stderr = capsys.readouterr().err
     assert f"{path}: not a complete bundle" in stderr
-    assert stderr.rstrip().endswith("See docs/runbooks/log-unreadable.md")
+    assert stderr.rstrip().endswith("See `vllm-spark runbook log-unreadable`")
 
 
 @pytest.mark.parametrize("make", [lambda file: None, lambda file: file.mkdir(), lambda file: file.write_text("text")])

@@ -301,12 +301,12 @@ def test_the_output_for_an_operator(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert output[0] == "1. another process on this Spark uses the deployment's port"
     assert output[1] == f"   cause port-in-use, {file}:1 and 1 more: {PORT}"
     assert output[2].startswith("   Fix: `ss -ltnp`")
-    assert output[2].endswith("See docs/runbooks/engine-port.md")
+    assert output[2].endswith("See `vllm-spark runbook engine-port`")
     assert output[3:5] == [
         "Not recognised:",
         f" - the engine stopped with a ValueError that no signature knows, {file}:5: ValueError: 3 is odd",
     ]
-    assert output[5].endswith(f"See docs/runbooks/{GENERIC_RUNBOOK}")
+    assert output[5].endswith(f"See `vllm-spark runbook {GENERIC_RUNBOOK.removesuffix('.md')}`")
     assert output[6:] == ["read 5 lines of 1 log"]
 
 
@@ -338,4 +338,4 @@ def test_a_log_that_cannot_be_read(make: object, tmp_path: Path, capsys: pytest.
     printed = capsys.readouterr()
     assert printed.out == ""
     assert str(file) in printed.err
-    assert printed.err.rstrip().endswith("See docs/runbooks/log-unreadable.md")
+    assert printed.err.rstrip().endswith("See `vllm-spark runbook log-unreadable`")

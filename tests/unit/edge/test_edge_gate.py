@@ -200,7 +200,7 @@ def test_every_task_that_asks_an_edge_names_the_folder_of_its_authority(phase: s
 )
 def test_a_good_run_ends_with_a_command_that_works(tls: str, authority: str, start: str) -> None:
     request = gate_request(edge={"tls": tls}, socket="/s", bind="0.0.0.0")  # noqa: S104
-    lines = report.closing(request, [], "10.0.0.1", "", authority).splitlines()
+    lines = report.closing(request, [], "10.0.0.1", authority).splitlines()
     (command,) = [line for line in lines if line.startswith("Next:")]
     assert command.startswith(start)
     assert '-H "Authorization: Bearer $VLLM_KEY"' in command

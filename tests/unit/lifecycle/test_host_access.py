@@ -72,7 +72,7 @@ def test_another_text_is_left_as_it_is(text: str) -> None:
 
 def test_the_command_of_a_contact_names_another_port() -> None:
     login = Login.of({"inventory_hostname": "spark1", "ansible_port": 2222})
-    assert login.contact == "vllm-spark contact spark1 --user USER --port 2222"
+    assert login.contact == "vllm-spark contact spark1 --port 2222"
 
 
 OWN = {"inventory_hostname": "spark1", "ansible_connection": "local", "ansible_user": "nvidia"}
@@ -112,9 +112,8 @@ def test_an_action_raises_the_explanation(error: AnsibleError, raised: type[Ansi
     with pytest.raises(AnsibleError) as failed:
         FakeRun().act(Example, error=error)
     assert isinstance(failed.value, raised)
-    (refusal,) = (
-        failed.value.refusals if isinstance(failed.value, UnreachableError) else failed.value.result["refusals"]
-    )
+    error = failed.value
+    (refusal,) = (error.fields if isinstance(error, UnreachableError) else error.result)["refusals"]
     assert str(refusal["fix"]["command"] or refusal["fix"]["remark"]) in str(failed.value)
     assert "See docs/runbooks/" in str(failed.value)
     assert failed.value.__suppress_context__

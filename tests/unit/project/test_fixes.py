@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 
 import typed_commands
-from vllm_spark.core import paths, strict_yaml
-from vllm_spark.core.refusal import Fix, register, typed
+from vllm_spark.core import paths, run_command, strict_yaml
+from vllm_spark.core.refusal import Fix, register
+from vllm_spark.core.run_command import ThisRun, typed
 
 SOURCES = sorted(file for folder in ("src", "plugins") for file in (paths.ROOT / folder).rglob("*.py"))
 # What stands for a value in a template: a word that every parser takes.
 VALUE = "VALUE"
 # What stands before the command of a message.
 MARK = re.compile(r"(?:Fix|Next): ")
+# A verb of this toolkit as the start of a command.
+VERB = re.compile(r"(?:ansible-playbook|vllm-spark (?:deploy|status|switch|verify|stop|logs|sbom)\b)[^`]*")
 # Names of texts that end up in a fix.
 NAMED_FIX = re.compile(r"(?:^|_)(?:fix|fixes|FIX|FIXES|allow|how_to_stop|WHOLE_RUN|KERNEL_LOG)(?:$|_)")
 
@@ -233,6 +236,22 @@ def test_every_fix_of_an_installed_toolkit_is_a_command_too(monkeypatch: pytest.
     )
     assert "Fix: vllm-spark stop -K." in str(message)
     assert message.to_json()["fix"]["command"] == "vllm-spark stop -K"
+
+
+@pytest.mark.parametrize("by_command", [True, False])
+def test_every_fix_is_a_command_with_the_options_of_a_run_too(by_command: bool) -> None:
+    options = [("-i", "inventories/other"), ("-l", "spark1,spark2"), ("-K", ""), ("-e", "vllm_hub_dir=/x y")]
+    with run_command.within(ThisRun(by_command=by_command, options=options)):
+        changed = [
+            Fix(typed(fix.command), typed(fix.remark)) if isinstance(fix, Fix) else typed(fix)
+            for _, fix in (*fixes(), *rows())
+            if typed(str(fix)) != str(fix)
+        ]
+        assert [fix for fix in map(str, changed) if typed(fix) != fix] == []
+    assert len(changed) > 150
+    assert [fault for fix in changed for fault in faults(fix)] == []
+    printed = [command for fix in map(str, changed) for command in VERB.findall(fix)]
+    assert [command for command in printed if " -i inventories/other" not in command or " -K" not in command] == []
 
 
 def test_every_command_in_a_fix_of_the_data_runs_as_printed() -> None:

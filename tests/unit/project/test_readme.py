@@ -58,7 +58,7 @@ def test_the_owners_path_stands_before_the_catalogue_and_the_sandbox() -> None:
 def test_what_the_path_prints_is_what_the_toolkit_prints() -> None:
     answered = Verdict("answer", "0", True, "What is the capital of France? Answer with one word. Paris")
     request = gate_request(served_name="tiny-gemma4", edge={"tls": "own-ca"}, socket="/s", bind="")
-    closing = report.closing(request, [answered], "10.231.0.11", "inventories/sandbox", ".sandbox/edge/ca.crt")
+    closing = report.closing(request, [answered], "10.231.0.11", ".sandbox/edge/ca.crt")
     shown = block(PATH, "text")
     summary = re.search(r"✓ (\d+) gates pass: (.*)", shown[-4])
     assert summary is not None

@@ -321,7 +321,7 @@ def test_the_exit_status_of_the_command_is_the_verdict(
     assert "first token: " in output.out
     assert output.err == ""
     assert main.main(["plan", NVFP4, "--context", "131072", "--streams", "100"]) == 1
-    assert "See docs/runbooks/plan-no-go.md" in capsys.readouterr().err
+    assert "See `vllm-spark runbook plan-no-go`" in capsys.readouterr().err
     facts["memory"]["available"] = 50 * 2**30
     small = tmp_path / "facts.json"
     small.write_text(json.dumps(facts))

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from vllm_spark.core import run_command
+from vllm_spark.core.run_command import ThisRun
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify import report, runner
@@ -51,7 +53,10 @@ def test_the_latest_report_of_a_pair_has_two_hosts(resolve: Callable[..., Spec],
 
 
 def test_the_closing_lines_contain_a_key_only_if_the_server_has_one(resolve: Callable[..., Spec]) -> None:
-    assert "ansible-playbook -i inv status.yml" in report.closing(request_of(resolve()), PASSED, "h", "inv")
+    with run_command.within(ThisRun(options=[("-i", "inv"), ("-K", "")])):
+        assert report.closing(request_of(resolve()), PASSED, "h").endswith(
+            "      ansible-playbook -i inv -K status.yml"
+        )
     assert "Authorization" not in report.closing(request_of(resolve()), PASSED, "h")
     keyed = resolve(secrets={"HF_TOKEN": True, "VLLM_API_KEY": True})
     assert '-H "Authorization: Bearer $VLLM_API_KEY"' in report.closing(request_of(keyed), PASSED, "h")

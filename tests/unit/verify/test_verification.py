@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from vllm_spark.deploy import launch
+from vllm_spark.doctor.places import Place
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.verify import runner, startup, verification
 from vllm_spark.verify.verdict import any_failed
@@ -36,7 +37,7 @@ class Host:
         request = runner.gate_request(spec, launch.fingerprint(spec))
         self.watch = startup.StartupWatch(deadline_s)
         self.verification = Verification(
-            request, "spark1", self.probe, self.lines.append, self.watch, self.sleeps.append
+            request, Place("spark1"), self.probe, self.lines.append, self.watch, self.sleeps.append
         )
 
     def probe(self, round_: runner.Round, cursor: str) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from project_files import DATA
+from vllm_spark.doctor.places import Place
 from vllm_spark.verify import startup
 
 TOKEN = {"ready": {"status": 200, "json": {"choices": [{"text": "1"}]}, "seconds": 0.1}}
 REFUSED = {"ready": {"error": "ConnectionRefusedError", "seconds": 0.0}}
 NO_MEMORY = DATA / "engine-logs" / "31b-nvfp4.not-enough-free-memory.serve.log"
+PLACE = Place("spark1", "demo", ("spark1",))
 BAD_FLAG = "vllm serve: error: unrecognized arguments: --swap-space 4"
 
 
@@ -67,14 +69,14 @@ def test_a_start(name: str) -> None:
 def test_a_failure_names_the_root_cause_and_the_log() -> None:
     watch = startup.StartupWatch(deadline_s=60)
     watch.add(probe(lines=[BAD_FLAG]))
-    message = str(startup.failure(watch, "vllm@demo.service", "spark1"))
+    message = str(startup.failure(watch, "vllm@demo.service", PLACE))
     assert "--swap-space" in message
     assert " Fix: " in message
     assert message.endswith("Log: ssh -t spark1 sudo journalctl -u vllm@demo.service -e")
 
 
 def test_a_failure_without_a_log_names_the_command() -> None:
-    assert "deploy.yml -l spark1" in str(startup.failure(startup.StartupWatch(60), "vllm@demo.service", "spark1"))
+    assert "deploy.yml -l spark1" in str(startup.failure(startup.StartupWatch(60), "vllm@demo.service", PLACE))
 
 
 def test_an_exceeded_deadline_names_the_phase() -> None:
@@ -105,7 +107,7 @@ vllm-spark: ending rank 1: its container ended with status 1"""
 
 def failed(host: str, *lines: str) -> dict[str, Any]:
     watch = startup.StartupWatch(deadline_s=60, lines=list(lines))
-    error = startup.failure(watch, "vllm@big.service", host)
+    error = startup.failure(watch, "vllm@big.service", Place(host, "big", ("spark1", "spark2")))
     return {"holds": False, "missed": str(error), "remoteness": error.remoteness}
 
 

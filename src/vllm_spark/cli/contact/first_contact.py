@@ -20,6 +20,7 @@ from vllm_spark.cli.contact.keys import ALGORITHMS, Key, add_known_keys, known_k
 from vllm_spark.cli.contact.ssh import Target
 from vllm_spark.cli.contact.ssh_config import Destination
 from vllm_spark.core.refusal import Refusal, RefusedError, register
+from vllm_spark.core.run_command import typed
 
 FINGERPRINT_COUNT = register("contact-fingerprints", runbook="contact-host-key")
 WRONG_FINGERPRINT = register("contact-fingerprint", runbook="contact-host-key")
@@ -171,9 +172,7 @@ def _sudo(transport: Transport, target: Target) -> str:
     """Return whether sudo of this user asks for a password, which the user of a Spark's first start has."""
     if ssh.run_script(transport, target, SUDO).strip() == "free":
         return f"sudo of {target.user} needs no password"
-    return (
-        f"sudo of {target.user} asks for a password: add -K to every ansible-playbook (docs/runbooks/sudo-password.md)"
-    )
+    return typed(f"sudo of {target.user} asks for a password: add -K to every verb (docs/runbooks/sudo-password.md)")
 
 
 def _other_host_keys(transport: Transport, target: Target) -> Iterator[str]:

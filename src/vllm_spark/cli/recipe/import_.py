@@ -13,7 +13,8 @@ from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import documents, paths, text
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import RefusedError, typed
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.run_command import typed
 from vllm_spark.recipe import folders, known_issues, loader
 from vllm_spark.sizing import forecast
 
