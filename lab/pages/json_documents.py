@@ -33,9 +33,9 @@ refusal. `vllm-spark VERB --json` is the same. stderr keeps the lines for a pers
 - An unknown value is `null`. Fields that end in `_bytes` are bytes, in `_s` seconds, in `_tok_per_s` tokens per second.
 - A Spark that does not answer has its row: `answers` is `false`, and `problem` has the reason.
 - The exit status is that of the verb: 0; 1 if it could not begin, as without an inventory; 2 if it failed or a
-  refusal stops it; 4 if a Spark could not be reached (of `status` that is a row, and 0). Of `vllm-spark plan RECIPE` it
-  is 1 for everything but `go`; of `vllm-spark doctor` 0 without a finding, 1 for a failure, 2 for a log that cannot be
-  read, 3 for warnings, 4 for unknown.
+  refusal stops it; 4 if a Spark could not be reached (of `status` that is a row, and 4 only if none could be read).
+  Of `vllm-spark plan RECIPE` it is 1 for everything but `go`; of `vllm-spark doctor` 0 without a finding, 1 for a
+  failure, 2 for a log that cannot be read, 3 for warnings, 4 for unknown.
 - After Ctrl-C, and for arguments that the program does not know, there is no document.
 """
 

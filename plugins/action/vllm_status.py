@@ -15,11 +15,11 @@ from typing import Any
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
 from vllm_spark.bench import verdict
-from vllm_spark.core import inventory_host, json_output, version
+from vllm_spark.core import inventory_host, json_output, run_output, version
 from vllm_spark.lifecycle import status, status_table
 from vllm_spark.lifecycle.status import HostResult
 from vllm_spark_ansible import results
-from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.action import SparkAction, UnreachableError
 from vllm_spark_ansible.resolved import intent_of
 
 
@@ -38,6 +38,8 @@ class ActionModule(SparkAction):
             Path(self.args["json_file"]).expanduser().write_text(text, encoding="utf-8")
         names = (entry["name"] for host in document["hosts"] for entry in host["deployments"])
         self.show("\n".join([status_table.table(document), *verdict.latest_lines(names)]))
+        if not any(host["answers"] for host in document["hosts"]):
+            raise UnreachableError(status.NONE_ANSWERS, (), document=document, **{run_output.WHOLE_RUN: True})
         return {"document": document}
 
 

@@ -15,6 +15,7 @@ import yaml
 
 import verb_documents
 from vllm_spark.core import paths
+from vllm_spark.lifecycle import status
 from waiting import until
 
 RUN = Path(sys.executable).with_name("ansible-playbook")
@@ -206,11 +207,11 @@ def test_a_plan_of_many_hosts_tells_each_refusal_once(site: Site) -> None:
 
 @pytest.mark.parametrize("words", [(), ("-v",)])
 @pytest.mark.parametrize(
-    ("verb", "status"),
-    # Exit status 4: a Spark could not be reached. status has a row for it and changes nothing, so it ends with 0.
+    ("verb", "ending"),
+    # Exit status 4: a Spark could not be reached. status has a row for it, and another one could be read.
     [("status", 0), ("plan", 4), ("history", 4), ("verify", 4)],
 )
-def test_a_document_is_all_of_stdout(site: Site, verb: str, status: int, words: tuple[str, ...]) -> None:
+def test_a_document_is_all_of_stdout(site: Site, verb: str, ending: int, words: tuple[str, ...]) -> None:
     deployments = [
         {"name": "here", "recipe": "gemma-4-26b-a4b-fp8-mtp", "hosts": ["spark1"]},
         {"name": "refused", "recipe": "nosuch", "hosts": ["spark2"]},
@@ -223,7 +224,7 @@ def test_a_document_is_all_of_stdout(site: Site, verb: str, status: int, words: 
     (site.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
     ended, out, _ = site.run_file(paths.ROOT / f"{verb}.yml", "-e", "json=true", *words)
     document = verb_documents.judged(json.loads(out))
-    assert (ended, document["schema"]) == (status, f"vllm-spark/{verb}/1")
+    assert (ended, document["schema"]) == (ending, f"vllm-spark/{verb}/1")
     rows = {row["host"]: row for row in document["hosts"]}
     assert rows.keys() == set(site.hosts)
     assert rows["spark3"]["answers"] is False
@@ -236,6 +237,23 @@ def test_a_document_is_all_of_stdout(site: Site, verb: str, status: int, words: 
     }
     assert expected <= found
     assert document["failures"] == []
+
+
+@pytest.mark.parametrize("words", [(), ("-v",), ("-e", "json=true")])
+def test_a_status_that_read_no_spark_says_so_once(site: Site, words: tuple[str, ...]) -> None:
+    site.write(TASKS, vllm_deployments=[])
+    away = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_become": False}
+    hosts = yaml.safe_load((site.folder / "hosts.yml").read_text())
+    hosts["sparks"]["hosts"] = dict.fromkeys(site.hosts, away)
+    (site.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    ended, out, err = site.run_file(paths.ROOT / "status.yml", *words)
+    assert ended == 4
+    if "json=true" in words:
+        assert [row["answers"] for row in verb_documents.judged(json.loads(out))["hosts"]] == [False, False]
+    assert (out + err).count(status.NONE_ANSWERS) == 1
+    if words != ("-v",):
+        assert err.splitlines()[-1] == status.NONE_ANSWERS
+        assert "PLAY RECAP" not in out
 
 
 def test_the_fix_of_a_refusal_is_a_command(site: Site) -> None:

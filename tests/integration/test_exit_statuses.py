@@ -28,7 +28,7 @@ ENDS = {
     "history -i INVENTORY": 4,
     'logs mine -i INVENTORY -e {"vllm_deployments":[{"name":"mine","recipe":"any","hosts":["spark1"]}]}': 4,
     "logs mine -i INVENTORY": 1,
-    "status -i INVENTORY": 0,
+    "status -i INVENTORY": 4,
 }
 
 

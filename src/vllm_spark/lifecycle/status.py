@@ -26,6 +26,9 @@ Document = dict[str, Any]
 # Version of the document. It increases when a key is removed or changes its meaning, not when a key is added.
 VERSION = 1
 
+# The last line of a run that has read none of its Sparks.
+NONE_ANSWERS = "no Spark could be read — expected: one that answers. Fix: what its row in the table says."
+
 # templates/launch.sh.j2
 OF_RANKS = re.compile(r"\(rank \d of (\d)\)")
 

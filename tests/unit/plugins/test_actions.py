@@ -30,6 +30,7 @@ from vllm_spark.lifecycle import rollback_target
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import bundle_server
 from vllm_spark.verify import runner
+from vllm_spark_ansible.action import UnreachableError
 
 Vars = dict[str, dict[str, Any]]
 DEPLOYMENT = {"name": "demo", "recipe": "everything", "hosts": ["spark1"]}
@@ -685,7 +686,9 @@ def test_a_status_shows_hosts_that_did_not_answer(spec: Spec, tmp_path: Path) ->
     }
     run = FakeRun(hostvars=hostvars)
     file = tmp_path / "status.json"
-    document = run.act("vllm_status", json_file=str(file))["document"]
+    with pytest.raises(UnreachableError) as failed:
+        run.act("vllm_status", json_file=str(file))
+    document = failed.value.fields["document"]
     assert json.loads(file.read_text()) == document
     hosts = document["hosts"]
     assert "no route to host" in " ".join(run.lines[0].replace("│", " ").split())
