@@ -27,7 +27,8 @@ class ActionModule(SparkAction):
             return self._table(args["json_file"], int(args["last"]))
         if phase == "record":
             operator = f"{getpass.getuser()}@{socket.gethostname()}"
-            args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"))
+            plan = self.having(results.PLAN, [self.host]).get(self.host, {})
+            args["entry"] = history.entry(args.pop("verb"), operator, args.pop("judged"), plan)
         return self.execute("vllm_history_file", args)
 
     def _table(self, json_file: str, last: int) -> dict[str, Any]:

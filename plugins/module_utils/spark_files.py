@@ -1,6 +1,7 @@
 """Launches of a deployment on its host, as numbered generations. In the folder of the deployment:
 
-    launches/N               the files of one launch; `previous` in it is a link to the launch before, a lower number
+    launches/N               the files of one launch; `previous` in it is a link to the launch before, a lower number;
+                             launch.deployed is its launch as it was deployed, whatever an editor makes of the other
     current -> launches/N    what runs
     launch -> current/launch, and so on for every file; previous -> current/previous
     failed -> launches/M     the last launch that failed its gates
@@ -25,7 +26,12 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layo
     PREVIOUS,
     SWAPPING,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import mode_of, read_text, write_file
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
+    mode_of,
+    read_text,
+    sha256,
+    write_file,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import record_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import env_pairs
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_file import TEMPORARY, sync
@@ -33,22 +39,29 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_state_fil
 # The files that make one launch repeatable. Mounted files have their checksum in their name, so those of an earlier
 # launch remain.
 DEPLOYMENT_FILES = ("launch", "env", "liveness.json", "gates.json", "deployed.json")
+# The launch of a generation as it was deployed, beside one that somebody may edit by hand.
+ORIGINAL = "launch.deployed"
 # The key of an open server, which anyone may use that reaches a server without one.
 ENGINE_KEY = "VLLM_API_KEY"
 # Prefixes of what an interrupted run has left, the last three of an older toolkit.
 UNFINISHED = (TEMPORARY, f".{PREVIOUS}-", f".{FAILED}-", f".{SWAPPING}-")
 
 
-def install(folder: str, files: Iterable[Mapping[str, str]], keep_as: str = "") -> None:
+def install(folder: str, files: Iterable[Mapping[str, str]], keep_as: str = "", *, unedit: bool = False) -> None:
     """Make a launch current that has these files (path, content, mode), and the others of the current launch. `keep_as`
-    is the name of the launch that it replaces: previous, failed, or empty if the launch stays the same."""
+    is the name of the launch that it replaces: previous, failed, or empty if the launch stays the same. `unedit`: that
+    one is kept as it was deployed, if that is known, because an edit by hand never ran."""
     current = adopt(folder)
+    if unedit and (deployed := original(folder)):
+        path = os.path.join(current, "launch")
+        write_file(path, read_text(deployed) or "", mode_of(path))
     settle(folder)
     if keep_as == FAILED and current:
         point(folder, FAILED, current)
     fresh = generation(folder, current)
     for file in files:
         write_file(os.path.join(fresh, os.path.basename(file["path"])), file["content"], file["mode"])
+    keep_original(fresh, os.path.join(fresh, "launch"))
     follow(fresh, current if keep_as == PREVIOUS else before(current))
     activate(folder, fresh)
 
@@ -101,6 +114,20 @@ def renew(place: str, env: str) -> list[str]:
     if names and kept != names:
         write_file(path, fresh, mode_of(path))
     return gone
+
+
+def original(folder: str) -> str:
+    """Return the path of the current launch as it was deployed; empty if that is unknown."""
+    current = os.path.realpath(os.path.join(folder, CURRENT))
+    deployed = record_of(current).get("launch_sha256")
+    paths = [os.path.join(current, name) for name in (ORIGINAL, "launch")]
+    return next((path for path in paths if deployed and os.path.isfile(path) and sha256(path) == deployed), "")
+
+
+def keep_original(fresh: str, path: str) -> None:
+    """Keep the launch at a path beside that of a generation, if it is the one that the generation's record has."""
+    if os.path.isfile(path) and sha256(path) == record_of(fresh).get("launch_sha256"):
+        write_file(os.path.join(fresh, ORIGINAL), read_text(path) or "", "0644")
 
 
 def settle(folder: str) -> None:
@@ -170,6 +197,8 @@ def take_over(folder: str) -> None:
     for place in places:
         if os.path.exists(os.path.join(place, "launch")):
             earlier, fresh = fresh, generation(folder, place)
+            if place == top == folder and (deployed := original(folder)):
+                keep_original(fresh, deployed)
             follow(fresh, earlier)
     if fresh:
         activate(folder, fresh)
@@ -181,7 +210,7 @@ def generation(folder: str, source: str) -> str:
     os.makedirs(launches, exist_ok=True)
     fresh = os.path.join(launches, str(1 + max(map(int, os.listdir(launches)), default=0)))
     os.mkdir(fresh)
-    for name in DEPLOYMENT_FILES:
+    for name in (*DEPLOYMENT_FILES, ORIGINAL):
         if source and os.path.isfile(os.path.join(source, name)):
             # With its modification time: a new one of the env file would restart the engine.
             shutil.copy2(os.path.join(source, name), fresh)

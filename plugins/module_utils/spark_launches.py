@@ -16,6 +16,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layo
     SWAPPING,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, sha256
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launch_difference import command
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import gates_of, record_of
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, env_pairs, in_argv
@@ -73,11 +74,10 @@ def argv_of(script: str) -> list[str]:
 
 
 def command_lines(script: str) -> list[str]:
-    """Return the lines of the command of a launch, without indents and line continuations."""
-    _, _, command = script.partition("\nexec ")
+    """Return the lines of the command of a launch, secrets masked."""
     secrets = Secrets()
     secrets.add(in_argv(argv_of(script)))
-    return [line.strip().removesuffix("\\").strip() for line in secrets.masker()(command).splitlines() if line.strip()]
+    return command(secrets.masker()(script))
 
 
 def commands(folder: str) -> dict[str, list[str]]:

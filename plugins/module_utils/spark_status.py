@@ -14,11 +14,12 @@ import re
 import tarfile
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import Places, history
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import original
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
     mode_of,
     parse_object,
@@ -26,6 +27,12 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     read_text,
     sha256,
 )
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launch_difference import (
+    command,
+    of_start,
+    standing,
+)
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import edited
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
     ADDRESS,
     JUDGED,
@@ -77,6 +84,18 @@ METRICS = {
 METRIC = re.compile(r"^([\w:]+)(?:\{[^\n]*\})? ([-+.\deE]+)$", re.MULTILINE)
 
 
+class Present(TypedDict):
+    """The launch of a deployment as facts. `deployed` is its `standing` as it was deployed, empty if that is unknown;
+    `found` is that of the script on the host. `of_start` and `command` are lines of that script, secrets of the command
+    masked. `edited_at` is the time of an edit by hand in seconds since the epoch, None without one."""
+
+    deployed: str
+    found: str
+    of_start: list[str]
+    command: list[str]
+    edited_at: float | None
+
+
 def deployments(names: Iterable[str], root: str = "/") -> dict[str, dict[str, Any]]:
     """Return, by name, the files of each deployment and the last results of its checks."""
     return {name: deployment(name, root) for name in names}
@@ -91,6 +110,24 @@ def deployment(name: str, root: str) -> dict[str, Any]:
         "liveness": with_age(os.path.join(root, RUN, name, "liveness.json")),
         "judged": last_judged(os.path.join(root, HISTORY, f"{name}.jsonl"), record_of(folder).get("launch")),
         "history": history(name, Places(histories=os.path.join(root, STATES)), SHOWN_TRANSITIONS),
+    }
+
+
+def present(name: str, root: str = "/") -> Present | None:
+    """Return what the launch of a deployment is on this host; None without one."""
+    folder = os.path.join(root, CONFIG, name)
+    path = os.path.join(folder, "launch")
+    script = read_text(path)
+    if script is None:
+        return None
+    by_hand = edited(folder)
+    deployed = read_text(original(folder)) if by_hand else script
+    return {
+        "deployed": standing(deployed) if deployed else "",
+        "found": standing(script),
+        "of_start": of_start(script),
+        "command": command(masked_launch(folder)),
+        "edited_at": os.stat(path).st_mtime if by_hand else None,
     }
 
 

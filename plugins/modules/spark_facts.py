@@ -281,6 +281,7 @@ def main() -> None:
         "env_mtimes": env_mtimes,
         "judged": {name: judged(name) for name in params["records"]},
         "states": states([*params["records"], *more]),
+        "launches": {name: found for name in params["records"] if (found := spark_status.present(name))},
         "weights": {path: summary(path) for path in params["weights"]},
         "disks": {path: disk(path) for path in params["disks"]},
     }

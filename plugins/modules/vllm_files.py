@@ -51,6 +51,11 @@ options:
     type: str
     choices: ["", previous, failed]
     default: ""
+  unedit:
+    description: Whether the launch that stays as C(previous) is put back as it was deployed, because an edit by hand
+      never ran. An edit whose original is unknown stays.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -145,6 +150,7 @@ def main() -> None:
             "link_key": {"type": "str", "default": "", "no_log": True},
             "group": {"type": "str", "default": ""},
             "keep_as": {"type": "str", "choices": ["", PREVIOUS, FAILED], "default": ""},
+            "unedit": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -181,7 +187,7 @@ def main() -> None:
                 write_file(file["path"], file["content"], file["mode"])
         # The files of the launch come last, and as one.
         if launch := [file for file in stale if file["path"] in paths]:
-            install(folder, launch, params["keep_as"])
+            install(folder, launch, params["keep_as"], unedit=params["unedit"])
         elif env_path:
             adopt(folder)
     module.exit_json(changed=bool(changed), changed_paths=changed, diff=diff)

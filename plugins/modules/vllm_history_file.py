@@ -42,6 +42,7 @@ EXAMPLES = r"""
 RETURN = r"""
 entries:
   description: The last entries, the oldest first. C(before) is the launch before, C(changes) what has changed since.
+    C(edited) is true for a launch that was edited by hand after its deploy.
   returned: always
   type: list
   elements: dict
@@ -56,7 +57,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, write_file
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launch_difference import differences
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import commands
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import commands, edited
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import (
     MAX_LINES,
     history_entries,
@@ -103,8 +104,11 @@ def append(module: AnsibleModule, path: str, entry: dict[str, Any], record: dict
     """Append an entry in one write. A line that a loss of power has cut is ended first, so only that line is lost."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     document = {"time": now, **{key: record[key] for key in RECORD if key in record}, **entry}
+    folder = module.params["folder"]
     if launch := record.get("launch"):
-        document |= since(module.params["folder"], launch, path)
+        document |= since(folder, launch, path)
+    if edited(folder):
+        document["edited"] = True
     line = module.jsonify(document) + "\n"
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     known = lines(path)

@@ -10,12 +10,25 @@ from fakes.loaded_table import table_facts
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import launch_difference
 
 STARTED = 1000.0
 ALIVE = {"ready": True, "misses": 0, "invocation": "i", "age_s": 5.0}
 
 
 SERVING = {"state": "serving", "why": "", "since": STARTED, "last_end": "", "peer": "", "written": True}
+
+
+def launch_found(script: str, edit: str = "", edited_at: float | None = None) -> dict[str, Any]:
+    """Return the facts of a launch on its host: as it was deployed, or with what an editor has made of it."""
+    found = edit or script
+    return {
+        "deployed": launch_difference.standing(script),
+        "found": launch_difference.standing(found),
+        "of_start": launch_difference.of_start(found),
+        "command": launch_difference.command(found),
+        "edited_at": edited_at,
+    }
 
 
 def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +58,7 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
         "deployments": {name: {"launch": launch.script(spec), "counters": [], "liveness": ALIVE, "history": []}},
         "lock": None,
     }
+    facts["launches"] = {name: launch_found(launch.script(spec))}
     facts["folders"] = list(built.folders)
     facts["files"] = {file.path: [hashlib.sha256(file.content.encode()).hexdigest(), file.mode] for file in built.files}
     if built.link_path:

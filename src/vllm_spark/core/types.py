@@ -370,6 +370,8 @@ class Facts(TypedDict, total=False):
     env_mtimes: Mapping[str, float]
     env: EnvFacts
     states: Mapping[str, Mapping[str, Any]]
+    # Deployment -> its launch on the host, where it has one (plugins/module_utils/spark_status.py, Present).
+    launches: NotRequired[Mapping[str, Mapping[str, Any]]]
     weights: Mapping[str, WeightFacts | None]
     disks: Mapping[str, DiskFacts]
     fabric: FabricFacts

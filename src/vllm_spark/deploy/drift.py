@@ -112,7 +112,7 @@ def _files(planned: Plan, changed: Iterable[File]) -> Iterator[str]:
         _short(name) for name in names if name not in launches and not name.startswith(host_layout.UNIT_DIR)
     )
     if launches:
-        yield "launch"
+        yield "launch, edited by hand" if planned.on_host.edited else "launch"
     if units:
         yield f"units: {', '.join(units)}"
     if others:

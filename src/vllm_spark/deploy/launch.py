@@ -18,7 +18,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.network import rank_group
-from vllm_spark.node import host_layout
+from vllm_spark.node import host_layout, launch_difference
 from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.recipe import conditions, host_memory
@@ -243,7 +243,12 @@ def lines_hash(spec: Spec) -> str:
 
 def fingerprint(spec: Spec) -> str:
     """Return the hash that identifies a launch. All ranks of a pair have the same one."""
-    return spec.group.launch if spec.group else lines_hash(spec)
+    return spec.group.launch if spec.group else spec.launch or lines_hash(spec)
+
+
+def standing(spec: Spec) -> str:
+    """Return what the server of this launch is, as launch_difference.standing does. The fingerprint does not count."""
+    return launch_difference.standing(_rendered(spec, ""))
 
 
 def supervisor(spec: Spec) -> Iterator[OptionArgv]:

@@ -13,13 +13,26 @@ from vllm_spark.core.host_file import File
 from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import closed_engine, exclusion, files, firewall, images, launch, link_key, ranks, unit_state
+from vllm_spark.deploy import (
+    closed_engine,
+    exclusion,
+    files,
+    firewall,
+    hand_edit,
+    images,
+    launch,
+    link_key,
+    ranks,
+    unit_state,
+)
 from vllm_spark.deploy.firewall import FirewallSteps
+from vllm_spark.deploy.hand_edit import OnHost
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import lifetime, ports, version
 from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
+from vllm_spark.node import launch_difference
 from vllm_spark.node.host_layout import EDGE_GROUP, EDGE_UNIT
 from vllm_spark.preflight import checks
 from vllm_spark.preflight.checks import model_folders, refusals
@@ -61,6 +74,8 @@ class Plan:
     installed: bool = False  # all folders and files are on the host as planned, and its env file too
     keep_as: str = ""  # the launch changes: the current one is kept as previous, or as failed if no gates held
     undoable: bool = False  # this run changes the launch and a good one is kept: it returns if a gate fails
+    on_host: OnHost = field(default_factory=OnHost)  # the launch that the host has
+    unedit: bool = False  # the launch that is kept was edited by hand and never ran so: it is kept as it was deployed
     proven: bool = False  # the last entry of the history is of this launch, and all of its gates passed
     stop_units: Sequence[str] = ()
     state: str = "started"  # restarted or started; started changes nothing if the unit runs already
@@ -213,6 +228,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     installs = files.files(spec, excluded, gate_request, deployed)
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else [])]
+    on_host = hand_edit.on_host(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -228,6 +244,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         installed=_is_installed(spec, installs, facts) and not renewed,
         keep_as=("previous" if good else "failed") if changes else "",
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
+        on_host=on_host,
+        unedit=on_host.edited and not on_host.ran,
         proven=_is_proven(spec, facts, fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
         state=state,
@@ -270,7 +288,9 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     verb that does not act speaks in the conditional."""
     action = "stays" if plan.settled else f"{_future(acts)} {plan.state}"
     where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
-    lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {plan.reason}"]
+    of_launch = plan.reason == unit_state.LAUNCH_CHANGED and plan.on_host.changes
+    reason = f"{plan.reason}: {of_launch}" if of_launch else plan.reason
+    lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {reason}", *_of_launch(plan, acts=acts)]
     lines += plan.images.lines(spec, acts=acts)
     lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
     lines += unit_state.ended_elsewhere(spec, plan.stop_units)
@@ -283,6 +303,16 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     if spec.edge.only_forwards:
         lines.append(edge_steps.forwards_line(spec.edge))
     return [*lines, *edge_steps.site_lines(spec.edge)]
+
+
+def _of_launch(plan: Plan, *, acts: bool) -> Iterator[str]:
+    """Yield a line about an edit by hand, and one about what a server that stays does not read."""
+    found = plan.on_host
+    if found.edited:
+        change = found.changes or launch_difference.SAME
+        yield f"its launch was edited by hand, and {_future(acts)} put back: {change}"
+    elif found.next_start and plan.settled:
+        yield f"{'takes' if acts else 'would take'} effect at the next start: {found.next_start}"
 
 
 def _who_may_use_it(spec: Spec) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import launch
+from vllm_spark.deploy import files, launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.network import fabric
 from vllm_spark.network.fabric import FabricChoice
@@ -22,7 +22,7 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
     reason why they cannot be one service."""
     specs = {host: replace(spec, gpu_by_cdi=_has_cdi(facts[host])) for host, spec in specs.items()}
     if len(specs) == 1:
-        return specs
+        return {host: replace(spec, launch=_same_server(specs, facts)) for host, spec in specs.items()}
     choices = fabric.choose({host: facts[host]["fabric"] for host in specs})
     refused = [*_images(specs, facts), *_environments(specs, choices)]
     if refused:
@@ -32,10 +32,21 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
     ranked = {host: replace(spec, group=_group(spec, choices[host], members)) for host, spec in specs.items()}
     # One fingerprint for all: a change of any rank is a change of the service.
     hashes = [launch.lines_hash(ranked[spec.host]) for spec in in_order]
-    of_all = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    of_all = _same_server(ranked, facts) or hashlib.sha256("".join(hashes).encode()).hexdigest()
     return {
         host: replace(spec, group=replace(spec.group, launch=of_all)) for host, spec in ranked.items() if spec.group
     }
+
+
+def _same_server(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> str:
+    """Return the fingerprint of the launch that is on all hosts, if these specs differ from it in nothing but what a
+    start reads; otherwise an empty one. So a longer deadline restarts no server."""
+    known = {(files.old_record(spec, facts[host]).get("launch", "")) for host, spec in specs.items()}
+    same = all(
+        facts[host].get("launches", {}).get(spec.deployment.name, {}).get("deployed") == launch.standing(spec)
+        for host, spec in specs.items()
+    )
+    return known.pop() if same and len(known) == 1 else ""
 
 
 def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
+from vllm_spark.deploy import hand_edit
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.deployment_state import WANTED
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 
 LAUNCH_CHANGED = "its launch changed"
+EDITED = "it runs a launch that was edited by hand"
 
 
 def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
@@ -23,8 +25,8 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
         state = facts.get("states", {}).get(spec.deployment.name)
         apart = state and state["state"] == WANTED and state["peer"]
         return ("restarted", "its ranks do not run together") if apart else ("started", "it is starting")
-    if running["labels"].get(LAUNCH_LABEL) != fingerprint:
-        return "restarted", LAUNCH_CHANGED
+    if (other := running["labels"].get(LAUNCH_LABEL) != fingerprint) or hand_edit.on_host(spec, facts).runs:
+        return "restarted", LAUNCH_CHANGED if other else EDITED
     env = facts.get("env")
     if env and not env["same"]:
         return "restarted", f"its env file changes: {env_change(env)}"

@@ -77,9 +77,10 @@ class Spec:
     unused_secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
-    # ranks.join sets both from the facts of the hosts.
+    # ranks.join sets them from the facts of the hosts.
     gpu_by_cdi: bool = False
     group: RankGroup | None = None
+    launch: str = ""  # the fingerprint of a launch on the host that is the same server; empty if there is none
 
     @property
     def open(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
@@ -23,11 +24,19 @@ STACKED = (
 TABLE_WIDTH = 200
 # A start that never served missed the first gate.
 NEVER_READY = "ready"
+NO_PLAN: Mapping[str, Any] = MappingProxyType({})
 
 
-def entry(verb: str, who: str, judged: Mapping[str, Any]) -> dict[str, Any]:
+# The verbs that place the launch of a plan.
+PLACES = ("deploy", "switch")
+
+
+def entry(verb: str, who: str, judged: Mapping[str, Any], plan: Mapping[str, Any] = NO_PLAN) -> dict[str, Any]:
     """Return the entry of a judged launch. The host adds the time and its record of the launch. `judged` is the result
-    of vllm_verify."""
+    of vllm_verify, `plan` that of the host as JSON, if this run has made one. If the launch takes the place of one that
+    was edited by hand and ran, `put_back` has what differs."""
+    found = plan.get("on_host", {}) if verb in PLACES else {}
+    put_back = {"put_back": found["changes"] or launch_difference.SAME} if found.get("ran") else {}
     gates = judged.get("gates") or {"held": [], "missed": [NEVER_READY]}
     return {
         "verb": verb,
@@ -38,6 +47,7 @@ def entry(verb: str, who: str, judged: Mapping[str, Any]) -> dict[str, Any]:
         # Its first line; the report has the rest.
         "missed": str(judged.get("missed") or "").partition("\n")[0],
         "report": judged.get("report", ""),
+        **put_back,
     }
 
 
@@ -83,7 +93,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row.get('deployment')}" + (f", rank {row['rank']}" if row.get("rank") else ""),
         str(row.get("verb", "")),
         str(row.get("launch", ""))[:DIGEST_DIGITS],
-        _changed(row),
+        changed(row),
         str(row.get("recipe", "")),
         _image(row),
         str(row.get("model", "")).partition("@")[2][:DIGEST_DIGITS],
@@ -94,8 +104,16 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _changed(row: Mapping[str, Any]) -> str:
-    """Return what differs from the launch before of the deployment; a dash if that is unknown."""
+def changed(row: Mapping[str, Any]) -> str:
+    """Return what differs from the launch before of the deployment, a dash if that is unknown, and whether one of both
+    was edited by hand."""
+    if row.get("put_back") and row.get("before") == row.get("launch"):
+        return f"an edit by hand is put back: {row['put_back']}"
+    by_hand = "; the launch before was edited by hand" if row.get("put_back") else ""
+    return _since(row) + ("; edited by hand" if row.get("edited") else by_hand)
+
+
+def _since(row: Mapping[str, Any]) -> str:
     if row.get("before") == "":
         return "first launch"
     if "changes" not in row:

@@ -54,7 +54,8 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
             expected="a switch between deployments behind one edge",
             fix=Fix(f"ansible-playbook deploy.yml -l {','.join(target.hosts)}", "Then the switch."),
         )
-    changed = [host for host, plan in plans.items() if plan.get("reason") == unit_state.LAUNCH_CHANGED]
+    others = (unit_state.LAUNCH_CHANGED, unit_state.EDITED)
+    changed = [host for host, plan in plans.items() if plan.get("reason") in others]
     if changed:
         yield SWITCH_RUNS_ALREADY(
             what=f"{target.name} runs on {' and '.join(changed)} with another launch than the inventory's",

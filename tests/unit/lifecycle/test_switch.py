@@ -73,6 +73,7 @@ def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) ->
         # The pair runs, and only one rank would stop.
         ({"spark1": {"stop_units": ["vllm@pair.service"], "reason": ""}}, ("spark1",), ["switch-outside"]),
         ({"spark1": {"stop_units": [], "reason": unit_state.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
+        ({"spark1": {"stop_units": [], "reason": unit_state.EDITED}}, BOTH, ["switch-runs-already"]),
         ({"spark1": {"stop_units": [], "reason": ""}, "spark2": {"has_rank": False, "stop_units": []}}, BOTH, []),
     ],
 )
