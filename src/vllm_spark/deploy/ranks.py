@@ -41,12 +41,12 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
 def _same_server(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> str:
     """Return the fingerprint of the launch that is on all hosts, if these specs differ from it in nothing but what a
     start reads; otherwise an empty one. So a longer deadline restarts no server."""
-    known = {(files.old_record(spec, facts[host]).get("launch", "")) for host, spec in specs.items()}
-    same = all(
-        facts[host].get("launches", {}).get(spec.deployment.name, {}).get("deployed") == launch.standing(spec)
-        for host, spec in specs.items()
-    )
-    return known.pop() if same and len(known) == 1 else ""
+    for host, spec in specs.items():
+        found = facts[host].get("launches", {}).get(spec.deployment.name)
+        if not found or found["deployed"] != launch.standing(spec):
+            return ""
+    known = {files.old_record(spec, facts[host]).get("launch", "") for host, spec in specs.items()}
+    return known.pop() if len(known) == 1 else ""
 
 
 def notes(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ def targets(
             expected=one_of(here, "a deployment; nothing was ever deployed there"),
             fix="name one of these, or limit to another host.",
         )
-    refused = [refusal for host, state in involved.items() for refusal in _refusals(host, state, name)]
+    limit = ",".join(involved)
+    refused = [refusal for host, state in involved.items() for refusal in _refusals(host, state, name, limit)]
     refused += [
         refusal for host, known in (secrets or {}).items() for refusal in _gone(involved.get(host), name, known)
     ]
@@ -122,8 +123,8 @@ def _enabled(state: InstalledState) -> list[str]:
     return [deployment_of(link) for link in links if link.startswith("vllm@")]
 
 
-def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
-    """Yield the reasons why this host cannot roll back."""
+def _refusals(host: str, state: InstalledState, name: str, limit: str) -> Iterator[Refusal]:
+    """Yield the reasons why this host cannot roll back. `limit` has every host of the rollback."""
     kept = state["deployments"][name]["launches"]
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
     if others := sorted({*_running(state), *_enabled(state)} - {name}):
@@ -158,7 +159,7 @@ def _refusals(host: str, state: InstalledState, name: str) -> Iterator[Refusal]:
         yield ROLLBACK_NEVER_HELD(
             what=f"the launch before of {name} on {host}, {launch_label(launch['record'])}, {why}",
             expected="a launch that once passed its gates",
-            fix="correct the recipe or the inventory, then `ansible-playbook deploy.yml`.",
+            fix=f"correct the recipe or the inventory, then `ansible-playbook deploy.yml -l {limit}`.",
         )
     for why in launch["path_faults"]:
         yield ROLLBACK_FILES_GONE(

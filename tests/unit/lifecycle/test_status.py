@@ -167,6 +167,7 @@ def test_a_deploy_that_was_rolled_back(spec: Spec, host_facts: dict[str, Any]) -
     note = "everything-new missed its gates and was taken back"
     requested = host_facts["records"]["demo"]["launch"]
     host_facts["records"]["demo"]["launch"] = "before"
+    host_facts["launches"]["demo"]["deployed"] = "of the launch before"
     failed = {"recipe": "everything-new", "launch": requested, "previous": {"launch": "before"}}
     host_facts["status"]["deployments"]["demo"]["failed"] = failed
     assert one(spec, host_facts)["taken_back"]["recipe"] == "everything-new"
