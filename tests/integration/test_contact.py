@@ -201,7 +201,7 @@ def test_a_closed_port_is_refused(run: Run) -> None:
 def test_a_name_that_no_host_has_is_refused(run: Run, host: str) -> None:
     result = run(22, host=host)
     assert result.status == 1
-    assert "contact-unreachable.md" in result.err
+    assert "runbook contact-unreachable" in result.err
 
 
 def test_another_service_on_the_port_is_refused(run: Run) -> None:
@@ -211,7 +211,7 @@ def test_another_service_on_the_port_is_refused(run: Run) -> None:
         ).start()
         result = run(other.getsockname()[1])
     assert result.status == 1
-    assert "contact-unreachable.md" in result.err
+    assert "runbook contact-unreachable" in result.err
 
 
 def test_a_private_key_is_refused(server: Server, run: Run, desk: Path) -> None:

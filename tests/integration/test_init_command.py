@@ -128,7 +128,7 @@ REFUSED = {
     "--yes --recipe tiny-gemma5": r"unknown recipe tiny-gemma5 .* Fix: vllm-spark recipes\. It lists the names\. See",
     "localhost --yes --recipe gemma-4-31b-nvfp4-tp2-mtp": "is for 2 Sparks, and init has 1: localhost",
     "localhost --yes": r"is \S+, and its nvidia-smi shows .* expected: a Spark, whose GPU is a GB10",
-    "nvidia@nosuch.invalid --yes --key KEY": r"nosuch\.invalid port 22: .* See docs/runbooks/contact-unreachable\.md",
+    "nvidia@nosuch.invalid --yes --key KEY": r"nosuch\.invalid port 22: .* `vllm-spark runbook contact-unreachable`",
 }
 
 

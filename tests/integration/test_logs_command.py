@@ -198,7 +198,7 @@ def test_a_time_that_journalctl_does_not_know_is_refused(capsys: pytest.CaptureF
     assert main.main(["logs", "gemma", "--since", "yesteryear"]) == 1
     assert (told := capsys.readouterr()).out == ""
     assert "yesteryear" in told.err
-    assert "docs/runbooks/log-unreadable.md" in told.err
+    assert "vllm-spark runbook log-unreadable" in told.err
 
 
 @pytest.mark.parametrize(

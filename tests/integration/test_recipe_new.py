@@ -34,7 +34,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> st
     message = capsys.readouterr().err
     assert " — expected: " in message
     assert " Fix: " in message
-    assert re.search(r"See docs/runbooks/[a-z-]+\.md", message)
+    assert re.search(r"See `vllm-spark runbook [a-z-]+`", message)
     assert "Traceback" not in message
     assert not list(folder.glob("**/*.yml"))
     return message
