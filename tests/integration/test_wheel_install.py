@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,9 @@ def test_a_verb_reads_and_writes_the_folder_of_the_site_alone(installed: Environ
     assert status != 0
     assert f"there is no inventory at {tmp_path}/inventories/site" in output
     assert "Fix: vllm-spark init. " in output
+    (page,) = re.findall(r"See `vllm-spark (runbook [a-z-]+)`", output)
+    status, output = type_at(installed, tmp_path, *page.split())
+    assert (status, "## Symptom" in output) == (0, True)
     shutil.copytree(paths.ROOT / "inventories" / "minimal", tmp_path / "inventories" / "site")
     hosts = tmp_path / "inventories" / "site" / "hosts.yml"
     hosts.write_text(hosts.read_text().replace("spark-1a2b.local", "127.0.0.1\n      ansible_port: 1"))
