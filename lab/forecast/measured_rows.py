@@ -34,6 +34,14 @@ GATHERED_HALVES = {"first half, fitted": GATHERED / "fit", "second half, fitted"
 # Rows of other operators, which were gathered while the fit was made and judged when it had ended. No constant may be
 # fitted to them.
 UNSEEN = FOLDER / "unseen"
+# Rows of operators that no other folder has, gathered before any forecast of them was made. They wait for their one
+# judgement, so NOT_FITTED does not have them yet. No constant may be fitted to them.
+UNMET = FOLDER / "unmet"
+# Rows of the same search that need a judgement of their own: a drafter's acceptance is not stated, or a fact that a
+# forecast rests on is assumed, estimated or rounded.
+WITHOUT_ACCEPTANCE = UNMET / "without-acceptance"
+DOUBTFUL = UNMET / "doubtful"
+TO_JUDGE = (UNMET, WITHOUT_ACCEPTANCE, DOUBTFUL)
 # All folders with rows: those whose rows are in the fit, and the others.
 FITTED = (FOLDER, *GATHERED_HALVES.values())
 NOT_FITTED = (HELD_BACK, LATER, UNSEEN)

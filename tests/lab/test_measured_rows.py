@@ -57,14 +57,16 @@ def test_no_unseen_operator_is_in_the_fit() -> None:
     assert not {entry.operator for entry in unseen} & known
 
 
-@pytest.mark.parametrize("folder", [measured_rows.UNSEEN, *measured_rows.GATHERED_HALVES.values()], ids=str)
+@pytest.mark.parametrize(
+    "folder", [measured_rows.UNSEEN, *measured_rows.TO_JUDGE, *measured_rows.GATHERED_HALVES.values()], ids=str
+)
 def test_every_gathered_row_has_a_source_and_a_protocol(folder: Path) -> None:
     entries = measured_rows.configurations(folder)
     assert entries
     assert all(entry.source and measured_rows.protocols(folder)[entry.protocol] for entry in entries)
 
 
-@pytest.mark.parametrize("folder", [*measured_rows.FITTED, *measured_rows.NOT_FITTED])
+@pytest.mark.parametrize("folder", [*measured_rows.FITTED, *measured_rows.NOT_FITTED, *measured_rows.TO_JUDGE])
 def test_every_row_has_a_figure_to_judge(folder: Path) -> None:
     empty = [
         (entry.id, row)
