@@ -30,6 +30,7 @@ def plan(folder: Path, head: str) -> dict[str, Any]:
         "link_head": head,
         "installed": False,
         "keep_as": "",
+        "unedit": False,
         "reload": False,
         "settled": True,
         "stop_units": [],
