@@ -83,9 +83,9 @@ def in_argv(argv: Sequence[str]) -> list[Pair]:
     pairs: list[Pair] = []
     for argument, following in pairwise([*argv, ""]):
         name, equals, value = argument.partition("=")
-        if equals and is_secret(name):
+        if equals and is_secret(name, value):
             pairs.append((name, value))
-        elif argument.startswith("--") and is_secret(argument) and not following.startswith("--"):
+        elif argument.startswith("--") and is_secret(argument, following) and not following.startswith("--"):
             pairs.append((argument, following))
     return pairs
 
@@ -192,10 +192,10 @@ def _parts(document: Any) -> Iterator[Any]:
             waiting += part.values() if isinstance(part, dict) else part
 
 
-def _names_secret(name: str) -> bool:
+def _names_secret(name: str, value: str | None = None) -> bool:
     """Return True if the value beside this name is a secret. The name is that of a variable, an option, or a
     program's field."""
-    return is_secret(name, field=not name.startswith("--") and name != name.upper())
+    return is_secret(name, value, field=not name.startswith("--") and name != name.upper())
 
 
 def _beside_names(text: str) -> Iterator[tuple[int, int]]:
@@ -203,8 +203,6 @@ def _beside_names(text: str) -> Iterator[tuple[int, int]]:
     for match in _NAME_END.finditer(_lower(text)):
         before = _NAME_BEFORE.search(text[max(0, match.start() - _NAME_LENGTH) : match.start()])
         name = (before[0] if before else "") + text[match.start() : match.end()]
-        if not _names_secret(name):
-            continue
         option = name.startswith("--")
         value = _VALUE.match(text, match.end()) or (_WORD.match(text, match.end()) if option else None)
         if not value or not value.lastgroup:
@@ -214,7 +212,7 @@ def _beside_names(text: str) -> Iterator[tuple[int, int]]:
             # An argument of a call, as in Namespace(api_key=x, port=1).
             argument = _ARGUMENT.match(text, start, end)
             end = argument.end() if argument else end
-        if start < end and text[start:end].lower() not in PLAIN:
+        if start < end and text[start:end].lower() not in PLAIN and _names_secret(name, text[start:end]):
             yield start, end
 
 

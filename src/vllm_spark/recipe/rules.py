@@ -94,7 +94,7 @@ def override_faults(document: Document) -> Iterator[Fault]:
         spelling = "set" if flag == name else f"set, which is --{flag}"
         if flag in PLANNED_FLAGS:
             yield Fault(f"args.{name}: {spelling}", f"to come from {PLANNED_FLAGS[flag]}")
-        elif isinstance(args[name], str) and is_secret(flag):
+        elif isinstance(args[name], str) and is_secret(flag, args[name]):
             yield Fault(f"args.{name}: a secret", f"{flag.replace('-', '_').upper()} in vllm_secrets of the inventory")
         else:
             for place in _secrets(f"args.{name}", args[name], name.partition(".")[2]):

@@ -47,9 +47,10 @@ def of(name: str) -> Entry:
     return next((entry for entry in entries() if any(fnmatchcase(name, one) for one in entry.names)), UNLISTED)
 
 
-def fault(name: str) -> Fault | None:
-    """Return why a recipe or a deployment's overrides may not set a variable; None if they may."""
-    if is_secret(name):
+def fault(name: str, value: str | None = None) -> Fault | None:
+    """Return why a recipe or a deployment's overrides may not set a variable; None if they may. `value`: None if it is
+    not known."""
+    if is_secret(name, value):
         return Fault(f"env.{name}: a secret", "in vllm_secrets of the inventory")
     entry = of(name)
     if entry.owner in ("toolkit", "image"):
@@ -60,7 +61,7 @@ def fault(name: str) -> Fault | None:
 def faults(names: Mapping[str, object]) -> Iterator[Fault]:
     """Yield the faults of the variables of `env`, sorted by name. A null removes a variable, except of a secret."""
     for name, value in sorted(names.items()):
-        found = fault(name)
+        found = fault(name, value if isinstance(value, str) else None)
         if found and (value is not None or is_secret(name)):
             yield found
         elif isinstance(value, str) and has_form(value):
