@@ -17,6 +17,7 @@ from vllm_spark.authoring.composing import UTILIZATION
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.authoring.sparkrun_flags import NOT_SPARKRUN
 from vllm_spark.core import text
+from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, SCRATCH_IN_CONTAINER
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import engine_arguments, flag_names, flag_ranges, kept_files, known_issues, rules
@@ -45,6 +46,8 @@ MOST_NODES = 2
 MOST_UTILIZATION = 0.95
 # Flags of vllm-omni, which serves with the same command. Its recipes do not all name --omni.
 OMNI = re.compile("omni|cfg-parallel-size|num-gpus|ulysses-degree|use-hsdp|usp|vae-.*")
+# A path below the folders in which nothing of a recipe's author is.
+OWN_PATH = re.compile(rf"(?:{CACHE_IN_CONTAINER}|{SCRATCH_IN_CONTAINER})(?:/[\w-][\w.-]*)*/?")
 # Keys that are read, or say nothing that a recipe here could.
 READ = {
     *("recipe_version", "name", "description", "model", "model_revision", "runtime", "runtime_version", "container"),
@@ -101,6 +104,7 @@ def convert(document: Document, name: str, base: Document, file: Path) -> Import
     }
     result.recipe = composing.with_additions(result.recipe, family.additions(model))
     _leave_out_refused(result, file)
+    _leave_out_paths(document.get("env") or {}, result)
     result.recipe["args"] = dict(sorted(result.recipe["args"].items()))
     result.left_out += _rest(document, base)
     result.questions += _questions(result.recipe)
@@ -132,6 +136,17 @@ def _pinned(document: Document, result: Imported) -> dict[str, str]:
             f"model_revision {text.one_line(str(revision))}: not a commit; ansible-playbook lock.yml resolves one"
         )
     return {}
+
+
+def _leave_out_paths(theirs: Mapping[str, Any], result: Imported) -> None:
+    """Leave out each variable of theirs whose value is a path or an address, unless nothing of them is in that folder.
+    It may decide which code the engine loads, or whom the engine asks (BASH_ENV, TRITON_PTXAS_PATH, CC, GCONV_PATH …),
+    and no list has all of these names."""
+    env = result.recipe.get("env", {})
+    paths = {name for name, value in env.items() if "/" in value and not OWN_PATH.fullmatch(value)}
+    for name in sorted(paths & set(theirs)):
+        value = text.one_line(env.pop(name))
+        result.left_out.append(f"env.{name}: {value} is a path or an address; add it to env if you know what it is for")
 
 
 def _questions(recipe: Document) -> Iterator[Question]:
