@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -373,7 +374,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     office = read_list(args.list)
     if args.as_root:
-        sys.stdout.write(as_root(sys.stdin.readline(MAX_LINE), office.models, args.switch))
+        # A connection without a line would keep the place of another one.
+        signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+        signal.alarm(int(CLIENT_TIMEOUT_S))
+        line = sys.stdin.readline(MAX_LINE)
+        signal.alarm(0)
+        sys.stdout.write(as_root(line, office.models, args.switch))
         return 0
     office.root_socket, office.lock, office.config_dir, office.states = (
         args.root_socket, args.lock, args.config, args.states

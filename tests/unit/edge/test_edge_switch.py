@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_ed
 from fakes.edge_cases import DEMO, OTHER, PAIR, REPLICA, SITE, SPARE, edge_of
 from fakes.root_socket import RootSocket
 from project_files import load_module
+from vllm_spark.core import paths
 from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import config, switch_request
@@ -360,3 +364,21 @@ def test_what_a_key_has_waits_for_an_edge_that_knows_it(
     assert ended.value.code == (1 if why else 0)
     assert written == ([] if why else [{"1": "ada", "9": str(entry)}])
     assert why in result.get("msg", "")
+
+
+def test_a_connection_without_a_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two have a place, and nothing else ends them before the unit's own deadline, which is for the slowest start."""
+    listed = tmp_path / "switch.json"
+    document = {"waiting": 1, "stay_s": 1, "deployments": {}, "pairs": [], "active_states": []}
+    listed.write_text(json.dumps(document), encoding="utf-8")
+    monkeypatch.setattr(edge_switch, "CLIENT_TIMEOUT_S", 1.0)
+    silent, held = os.pipe()
+    with open(silent, encoding="utf-8") as standard_input, open(held, "w", encoding="utf-8"):
+        monkeypatch.setattr(sys, "stdin", standard_input)
+        with pytest.raises(SystemExit) as ended:
+            edge_switch.main(["--as-root", f"--list={listed}"])
+    assert ended.value.code == 0
+    unit = (paths.TEMPLATES / "vllm-switch-root@.service").read_text(encoding="utf-8")
+    found = re.search(r"^RuntimeMaxSec=(\d+)$", unit, re.MULTILINE)
+    assert found
+    assert int(found[1]) > edge_switch.SWITCH_TIMEOUT_S
