@@ -107,7 +107,7 @@ slow: setup-dev ## Run the tests that `unit` leaves out: soaks, memory, hundreds
 	pytest --numprocesses auto -m slow tests/unit tests/lab
 
 .PHONY: fuzz
-fuzz: setup-dev ## Read 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; 40 minutes
+fuzz: setup-dev ## Read up to 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; ten minutes
 	PYTHONPATH=tests:collections:sandbox/engine python -m fuzz
 
 .PHONY: integration

@@ -1,6 +1,8 @@
 """The long run of `make fuzz`: reads damaged documents by the thousand and prints what went wrong.
 
-Arguments: NAME=COUNT …, and seed=NUMBER. The exit status is 1 for a traceback, a hang, or a value that no engine takes.
+Arguments: NAME=COUNT …, seed=NUMBER and minutes=NUMBER. It ends after so many minutes, with as much of each target as
+of the others, and says how much that was. The exit status is 1 for a traceback, a hang, or a value that no engine
+takes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,10 @@ COUNTS = {
 # Hypothesis keeps each input of one run in memory, so a run is cut into parts with seeds of their own.
 PART = 250
 HANG_S = 5.0
+# With the start of its processes and the last input of each, a run ends within ten.
+MINUTES = 8
+# Seeds of the parts of a run: those of the next number begin there.
+SEEDS = 1_000_000
 KINDS = ("tracebacks", "hangs over 5 s", "accepted with a value that no engine takes")
 
 
@@ -34,10 +41,14 @@ class HangError(BaseException):
     """Raised by the alarm in a reader that takes longer than HANG_S."""
 
 
-def part(job: tuple[str, int, int]) -> tuple[str, Counter[str], dict[str, str], float]:
-    """Read `count` inputs of one target. Returns (target, outcomes, kind and place of a fault -> its text, the longest
-    time in seconds)."""
-    name, count, seed_ = job
+class TimeIsUpError(BaseException):
+    """Raised for the input that would be read after the end of the run."""
+
+
+def part(job: tuple[str, int, int, float]) -> tuple[str, Counter[str], dict[str, str], float]:
+    """Read `count` inputs of one target until a time. Returns (target, outcomes, kind and place of a fault -> its text
+    with its seed, the longest time in seconds)."""
+    name, count, seed_, ends = job
     target, outcomes, found, longest = targets.TARGETS[name], Counter[str](), dict[str, str](), 0.0
 
     @seed(seed_)
@@ -53,6 +64,8 @@ def part(job: tuple[str, int, int]) -> tuple[str, Counter[str], dict[str, str], 
         nonlocal longest
         if outcomes.total() >= count:
             return
+        if time.time() > ends:
+            raise TimeIsUpError
         started = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, HANG_S)
         kind, text = "", ""
@@ -68,11 +81,11 @@ def part(job: tuple[str, int, int]) -> tuple[str, Counter[str], dict[str, str], 
             signal.setitimer(signal.ITIMER_REAL, 0)
         if kind:
             outcomes[kind] += 1
-            found.setdefault(f"{kind}: {place(text)}", f"{text}\n{repr(value)[:600]}")
+            found.setdefault(f"{kind}: {place(text)}", f"{name}, seed {seed_}\n{text}\n{repr(value)[:600]}")
         longest = max(longest, time.monotonic() - started)
 
     signal.signal(signal.SIGALRM, _hang)
-    with tempfile.TemporaryDirectory(prefix="vllm-spark-fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="vllm-spark-fuzz-") as folder, suppress(TimeIsUpError):
         read()
     return name, outcomes, found, longest
 
@@ -89,13 +102,16 @@ def _hang(*_: object) -> None:
 
 def main(argv: list[str]) -> int:
     given_ = {name: int(number) for name, number in (argument.split("=") for argument in argv)}
-    start = given_.pop("seed", 14)
+    start, minutes = given_.pop("seed", 14), given_.pop("minutes", MINUTES)
     counts = given_ or COUNTS
-    jobs = [
-        (name, min(PART, count - done), start * 1_000_000 + index)
+    ends = time.time() + 60 * minutes
+    print(f"seed={start}: {sum(counts.values())} inputs, for at most {minutes} minutes", flush=True)
+    parts = [
+        (done / count, (name, min(PART, count - done), start * SEEDS + index, ends))
         for name, count in counts.items()
         for index, done in enumerate(range(0, count, PART))
     ]
+    jobs = [job for _, job in sorted(parts)]
     outcomes: dict[str, Counter[str]] = {name: Counter() for name in counts}
     longest = dict.fromkeys(counts, 0.0)
     found: dict[str, str] = {}
@@ -109,7 +125,7 @@ def main(argv: list[str]) -> int:
     for name, counted in outcomes.items():
         wrong = ", ".join(f"{counted[kind]} {kind}" for kind in KINDS)
         print(
-            f"{name}: {counted.total()} read, {counted[targets.ACCEPTED]} accepted, "
+            f"{name}: {counted.total()} of {counts[name]} read, {counted[targets.ACCEPTED]} accepted, "
             f"{counted[targets.REFUSED]} refused, longest {longest[name]:.2f} s; {wrong}"
         )
     return 1 if found else 0
