@@ -3,12 +3,18 @@
 -- (`usage`), and how many events a stream has. Answers pass at once and unchanged. Only the beginning and the end of an
 -- answer are kept, and no text of it reaches the log.
 
--- How much of a body Lua reads at once, and after how many seconds HAProxy's other work has its turn.
-local PIECE_BYTES, TURN_S = 65536, 0.02
+-- How much of a text Lua reads at once, and after how many seconds of it HAProxy's other work has its turn.
+local PIECE_BYTES, TURN_S = 32768, 0.02
+-- The bodies of a person wait for this many times what reading them has taken, beyond a first debt: each thread has
+-- most of its time for others, however many bodies come.
+local WAITS, DEBT_S = 4, 0.2
+-- Each string takes a step of Lua. 16 MiB without more strings are read in a few turns, and no request has so many.
+local MOST_STRINGS = 250000
 -- The longest model of a request, as it is spelt.
 local SPELT_BYTES = 1024
 -- It stands for an escaped quote or backslash, because no name has it.
 local HIDDEN = "\xff\xff"
+local BRACKETS = { "{", "}", "[", "]" }
 local ESCAPED = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 -- The first event of a stream of /v1/responses and of /v1/messages has its model in an object with one of these names.
 local OBJECTS_IN_EVENT = { response = true, message = true }
@@ -23,16 +29,23 @@ local function decoded(spelt)
   end))
 end
 
--- Return a function that reads the next piece of a JSON object. It returns the model until there, nil without one, and
--- how many keys of the object are `model`. `objects`: names of objects in it whose model counts too. What Python's json
--- refuses may have any model.
+-- Return whether a text has a bracket. It takes a tenth of the time of a pattern.
+local function has_brackets(text)
+  for _, mark in ipairs(BRACKETS) do
+    if text:find(mark, 1, true) then return true end
+  end
+end
+
+-- Return a function that reads the next piece of a JSON object. It returns the model until there, nil without one, how
+-- many keys of the object are `model`, and how many strings there are. `objects`: names of objects in it whose model counts
+-- too. What Python's json refuses may have any model.
 local function reader(objects)
-  local depth, before, held, keys, count = 0, "", "", {}, 0
+  local depth, before, held, keys, count, strings = 0, "", "", {}, 0, 0
   local in_string, is_key, spelt, model = false, false, nil, nil
 
   -- Outside of strings, up to a quote or to the end of the piece.
   local function structure(text, is_quote)
-    if text:find("[{}%[%]]") then
+    if has_brackets(text) then
       local marks = text:gsub("[^{}%[%]]+", "")
       depth = depth + #marks - 2 * #marks:gsub("[{%[]+", "")
     end
@@ -70,34 +83,68 @@ local function reader(objects)
         if at then string_has_ended() end
       end
       if not at then break end
+      if in_string then strings = strings + 1 end
       in_string, from = not in_string, at + 1
     end
-    return model, count
+    return model, count, strings
   end
 end
 
--- Read the model of a request into txn.asked, and take away txn.fault if it can be read. Python takes the last of two
--- keys, and every Unicode: what the engine would read in another way, the edge refuses.
-local function read_model(transaction)
-  local read, offset, model, count, fault = reader({}), 1, nil, 0, nil
+-- Person -> when the debt of her bodies is paid, by this thread.
+local paid = {}
+
+local function now()
+  local date = core.now()
+  return date.sec + date.usec / 1e6
+end
+
+-- Let others go on until a person has a turn. HAProxy looks at its sockets meanwhile. If Lua only yields, up to 200
+-- turns of all bodies follow one another before it does (tune.runqueue-depth).
+local function wait_for_turn(person, least_ms)
   repeat
-    local body, ends = transaction.f:req_body(), os.clock() + TURN_S
-    local length = #body
-    if body:find("^.?[\0\xfe\xff]") then fault = "the body is not UTF-8" end
-    repeat
-      model, count = read(body:sub(offset, offset + PIECE_BYTES - 1))
-      offset = offset + PIECE_BYTES
-    until offset > length or os.clock() > ends
-    if length > PIECE_BYTES then
-      -- Others never wait with a copy of theirs, which may be large.
-      body = nil
-      collectgarbage()
-    end
-    if offset <= length then core.yield() end
-  until offset > length
-  if count > 1 then fault = "the body names it more than once" end
-  if model and model:find("%c") then fault = "it has a control character" end
-  if model and #model > SPELT_BYTES then fault = "it is too long" end
+    local wait_ms = math.max(least_ms, math.ceil(((paid[person] or 0) - DEBT_S - now()) * 1000))
+    if wait_ms > 0 then core.msleep(wait_ms) end
+    least_ms = 0
+  until wait_ms <= 0
+end
+
+-- Return why the model of a body cannot be known, nil if it can. Python takes the last of two keys, and every Unicode:
+-- what the engine would read in another way, the edge refuses.
+local function fault_of(body, model, count, strings)
+  if strings > MOST_STRINGS then return "it has more than " .. MOST_STRINGS .. " strings" end
+  if body:find("^.?[\0\xfe\xff]") then return "the body is not UTF-8" end
+  if count > 1 then return "the body names it more than once" end
+  if model and #model > SPELT_BYTES then return "it is too long" end
+  if model and model:find("%c") then return "it has a control character" end
+end
+
+-- Read a body from `offset` for a turn. Return where the next turn begins, nil at the end, and the model and fault until
+-- there.
+local function take_turn(body, read, offset)
+  local ends, model, count, strings = os.clock() + TURN_S, nil, 0, 0
+  repeat
+    model, count, strings = read(body:sub(offset, offset + PIECE_BYTES - 1))
+    offset = offset + PIECE_BYTES
+  until offset > #body or strings > MOST_STRINGS or os.clock() > ends
+  local has_ended = offset > #body or strings > MOST_STRINGS
+  return not has_ended and offset or nil, model, fault_of(body, model, count, strings)
+end
+
+-- Read the model of a request into txn.asked, and take away txn.fault if it can be read.
+local function read_model(transaction)
+  local person, read, offset = transaction:get_var("txn.who") or "", reader({}), 1
+  local model, fault
+  repeat
+    wait_for_turn(person, offset == 1 and 0 or 1)
+    local began, body = os.clock(), transaction.f:req_body()
+    local is_large = #body > PIECE_BYTES
+    offset, model, fault = take_turn(body, read, offset)
+    -- Others never wait with a copy of theirs, which may be large.
+    body = nil
+    if is_large then collectgarbage() end
+    -- The clock is that of all threads, so a busy edge asks for longer waits.
+    paid[person] = math.max(paid[person] or 0, now()) + WAITS * (os.clock() - began)
+  until not offset
   if fault then
     transaction:set_var("txn.fault", fault)
   else

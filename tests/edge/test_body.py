@@ -172,6 +172,14 @@ def test_every_split_of_a_body_reads_the_same(reader: Reader) -> None:
             assert reader.read(body) == "o/1", border
 
 
+@pytest.mark.parametrize(("strings", "code"), [(249_990, "model_not_active"), (250_010, "invalid_model")])
+def test_a_body_with_too_many_strings_is_refused(reader: Reader, strings: int, code: str) -> None:
+    error = reader.edge.ask("POST", CHAT, b'{"input": [%s0], "model": "o/1"}' % (b'"",' * strings)).error
+    reader.edge.logged()
+    assert error["code"] == code
+    assert code != "invalid_model" or "it has more than 250000 strings" in error["message"]
+
+
 def kinds(size: int) -> dict[str, bytes]:
     """Return bodies of a size: what a client sends, and what takes a reader the longest."""
     return {
@@ -191,11 +199,12 @@ def kinds(size: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", kinds(100))
 def test_a_body_of_any_kind_is_read_in_time_and_others_go_on(reader: Reader, kind: str) -> None:
-    """HAProxy's own watchdog ends a process whose thread does nothing else for a second. HAProxy ends a reading after
-    4 s, which on a loaded machine the largest bodies of odd kinds may take."""
+    """HAProxy's own watchdog ends a process whose thread does nothing else for two seconds. A body with too many
+    strings is refused. HAProxy ends a reading after 4 s, which the largest bodies of odd kinds may take here."""
     took, worker = [], reader.edge.worker()
     for size in (1 << 10, 1 << 20, BODY_BYTES):
-        ends = {"invalid_model"} if size == BODY_BYTES and kind not in {"text", "code"} else set()
+        usual = {"text", "code"} if size == BODY_BYTES else {*kinds(100)} - {"texts", "quotes"}
+        ends = set() if size == 1 << 10 or kind in usual else {"invalid_model"}
         with others(reader.edge) as waits:
             began = time.monotonic()
             code = reader.edge.ask("POST", CHAT, kinds(size)[kind]).error["code"]
