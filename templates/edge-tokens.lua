@@ -1,25 +1,26 @@
 -- Written by vllm-spark; the same text on every Spark. route.cfg loads it for the route: which model a request names.
 -- haproxy.cfg loads it for the log of the edge: which model an answer names, how many tokens it says that it has
--- (`usage`), and how many events a stream has. Answers pass at once and unchanged. Only the beginning and the end of an
--- answer are kept, and no text of it reaches the log.
+-- (`usage`), and how many events and bytes of text a stream has. Answers pass at once and unchanged. No answer is kept,
+-- and no text of it reaches the log.
 
 -- How much of a text Lua reads at once, and after how many seconds of it HAProxy's other work has its turn.
 local PIECE_BYTES, TURN_S = 32768, 0.02
 -- The bodies of a person wait for this many times what reading them has taken, beyond a first debt: each thread has
 -- most of its time for others, however many bodies come.
 local WAITS, DEBT_S = 4, 0.2
--- Each string takes a step of Lua. 16 MiB without more strings are read in a few turns, and no request has so many.
-local MOST_STRINGS = 250000
+-- Each string takes a step of Lua. 16 MiB without more strings are read in a few turns, and no request has so many. An
+-- answer comes in parts, and has eight strings for a token of the prompt or of itself if the client asks for logprobs.
+local MOST_STRINGS, MOST_STRINGS_OF_ANSWER = 250000, 2000000
 -- The longest model of a request, as it is spelt.
 local SPELT_BYTES = 1024
 -- It stands for an escaped quote or backslash, because no name has it.
 local HIDDEN = "\xff\xff"
 local BRACKETS = { "{", "}", "[", "]" }
 local ESCAPED = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
--- The first event of a stream of /v1/responses and of /v1/messages has its model in an object with one of these names.
+-- Events of a stream of /v1/responses and of /v1/messages have their model and `usage` in an object of these names.
 local OBJECTS_IN_EVENT = { response = true, message = true }
--- The beginning of an answer, and what of it may stand in the log.
-local BEGINNING_BYTES, NAME_BYTES, NAME = 4096, 128, "^%w[%w._/:@+-]*$"
+-- The largest `usage`.
+local USAGE_BYTES = 4096
 
 -- Return the text of a JSON string without its quotes. Only an ASCII text is exact: a route has no other.
 local function decoded(spelt)
@@ -37,11 +38,11 @@ local function has_brackets(text)
 end
 
 -- Return a function that reads the next piece of a JSON object. It returns the model until there, nil without one, how
--- many keys of the object are `model`, and how many strings there are. `objects`: names of objects in it whose model counts
--- too. What Python's json refuses may have any model.
+-- many keys of the object are `model`, how many strings there are, and the text behind the last key `usage`. `objects`:
+-- names of objects in it whose model and `usage` count too. What Python's json refuses may have any model.
 local function reader(objects)
   local depth, before, held, keys, count, strings = 0, "", "", {}, 0, 0
-  local in_string, is_key, spelt, model = false, false, nil, nil
+  local in_string, is_key, spelt, model, usage = false, false, nil, nil, nil
 
   -- Outside of strings, up to a quote or to the end of the piece.
   local function structure(text, is_quote)
@@ -55,18 +56,21 @@ local function reader(objects)
     spelt = counts and (is_key or keys[depth] == "model") and "" or nil
   end
 
+  -- Return the key that has ended.
   local function string_has_ended()
     if not is_key then
       model = #spelt <= SPELT_BYTES and decoded(spelt) or spelt
     else
       keys[depth] = #spelt <= SPELT_BYTES and decoded(spelt)
       if depth == 1 and keys[1] == "model" then count = count + 1 end
+      return keys[depth]
     end
   end
 
   return function(piece)
     local text = held .. piece
     held = ""
+    if usage and #usage < USAGE_BYTES then usage = usage .. text:sub(1, USAGE_BYTES - #usage) end
     if text:find("\\", 1, true) then
       text = text:gsub('\\[\\"]', HIDDEN)
       -- What it escapes is in the next piece.
@@ -80,13 +84,13 @@ local function reader(objects)
         structure(text:sub(from, to), at)
       elseif spelt then
         if #spelt <= SPELT_BYTES then spelt = spelt .. text:sub(from, to) end
-        if at then string_has_ended() end
+        if at and string_has_ended() == "usage" then usage = text:sub(at + 1, at + USAGE_BYTES) end
       end
       if not at then break end
       if in_string then strings = strings + 1 end
       in_string, from = not in_string, at + 1
     end
-    return model, count, strings
+    return model, count, strings, usage
   end
 end
 
@@ -155,62 +159,24 @@ end
 
 core.register_action("read_model", { "http-req" }, read_model)
 
--- `usage` stands behind the text of an answer, and in one of the last events of a stream.
-local KEPT_BYTES = 4096
--- The objects around `usage`. Streams of /v1/responses have `response` around it.
-local AROUND, AROUND_IN_EVENT = 1, 2
 -- Variable of the log -> its names in `usage`, which are added: those of the cache stand beside `input_tokens` in
 -- /v1/messages, and elsewhere a number includes them.
 local FIGURES = {
   ["txn.in_tokens"] = { "input_tokens", "prompt_tokens", "cache_read_input_tokens", "cache_creation_input_tokens" },
   ["txn.out_tokens"] = { "output_tokens", "completion_tokens" },
 }
-
--- The first event of /v1/messages, reversed: its `usage` has no token of the answer yet.
-local START = '"trats_egassem"%s*:%s*"epyt"'
-
--- Return what is in `usage`, nil without it. `text` is the end of a JSON text, reversed: nothing is open at that end, so
--- from there it is certain which quotes and braces are structure. A model or a client has written what is in strings.
-local function usage_of(text, around)
-  local depth, in_string, ends, from = 0, false, {}, 1
-  while true do
-    local at = text:find(in_string and '"' or '["{}%[%]]', from)
-    if not at then return nil end
-    local mark = text:sub(at, at)
-    from = at + 1
-    if mark == '"' then
-      -- A quote behind an odd number of backslashes is a part of its string.
-      local slashes = #text:match("^\\*", from)
-      from = from + slashes
-      if slashes % 2 == 0 then in_string = not in_string end
-    elseif mark == "}" or mark == "]" then
-      depth = depth + 1
-      ends[depth] = from
-    else
-      depth = depth - 1
-      if depth < 0 then return nil end
-      if mark == "{" and depth >= 1 and depth <= around and text:find('^%s*:%s*"egasu"%s*[,{]', from) then
-        return (text:sub(ends[depth + 1], at - 1):reverse():gsub("%b{}", ""))
-      end
-    end
-  end
-end
-
--- Return what is in the last `usage` of a stream. `text` is its end, reversed.
-local function usage_of_events(text)
-  -- The last event may be cut.
-  local ended = text:find("\n", 1, true)
-  for line in text:sub(ended or #text + 1):gmatch("[^\n]+") do
-    local usage = usage_of(line, AROUND_IN_EVENT)
-    if usage and not line:find(START) then return usage end
-  end
-end
+-- What a model writes has these names in an event.
+local TEXTS = {
+  '"content"', '"text"', '"delta"', '"reasoning"', '"reasoning_content"', '"thinking"', '"arguments"', '"partial_json"',
+}
+-- What of a model may stand in the log.
+local NAME_BYTES, NAME = 128, "^%w[%w._/:@+-]*$"
 
 local Tokens = { id = "edge-tokens", flags = filter.FLT_CFG_FL_HTX }
 Tokens.__index = Tokens
 
 function Tokens:new()
-  return setmetatable({ first = "", kept = "", events = 0, streams = false, complete = false }, self)
+  return setmetatable({ figures = {}, events = 0, text_bytes = 0, held = "" }, self)
 end
 
 local function begin(self, message)
@@ -222,44 +188,80 @@ local function begin(self, message)
   filter.register_data_filter(self, message.channel)
 end
 
-local function keep(self, message)
-  local length = message:input()
-  if #self.first < BEGINNING_BYTES then self.first = self.first .. message:body(0, BEGINNING_BYTES - #self.first) end
-  for offset = self.streams and 0 or math.max(0, length - KEPT_BYTES), length - 1, KEPT_BYTES do
-    local part = message:body(offset, KEPT_BYTES)
-    if self.streams then
-      for _ in (self.kept:sub(-1) .. part):gmatch("\n\n") do self.events = self.events + 1 end
+-- Add the figures of a `usage` to those of the log. `text` is what stands behind its key, perhaps not all of it yet.
+local function read_usage(self, text)
+  local object = text:match("^%s*:%s*(%b{})")
+  if not object then return end
+  local plain = object:sub(2, -2):gsub("%b{}", "")
+  for variable, names in pairs(FIGURES) do
+    local sum
+    for _, name in ipairs(names) do
+      local figure = plain:match('"' .. name .. '"%s*:%s*(%d+)')
+      if figure then sum = (sum or 0) + tonumber(figure) end
     end
-    self.kept = (self.kept .. part):sub(-KEPT_BYTES)
+    -- The first event of /v1/messages has no token of the answer yet.
+    if sum and (sum > 0 or not self.streams) then self.figures[variable] = sum end
   end
 end
 
--- Return the model that an answer or the first event of a stream names, nil without one that may stand in the log.
-local function model_of(text, streams)
-  if streams then text = ("\n" .. text):match("\ndata: ?([^\n]*)") or "" end
-  local model = reader(streams and OBJECTS_IN_EVENT or {})(text)
-  if model and #model <= NAME_BYTES and model:find(NAME) then return model end
+-- Read a part of an answer or of an event: its model, and the figures of its `usage`.
+local function read_part(self, part)
+  if self.is_long then return end
+  self.read = self.read or reader(self.streams and OBJECTS_IN_EVENT or {})
+  local model, _, strings, usage = self.read(part)
+  if not self.has_begun then self.model = self.model or model end
+  self.is_long = strings > MOST_STRINGS_OF_ANSWER
+  if usage and not self.is_long then read_usage(self, usage) end
+end
+
+-- Count the bytes that the model has written in a part of an event.
+local function count_text(self, part)
+  if part:find("\\", 1, true) then part = part:gsub('\\[\\"]', HIDDEN) end
+  for _, name in ipairs(TEXTS) do
+    local _, at = part:find(name, 1, true)
+    while at do
+      self.text_bytes = self.text_bytes + #(part:match('^%s*:%s*"([^"]*)', at + 1) or "")
+      _, at = part:find(name, at, true)
+    end
+  end
+end
+
+-- Read a part of an event, up to its end or to that of what has come.
+local function read_event(self, part, is_end)
+  count_text(self, part)
+  -- Of a whole event it is known that there is nothing to read in it.
+  if self.read or not is_end or not self.has_begun or part:find('"usage"', 1, true) then read_part(self, part) end
+  if is_end then
+    self.events, self.read = self.events + 1, nil
+    -- A comment comes before the first event.
+    self.has_begun = self.has_begun or part:sub(1, 1) ~= ":"
+  end
+end
+
+local function keep(self, message)
+  local text = self.held .. message:body(0, message:input())
+  if not self.streams then return read_part(self, text) end
+  local from, at = 1, text:find("\n\n", 1, true)
+  while at do
+    read_event(self, text:sub(from, at - 1), true)
+    from = at + 2
+    at = text:find("\n\n", from, true)
+  end
+  -- The rest of the end of an event may come next.
+  self.held = text:sub(-1) == "\n" and from <= #text and "\n" or ""
+  local rest = text:sub(from, -1 - #self.held)
+  if rest ~= "" then read_event(self, rest, false) end
 end
 
 local function say(self, transaction)
-  local model = model_of(self.first, self.streams)
-  if model then transaction:set_var("txn.model", model) end
-  local usage
-  local text = self.kept:reverse()
+  if self.model and #self.model <= NAME_BYTES and self.model:find(NAME) then
+    transaction:set_var("txn.model", self.model)
+  end
   if self.streams then
     transaction:set_var("txn.events", self.events)
-    usage = usage_of_events(text)
-  elseif self.complete then
-    usage = usage_of(text, AROUND)
+    transaction:set_var("txn.text_bytes", self.text_bytes)
   end
-  for variable, names in pairs(usage and FIGURES or {}) do
-    local sum
-    for _, name in ipairs(names) do
-      local figure = usage:match('"' .. name .. '"%s*:%s*(%d+)')
-      if figure then sum = (sum or 0) + tonumber(figure) end
-    end
-    if sum then transaction:set_var(variable, sum) end
-  end
+  for variable, figure in pairs(self.figures) do transaction:set_var(variable, figure) end
 end
 
 -- HAProxy cuts an answer whose filter fails. A figure that is missing is only a dash in the log.
@@ -269,10 +271,6 @@ end
 
 function Tokens:http_payload(_, message)
   pcall(keep, self, message)
-end
-
-function Tokens:http_end(_, message)
-  self.complete = self.complete or message:is_resp()
 end
 
 -- Also after an answer that was cut, or whose client has gone.

@@ -262,7 +262,7 @@ NAMED: dict[str, tuple[tuple[list[bytes], str], str]] = {
     "none": (answer(), "model"),
     "an error": (([b'{"error": {"message": "x", "model": "a-lie"}}'], "application/json"), "model"),
     "in a text": (([chunk('"model": "a-lie", "response": {"model": "a-lie"}'), *stream("b")], STREAM), "model"),
-    "behind a long text": (([json.dumps({**LATE, "model": "an-adapter"}).encode()], "application/json"), "model"),
+    "behind a long text": (([json.dumps({**LATE, "model": "an-adapter"}).encode()], "application/json"), "an-adapter"),
     "not of the first event": (([chunk("a"), chunk("b", model="a-lie")], STREAM), "model"),
     "of 129 bytes": (answer(model="a" * 129), "model"),
     "of 128 bytes": (answer(model="a" * 128), "a" * 128),

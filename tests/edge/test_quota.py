@@ -12,8 +12,9 @@ from test_fair import ask, code
 
 from conftest import Start
 from fakes import journal
+from fakes.raw_engine import document
 from fakes.running_edge import HASH, KEY, RunningEdge
-from fakes.scripted_engine import ScriptedEngine, Stream
+from fakes.scripted_engine import Event, ScriptedEngine, Stream
 from vllm_spark.node import edge_quota
 from waiting import until
 
@@ -130,11 +131,49 @@ def test_a_journal_that_has_lost_the_last_line_is_counted_again(
     assert "<4>the journal does not give the log of the edge" in capsys.readouterr().out
 
 
+# What an engine answers -> the least and the most that it counts. A prompt of 4,000 bytes has 1,000 tokens or more.
+TRUTH = {"prompt_tokens": 90_000, "completion_tokens": 2000}
+WORDS = [Event(0.0, content="four words an event ") for _ in range(10)]
+ANSWERS = {
+    "plain": (Stream(body=json.dumps(document(TRUTH))), (92_000, 92_000)),
+    "return_token_ids": (Stream(body=json.dumps(document(TRUTH, prompt_token_ids=[*range(9000)]))), (92_000, 92_000)),
+    "no usage": (Stream(body=json.dumps(document())), (1000, 1200)),
+    "a stream with usage": (Stream(WORDS, usage=TRUTH), (92_000, 92_000)),
+    "a stream without usage": (Stream([Event(0.0, content="word ")] * 10), (1010, 1200)),
+    "a stream of a drafter": (Stream(WORDS), (1050, 1300)),
+    "an error": (Stream(status=400, body=json.dumps({"error": {}})), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_request_counts_what_it_costs(counted: Counted, engine: ScriptedEngine, name: str) -> None:
+    """Or what its bytes cost, where the answer does not say it."""
+    stream, (least, most) = ANSWERS[name]
+    engine.streams = [stream]
+    counted.edge.ask("POST", "/v1/chat/completions", {"model": "model", "stream": True, "messages": ["x" * 4000]})
+    tokens: dict[str, int] = {}
+    edge_quota.add(counted.edge.logged().partition(": ")[2], tokens)
+    assert least <= tokens["ada"] <= most
+
+
 # A line of the log -> whose tokens it has, and how many.
 LINES = {
     "client=1.2.3.4 who=ada model=m path=/p in_tokens=3 out_tokens=4 events=9 sent_bytes=1": {"ada": 7},
-    "client=1.2.3.4 who=ada model=m path=/p in_tokens=- out_tokens=- events=9 sent_bytes=1": {"ada": 9},
     "client=1.2.3.4 who=ada model=m path=/p in_tokens=5 out_tokens=- events=- sent_bytes=1": {"ada": 5},
+    # Lines of 0.1.0 have no text_bytes.
+    "client=1.2.3.4 who=ada model=m path=/p status=200 in_tokens=- out_tokens=- events=9 sent_bytes=800 "
+    "received_bytes=400 end=--": {"ada": 109},
+    "client=1.2.3.4 who=ada model=m path=/p status=200 in_tokens=- out_tokens=- events=9 text_bytes=200 sent_bytes=800 "
+    "received_bytes=400 end=CD": {"ada": 150},
+    "client=1.2.3.4 who=ada model=m path=/p status=200 in_tokens=- out_tokens=- events=- text_bytes=- sent_bytes=800 "
+    "received_bytes=400 end=--": {"ada": 300},
+    # Its client went before the answer.
+    "client=1.2.3.4 who=ada model=- path=/p status=-1 in_tokens=- out_tokens=- events=- text_bytes=- sent_bytes=0 "
+    "received_bytes=400 end=CH": {"ada": 100},
+    "client=1.2.3.4 who=ada model=m path=/p status=429 in_tokens=- out_tokens=- events=- sent_bytes=9 "
+    "received_bytes=400 end=LR": {"ada": 0},
+    "client=1.2.3.4 who=ada model=m path=/v1/models status=200 in_tokens=- out_tokens=- events=- sent_bytes=99 "
+    "received_bytes=400 end=--": {"ada": 0},
     "client=1.2.3.4 who=- model=- path=- in_tokens=- out_tokens=- events=- sent_bytes=1": {"-": 0},
     "client=1.2.3.4 via=spark1 who=ada model=m path=/p status=200 sent_bytes=1": {},
     "[NOTICE] client=1.2.3.4 who=ada in_tokens=3 out_tokens=4 events=9 ": {},

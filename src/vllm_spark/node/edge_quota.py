@@ -26,7 +26,12 @@ SPENT, COUNTED = "spent.map", "tokens.json"
 SOCKET = "/run/vllm-edge/admin.sock"
 UNIT = "vllm-edge.service"
 # A line of the log that counts: a forwarded request has its tokens in the log of the Spark that was asked.
-LINE = re.compile(r"client=\S+ who=(\S+) .* in_tokens=(\S+) out_tokens=(\S+) events=(\S+) ")
+LINE = re.compile(r"client=\S+ who=\S+ .* in_tokens=\S+ ")
+FIELD = re.compile(r"(\w+)=(\S+)")
+# What computes no answer, and the first status of an error: neither costs a token.
+FREE_PATHS, ERROR = ("/models", "/count_tokens"), 400
+# Bytes of a text for each of its tokens, as the sizing of a request assumes where nothing is known.
+BYTES_PER_TOKEN = 4
 TIMEOUT_S = 5.0
 WARNING = "<4>"
 
@@ -83,10 +88,29 @@ def count(counted: dict[str, Any]) -> bool:
 
 
 def add(message: str, tokens: dict[str, int]) -> None:
-    """Add the tokens of a line of the log. Of an answer that does not say them its events count."""
-    if found := LINE.match(message):
-        person, read, written, events = found.groups()
-        tokens[person] = tokens.get(person, 0) + number(read) + (number(written) or number(events))
+    """Add the tokens of a line of the log."""
+    if LINE.match(message):
+        fields = dict(FIELD.findall(message))
+        tokens[fields["who"]] = tokens.get(fields["who"], 0) + cost(fields)
+
+
+def cost(fields: Mapping[str, str]) -> int:
+    """Return the tokens of a request by the fields of its line of the log.
+
+    What an answer does not say is counted by bytes, so that no client gains by an answer without figures. An event of a
+    stream has at least one token, and several with a drafter.
+    """
+    read, written, events, text, sent, received = (
+        number(fields.get(name, "-"))
+        for name in ("in_tokens", "out_tokens", "events", "text_bytes", "sent_bytes", "received_bytes")
+    )
+    streamed = max(events, text // BYTES_PER_TOKEN)
+    if fields["in_tokens"] != "-":
+        return read + (written or streamed)
+    # A client that goes before the answer has cost its prompt; its status is -1.
+    if fields["path"].endswith(FREE_PATHS) or fields["path"] == "-" or number(fields.get("status", "-")) >= ERROR:
+        return 0
+    return received // BYTES_PER_TOKEN + (written or streamed or sent // BYTES_PER_TOKEN)
 
 
 def number(text: str) -> int:
