@@ -84,7 +84,7 @@ MISSING = {
     r"  http-request return status 429 .* sc0_trackers .*\n": {"streams"},
     r"  timeout http-request .*\n": {"header"},
     r"  timeout client .*\n": {"silence"},
-    r"  tcp-request connection reject .*sc1_get_gpt0 0 }\n  tcp-request connection reject .*sc2_.*\n": {"strangers"},
+    r"  tcp-request connection reject .*sc1_.* !known\n  tcp-request connection reject .*fe_conn.*\n": {"strangers"},
 }
 
 

@@ -143,6 +143,7 @@ class RunningEdge:
             states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),
             route_admin_socket=str(self.folder / "route" / "admin.sock"),
+            peers_socket=str(self.folder / "peers.sock"),
             route_sockets=str(self.folder / "route"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),

@@ -61,6 +61,7 @@ class EdgeFiles:
     route_sockets: str = host_layout.EDGE_ROUTE_RUN_DIR
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
+    peers_socket: str = host_layout.EDGE_PEERS_SOCKET
     log: str = "/dev/log"
 
 

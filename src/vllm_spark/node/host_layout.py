@@ -76,6 +76,8 @@ EDGE_QUOTA_TIMER_FILE = f"{UNIT_DIR}/vllm-edge-quota.timer"
 EDGE_STATES = f"{RUN_DIR}/states.map"
 EDGE_RUN_DIR = "/run/vllm-edge"
 EDGE_ADMIN_SOCKET = f"{EDGE_RUN_DIR}/admin.sock"
+# By which the process before a reload tells the next one who has shown a key.
+EDGE_PEERS_SOCKET = f"{EDGE_RUN_DIR}/peers.sock"
 EDGE_ROUTE_RUN_DIR = "/run/vllm-edge-route"
 EDGE_ROUTE_ADMIN_SOCKET = f"{EDGE_ROUTE_RUN_DIR}/admin.sock"
 # The program that starts a model for which a person asks, its list of models, and the socket on which the edge asks it.

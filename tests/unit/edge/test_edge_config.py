@@ -62,7 +62,7 @@ def test_strangers_fill_less_than_64_mib_of_the_first_stage(name: str) -> None:
     planned = edge_cases.edge_of(deployments, settings)
     text = config.config(planned, address)
     (buffer,) = map(int, re.findall(r"tune.bufsize (\d+)", text))
-    (strangers,) = map(int, re.findall(r"sc2_conn_cur gt (\d+)", text))
+    (strangers,) = map(int, re.findall(r"fe_conn,sub\(sess.known\) gt (\d+)", text))
     assert buffer >= 1024 * planned.settings.limits.header_kib + 4096
     assert strangers * (2 * buffer + 50 * 1024) < 64 * MIB
     assert set(re.findall(r"^ +bind (\w+)", config.route(planned), re.MULTILINE)) == {"unix"}
