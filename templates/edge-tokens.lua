@@ -279,3 +279,24 @@ function Tokens:end_analyze(transaction, channel)
 end
 
 core.register_filter("tokens", Tokens, function(class) return class end)
+
+-- How often the edge says how much it has refused, and how much it does not mention: most of it has no line.
+local TELLS_S, UNTOLD = 60, 600
+
+local function tell_refused()
+  local before
+  -- One thread of the first stage tells it.
+  while core.thread == 1 and core.backends.edge_known do
+    local now = core.frontends.edge_api:get_stats()
+    if before then
+      local idle = (now.conn_tot - before.conn_tot) - (now.req_tot - before.req_tot)
+      local refused = now.hrsp_4xx - before.hrsp_4xx + math.max(0, idle)
+      local text = "%d requests and connections within %d s were refused or came to nothing: most have no line"
+      if refused > UNTOLD then core.log(core.warning, text:format(refused, TELLS_S)) end
+    end
+    before = now
+    core.sleep(TELLS_S)
+  end
+end
+
+core.register_task(tell_refused)

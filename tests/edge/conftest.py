@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import edge_cases
-from fakes.running_edge import Engines, RunningEdge
+from fakes.running_edge import TOKENS, Engines, RunningEdge
 from fakes.scripted_engine import Event, ScriptedEngine, Stream
 
 Start = Callable[..., RunningEdge]
@@ -29,9 +29,9 @@ def start(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Start]:
     running: list[RunningEdge] = []
     engines = Engines(tmp_path / "run")
 
-    def _start(**settings: Any) -> RunningEdge:
+    def _start(tokens: Path = TOKENS, **settings: Any) -> RunningEdge:
         planned = edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False, **settings})
-        edge = RunningEdge(planned, tmp_path)
+        edge = RunningEdge(planned, tmp_path, tokens=tokens)
         engines.start("demo", engine)
         edge.start()
         running.append(edge)

@@ -34,6 +34,7 @@ from vllm_spark.node import host_layout
 from waiting import LIMIT_S, until
 
 KEY = "sk-of-ada"
+TOKENS = paths.TEMPLATES / "edge-tokens.lua"
 HASH = hashlib.sha256(KEY.encode()).hexdigest()
 
 
@@ -126,7 +127,7 @@ class RunningEdge:
     keys: Mapping[str, str] = field(default_factory=lambda: {HASH: "ada"})
     address: str = ADDRESS
     site: KeyPair | None = None
-    tokens: Path = paths.TEMPLATES / "edge-tokens.lua"
+    tokens: Path = TOKENS
 
     def __post_init__(self) -> None:
         self.port = held_port()
@@ -142,8 +143,8 @@ class RunningEdge:
             spent=str(self.folder / "spent.map"),
             states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),
-            route_admin_socket=str(self.folder / "route" / "admin.sock"),
             peers_socket=str(self.folder / "peers.sock"),
+            route_admin_socket=str(self.folder / "route" / "admin.sock"),
             route_sockets=str(self.folder / "route"),
             switch_socket=str(self.folder / "switch.sock"),
             sockets=str(self.folder / "run"),

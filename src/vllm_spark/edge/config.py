@@ -34,6 +34,9 @@ FRONT_RESERVE = 16 * 1024
 # one, and between two requests.
 CLIENT_SILENCE_S, KEPT_S = 15, 30
 # Connections to the metrics, of all their readers.
+# Requests without a key have a line of the log up to so many of one address within 10 s, and while the edge gets no
+# more requests a second. journald keeps 10,000 lines of a unit within 30 s.
+LINES_ADDRESS, LINES_RATE = 100, 50
 READERS = 16
 # What the edge tells the engine of a batch request; 0 of an interactive one. The engine takes the lowest first.
 BATCH_PRIORITY = 10
@@ -130,6 +133,8 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             body_bytes=body,
             buffer_bytes=body + BUFFER_RESERVE,
             strangers=max(limits.connections // STRANGERS_SHARE, FEWEST),
+            lines_address=LINES_ADDRESS,
+            lines_rate=LINES_RATE,
             front_buffer_bytes=limits.header_kib * 1024 + FRONT_RESERVE,
             readers=READERS,
             silence_s=CLIENT_SILENCE_S,
