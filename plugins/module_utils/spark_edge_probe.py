@@ -22,7 +22,7 @@ DRIP_EVERY_S = 0.5
 CHAT = "/v1/chat/completions"
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 METRICS_PORT = re.compile(r"frontend edge_metrics\n +bind \S+:(\d+)")
-LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+LENGTH = re.compile(rb"content-length: *(\d{1,18})", re.IGNORECASE)
 MAX_ANSWER_BYTES = 1 << 16
 # Strangers: their addresses, the connections of each, what one sends of a header that does not end, and for how long it
 # tries to.

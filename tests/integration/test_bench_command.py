@@ -53,6 +53,7 @@ def test_refusals_name_what_to_change(url: str, tmp_path: Path, capsys: pytest.C
     output = ["-o", str(path)]
     assert f"serves {MODEL}, not other" in refused([url, "--model", "other", *output], capsys)
     assert "does not answer" in refused(["http://127.0.0.1:1", *output], capsys)
+    assert "[::1/v1/models does not answer: Invalid IPv6 URL" in refused(["http://[::1", *output], capsys)
     assert "unknown profile" in refused([url, "--profile", "smook", *output], capsys)
     assert "--accept garbag" in refused([url, "--accept", "garbag", *output], capsys)
     assert "has no cell for" in refused([url, "--profile", "start", *output], capsys)

@@ -286,6 +286,13 @@ def test_a_second_registry_that_does_not_know_is_named(name: str) -> None:
     assert reason in answer.note
 
 
+def test_a_second_registry_whose_address_is_no_url_is_named() -> None:
+    first = Resolution(ARM, "images.test", "linux/arm64")
+    answer = second_look.confirmed(f"{IMAGE}:index", first, {"images.test": "https://[::1"})
+    assert (answer.value, answer.origin) == (ARM, "images.test")
+    assert answer.note.startswith(" (seen by images.test alone; of [::1: ")
+
+
 def test_a_registry_without_a_second_one_is_named() -> None:
     answer, requests = second_of(RESPONSES, "other.test/owner/engine:index")
     assert "(seen by other.test alone: vllm_second_registries names no second registry for it)" in answer.note

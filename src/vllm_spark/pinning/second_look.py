@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.pinning.registry import Registry
@@ -21,7 +20,7 @@ def confirmed(key: str, answer: Resolution, seconds: Mapping[str, str]) -> Resol
     host = image_name.split(repository)[0]
     if not seconds.get(host):
         return replace(answer, note=f" (seen by {host} alone: vllm_second_registries names no second registry for it)")
-    second = urlsplit(seconds[host]).netloc
+    second = seconds[host].partition("://")[2].partition("/")[0] or seconds[host]
     try:
         # The login of the first registry is no business of the second.
         seen = Registry({host: seconds[host]}, lambda _host: "").resolve(repository, tag, (answer.platform,))

@@ -19,6 +19,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.node.host_layout import BUILD_DIR
 from vllm_spark.recipe import image_name, wheels
 
+NO_INDEX = register("no-index", runbook="image-build")
 SECRET_IN_INDEX = register("secret-in-index", runbook="image-build")
 
 NAME_DIGITS = 12
@@ -119,8 +120,13 @@ def command(image: DerivedImage, toolkit: str, pip_index: str = "") -> list[str]
 
 
 def index_refusals(pip_index: str) -> Iterator[Refusal]:
-    """Yield a refusal if the index URL has a login: build arguments stay readable in the image's history."""
-    split = urlsplit(pip_index)
+    """Yield a refusal of an index that is no URL, or has a login: build arguments stay readable in the image."""
+    try:
+        split = urlsplit(pip_index)
+    except ValueError as error:
+        # It may have a login.
+        yield NO_INDEX(what=f"vllm_pip_index is no URL: {error}", expected="the URL of an index", fix="correct it.")
+        return
     if split.password or split.username:
         yield SECRET_IN_INDEX(
             what=f"vllm_pip_index holds a login for {split.hostname}",

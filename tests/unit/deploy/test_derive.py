@@ -205,6 +205,9 @@ def test_an_index_with_a_login_is_refused() -> None:
     assert "secret" not in str(refusal)
     assert "holds a login for example.org" in str(refusal)
     assert list(derived_image.index_refusals("https://example.org/simple")) == []
+    (refusal,) = derived_image.index_refusals("https://me:secret@[::1/simple")
+    assert "secret" not in str(refusal)
+    assert "vllm_pip_index is no URL" in str(refusal)
 
 
 # the end of a build's log -> (a part of the message, the runbook)

@@ -82,6 +82,11 @@ FAILURES = {
         ("error-event", '{"error": {"message": "EngineCore encountered an issue"}}'),
     ),
     "not JSON": ([HEAD, event("{nonsense"), event("[DONE]")], "", ("error-event", "an event is not JSON: {nonsense")),
+    "a length of 5,000 digits": (
+        [b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"],
+        "",
+        ("broken-reply", "a Content-Length of 5000 digits"),
+    ),
     "not HTTP": ([b"SSH-2.0-OpenSSH_9.6\r\n\r\n"], "", ("broken-reply", "no HTTP: SSH-2.0-OpenSSH_9.6")),
 }
 

@@ -25,6 +25,8 @@ DONE = b"[DONE]"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MOST_HEAD_BYTES = 64 << 10
 MOST_LINE_BYTES = 4 << 20
+# A longer length than any body has; Python reads no number of more than 4,300 digits.
+MOST_LENGTH_DIGITS = 18
 # Of a reply that is no stream, for a message.
 KEPT_BYTES = 2000
 QUOTED = 200  # characters of a reply in a message
@@ -118,6 +120,8 @@ class Reader:
         elif self._chunked:
             self._left = 0
         elif length.isdecimal() and length.isascii():
+            if len(length) > MOST_LENGTH_DIGITS:
+                raise BrokenReplyError(f"a Content-Length of {len(length)} digits")
             self._left = int(length)
             if not self._left:
                 self._ended("whole")

@@ -186,7 +186,7 @@ def _read(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) 
     data = None if body is None else json.dumps(body).encode()
     try:
         status, content = request(endpoint, path, data, TIMEOUT_S, MAX_REPLY_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is no URL
         reason = getattr(error, "reason", error)
         raise ServerError(f"{endpoint.url(path)} does not answer: {reason}") from error
     if status != http.HTTPStatus.OK:
