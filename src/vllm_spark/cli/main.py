@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -53,6 +54,7 @@ COMMANDS = {
 }
 
 RECIPE_REFUSED = register("recipe-refused", runbook="recipe-refused")
+NO_ROOM = register("no-room", runbook="wrong-command")
 UNKNOWN_COMMAND = register("unknown-command", runbook="wrong-command")
 UNKNOWN_OPTION = register("unknown-option", runbook="wrong-command")
 STRAY_WORD = register("stray-word", runbook="wrong-command")
@@ -213,6 +215,9 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     except (OSError, json.JSONDecodeError) as error:
         refusals = (RECIPE_REFUSED(what=str(error), expected="a readable file", fix="name another file."),)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            refusals = (NO_ROOM(what=str(error), expected="room for what it writes", fix="write it to another disk."),)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     # A foreign recipe or log may have put a code for the terminal into them.
     print(text.printable("\n".join(map(str, refusals))), file=sys.stderr)
     if getattr(args, "json", False):

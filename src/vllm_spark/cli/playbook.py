@@ -21,6 +21,7 @@ from vllm_spark.core.run_command import ThisRun
 NO_ANSIBLE = register("no-ansible", runbook="wrong-command")
 
 CHECK, INVENTORY = ("-C", "--check"), ("-i", "--inventory")
+EXTRA_VARS = ("-e", "--extra-vars")
 # Options of ansible-playbook: names, the word for a value, what they do.
 OPTIONS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
     (INVENTORY, "INVENTORY", "default: inventories/site"),
@@ -28,7 +29,7 @@ OPTIONS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
     (("-K", "--ask-become-pass"), None, "ask for the password of sudo"),
     (CHECK, None, "say what would change, and change nothing"),
     (("-D", "--diff"), None, "show the lines that change"),
-    (("-e", "--extra-vars"), "NAME=VALUE", "set a variable"),
+    (EXTRA_VARS, "NAME=VALUE", "set a variable"),
     (("-v", "--verbose"), None, "print more; -vvv prints most"),
 )
 
@@ -36,9 +37,24 @@ OPTIONS: tuple[tuple[tuple[str, ...], str | None, str], ...] = (
 class Kept(argparse.Action):
     """Keep an option and its value as typed, for ansible-playbook."""
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        if option in EXTRA_VARS and value.startswith(("{", "[")) and (why := _yaml_fault(value)):
+            parser.error(f"{option} {value}: {why} — expected: YAML or JSON. Fix: {option} NAME=VALUE")
         typed = [option, value] if self.metavar else [option]
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *typed])
+
+
+def _yaml_fault(variables: str) -> str:
+    """Return why variables that look like YAML are none, for which Ansible blames the inventory; empty if they are."""
+    import yaml  # noqa: PLC0415  --help needs no YAML
+
+    try:
+        yaml.safe_load(variables)
+    except yaml.YAMLError as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def add_arguments(parser: argparse.ArgumentParser, only: Sequence[str] = ()) -> None:

@@ -15,6 +15,7 @@ from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, paths, site, switch_request
+from vllm_spark.inventory import placement
 from vllm_spark.inventory.edge import OFF, OWN_CA, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, edge_key, host_layout
@@ -33,10 +34,10 @@ FRONT_RESERVE = 16 * 1024
 # A client that neither speaks nor waits for an answer, until its connection ends: within a request or before its first
 # one, and between two requests.
 CLIENT_SILENCE_S, KEPT_S = 15, 30
-# Connections to the metrics, of all their readers.
 # Requests without a key have a line of the log up to so many of one address within 10 s, and while the edge gets no
 # more requests a second. journald keeps 10,000 lines of a unit within 30 s.
 LINES_ADDRESS, LINES_RATE = 100, 50
+# Connections to the metrics, of all their readers.
 READERS = 16
 # What the edge tells the engine of a batch request; 0 of an interactive one. The engine takes the lowest first.
 BATCH_PRIORITY = 10
@@ -60,11 +61,11 @@ class EdgeFiles:
     spent: str = host_layout.EDGE_SPENT
     states: str = host_layout.EDGE_STATES
     admin_socket: str = host_layout.EDGE_ADMIN_SOCKET
+    peers_socket: str = host_layout.EDGE_PEERS_SOCKET
     route_admin_socket: str = host_layout.EDGE_ROUTE_ADMIN_SOCKET
     route_sockets: str = host_layout.EDGE_ROUTE_RUN_DIR
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
-    peers_socket: str = host_layout.EDGE_PEERS_SOCKET
     log: str = "/dev/log"
 
 
@@ -132,9 +133,9 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             healthy=answers.HEALTHY,
             body_bytes=body,
             buffer_bytes=body + BUFFER_RESERVE,
-            strangers=max(limits.connections // STRANGERS_SHARE, FEWEST),
             lines_address=LINES_ADDRESS,
             lines_rate=LINES_RATE,
+            strangers=max(limits.connections // STRANGERS_SHARE, FEWEST),
             front_buffer_bytes=limits.header_kib * 1024 + FRONT_RESERVE,
             readers=READERS,
             silence_s=CLIENT_SILENCE_S,
@@ -171,10 +172,17 @@ def names(edge: Edge, address: str) -> Iterator[str]:
 
 
 def own_names(host: str, address: str) -> Iterator[str]:
-    """Yield the names of a host: that of the inventory, and its address there."""
+    """Yield the names of a host: that of the inventory, and its address there. Raises RefusedError for one that
+    HAProxy would read as several words or lines."""
     for name in (host, address):
+        if not placement.PLAIN_NAME.fullmatch(name):
+            raise placement.HOST_NAME.error(
+                what=f"ansible_host of {host} is {name!r}",
+                expected="a name or an address of letters, digits and . _ : -",
+                fix=f"correct ansible_host of {host} in the inventory.",
+            )
         yield name.lower()
-        if name and "." not in name and ":" not in name:
+        if "." not in name and ":" not in name:
             yield f"{name.lower()}.local"  # mDNS, which DGX OS answers
 
 

@@ -188,8 +188,9 @@ class Inventory:
         """Build from the arguments of an action plugin. A secret's value is reduced to a bool: set or empty."""
         return cls(
             deployments=args["deployments"],
-            sparks=tuple(args["sparks"]),
-            limit=tuple(args["limit"]),
+            # YAML reads 1 as a number.
+            sparks=tuple(map(str, args["sparks"])),
+            limit=tuple(map(str, args["limit"])),
             recipe_folders=tuple(Path(folder) for folder in args["recipe_folders"]),
             lock_file=Path(args["lock_file"]),
             secrets={

@@ -174,7 +174,8 @@ def _missing(recipe: Document) -> str:
     if "checkpoint" in model and "layout" not in model:
         return f"the flags of recipe {name} load its weights at widths that are not known"
     missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in model)
-    return f"recipe {name} has no {missing}"
+    fix = f"Fix: vllm-spark recipe new {model['repository']}. It writes them"
+    return f"recipe {name} has no {missing}. {fix}"
 
 
 def predicted(

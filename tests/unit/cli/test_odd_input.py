@@ -77,11 +77,32 @@ def test_a_terminal_that_knows_ascii_alone() -> None:
     assert b"\\xb1" in done.stdout
 
 
+def test_an_output_without_room() -> None:
+    shell = ["sh", "-c", '"$@" > /dev/full', "sh", *RUN, "recipes"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left on device — expected: room for what it writes. Fix: " in done.stderr
+
+
+@pytest.mark.parametrize("value", ["{", "[a", "{a: 1}}"])
+def test_variables_that_are_no_yaml(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["up", "-e", value])
+    assert f"-e {value}: " in (said := capsys.readouterr().err)
+    assert "— expected: YAML or JSON. Fix: -e NAME=VALUE" in said
+
+
 @pytest.mark.parametrize(("option", "value"), [("--streams", "10000000"), ("--context", "1000000000000")])
 def test_numbers_beyond_any_spark(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["plan", "gpt-oss-120b", option, value])
     assert value in capsys.readouterr().err
+
+
+def test_names_of_hosts_that_yaml_reads_as_numbers() -> None:
+    args = dict.fromkeys(("recipe_folders", "accepted", "deployments", "secrets"), ())
+    told = Inventory.from_args({**args, "sparks": [1, 2], "limit": [1], "lock_file": "", "site": {}, "secrets": {}})
+    assert (told.sparks, told.limit) == (("1", "2"), ("1",))
 
 
 def test_a_name_of_a_secret_that_yaml_reads_as_a_boolean() -> None:

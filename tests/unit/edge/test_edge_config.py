@@ -11,6 +11,7 @@ import pytest
 from fakes import edge_cases
 from project_files import DATA
 from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.units import MIB
 from vllm_spark.edge import answers, config
 from vllm_spark.inventory import edge
@@ -81,6 +82,13 @@ def test_clients_may_use_every_name_of_the_inventory(address: str, more: set[str
     own = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "names": ["models.home"]})
     always = {"spark1", "spark1.local", "localhost", "127.0.0.1", "models.home"}
     assert set(config.names(own, address)) == always | more
+
+
+@pytest.mark.parametrize("address", ["192.168.1.20\n", "M#N", "a b", ""])
+def test_an_address_that_haproxy_would_read_otherwise_is_refused(address: str) -> None:
+    own = edge_cases.edge_of([edge_cases.DEMO], {"open": False})
+    with pytest.raises(RefusedError, match="ansible_host of spark1 is"):
+        config.config(own, address)
 
 
 def test_the_answers_of_an_installed_toolkit_name_commands(monkeypatch: pytest.MonkeyPatch) -> None:
