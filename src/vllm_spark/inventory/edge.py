@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.fault import Fault
-from vllm_spark.core.plain_data import DocumentError, plain
-from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.core.refusal import register
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import origins
+from vllm_spark.inventory import map_variable, origins
 
 BAD_EDGE = register("bad-edge", runbook="inventory-refused")
 
@@ -146,28 +145,8 @@ UNSAID = EdgeSettings(chosen=False)
 
 def parse(raw: object) -> EdgeSettings:
     """Check `vllm_edge` and return it. An empty map gives UNSAID. Raises RefusedError with every fault of it."""
-    # Importing jsonschema takes a tenth of a second, and only this phase needs it.
-    from vllm_spark.core import schema  # noqa: PLC0415
-
-    try:
-        document = plain(raw)
-    except DocumentError as error:
-        place = schema.location(["vllm_edge", *error.path])
-        raise _refused([Fault(f"{place}: {error.fault.what}", error.fault.expected)]) from error
-    if document == {}:
-        return UNSAID
-    faults = list(schema.faults(document, SCHEMA, lambda path: schema.location(["vllm_edge", *path])))
-    faults = faults or list(_cross_faults(document))
-    if faults:
-        raise _refused(faults)
-    return EdgeSettings.from_json(document)
-
-
-def _refused(faults: list[Fault]) -> RefusedError:
-    return RefusedError(
-        BAD_EDGE(what=fault.what, expected=fault.expected, fix="correct vllm_edge in the inventory.")
-        for fault in faults
-    )
+    document = map_variable.checked(raw, "vllm_edge", SCHEMA, _cross_faults, BAD_EDGE)
+    return EdgeSettings.from_json(document) if document else UNSAID
 
 
 def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
