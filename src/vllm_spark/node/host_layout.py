@@ -44,6 +44,13 @@ LIVENESS = f"{PROGRAM_DIR}/liveness"
 # The program by which units write the state of a deployment, and the unit that systemd starts when one stays down.
 STATE_PROGRAM = f"{PROGRAM_DIR}/state"
 GAVE_UP_UNIT = "vllm-gave-up@.service"
+# The program that tells the owner about troubles, its settings with their secret, its unit and its timer, and what was
+# told and what waits.
+NOTIFY = f"{PROGRAM_DIR}/notify"
+NOTIFY_SETTINGS = f"{CONFIG_DIR}/notify.json"
+NOTIFY_DIR = f"{STATE_DIR}/notify"
+NOTIFY_UNIT, NOTIFY_TIMER = "vllm-notify.service", "vllm-notify.timer"
+NOTIFY_ENABLED = f"{UNIT_DIR}/timers.target.wants/{NOTIFY_TIMER}"
 # The edge: HAProxy in front of the engines of a host. Its user has the name of the group that reaches their sockets.
 EDGE_DIR = f"{CONFIG_DIR}/edge"
 EDGE_CONFIG = f"{EDGE_DIR}/haproxy.cfg"

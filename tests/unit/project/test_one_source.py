@@ -21,6 +21,7 @@ from vllm_spark.node import (
     host_layout,
     image_build,
     launch_difference,
+    notify,
     switch,
     unit_limits,
     unix_http,
@@ -79,6 +80,7 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (edge_quota.FOLDER / edge_quota.SPENT, host_layout.EDGE_SPENT),
         (edge_quota.SOCKET, host_layout.EDGE_ADMIN_SOCKET),
         (edge_quota.UNIT, host_layout.EDGE_UNIT),
+        (notify.SWITCH_UNIT, switch.OWN_UNIT),
         (edge_admin.SOCKET, host_layout.EDGE_ADMIN_SOCKET),
         (edge_admin.ROUTE_SOCKET, host_layout.EDGE_ROUTE_ADMIN_SOCKET),
         (image_build.RECORD, host_layout.DERIVED_RECORD),
@@ -100,7 +102,7 @@ def test_a_copy_says_what_its_owner_says(copy: object, owner: object) -> None:
     assert str(copy) == str(owner)
 
 
-@pytest.mark.parametrize("program", ["liveness", "switch", "unit_events"])
+@pytest.mark.parametrize("program", ["liveness", "notify", "switch", "unit_events"])
 def test_a_program_finds_its_modules_where_they_are_placed(program: str) -> None:
     text = (paths.NODE / f"{program}.py").read_text()
     assert re.findall(r'^sys\.path\.insert\(0, "(.*)"\)$', text, re.MULTILINE) == [host_layout.MODULES]

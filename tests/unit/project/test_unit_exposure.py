@@ -20,6 +20,7 @@ EXPOSURE = {
     "vllm-edge.service": 1.7,
     "vllm-gave-up@.service": 2.0,
     "vllm-liveness@.service": 2.4,
+    "vllm-notify.service": 1.8,
     "vllm-spark-firewall.service": 2.1,
     "vllm-switch-root@.service": 1.8,
     "vllm@.service": 4.8,
