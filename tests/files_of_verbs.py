@@ -64,6 +64,7 @@ def verbs(folder: Path) -> None:
         limit=("spark1",),
         recipe_folders=(paths.RECIPES,),
         edge={"open": True},
+        notification={"command": ["/bin/true"]},
     )
     spec.resolve(inventory, "spark1")
     for name in profiles.names():

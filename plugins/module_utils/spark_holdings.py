@@ -32,6 +32,7 @@ UNIT_PATTERNS = (
     "vllm@*.service",
     "vllm-liveness@*",
     "vllm-gave-up@*",
+    "vllm-notify.*",
     "vllm-spark-pull-*.service",
     "vllm-switch.service",
     layout.EDGE_UNIT,
@@ -127,7 +128,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT)
+        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, layout.NOTIFY_TIMER)
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [

@@ -63,6 +63,8 @@ SHARED = (
     f"{UNITS}/vllm@*.service.d/*",
     f"{UNITS}/vllm-liveness@*",
     f"{UNITS}/vllm-gave-up@*",
+    *(path.lstrip("/") for path in (layout.NOTIFY_SETTINGS, layout.NOTIFY_ENABLED)),
+    f"{UNITS}/vllm-notify.*",
 )
 
 FILE_BYTES, TAIL_BYTES = 1 << 20, 16 * 1024

@@ -299,6 +299,7 @@ def collect_host(bundle: Bundle, docker: DockerReader) -> None:
     bundle.journal("host/docker.log", ("--boot", "0", "_SYSTEMD_UNIT=docker.service"), SHORT, "the Docker engine")
     # Not a log for the doctor: a switch of last week that failed is no fault of today.
     bundle.journal("host/switch.txt", ("SYSLOG_IDENTIFIER=vllm-switch",), SHORT, "the switches")
+    bundle.journal("host/notify.txt", ("SYSLOG_IDENTIFIER=vllm-notify",), SHORT, "what the owner could not be told")
     bundle.put_json("host/facts.json", facts(bundle), "as spark_facts reads them")
     responses = {path: docker.get(path) for path in ("/version", "/info", "/containers/json?all=1", "/images/json")}
     if any(responses.values()):

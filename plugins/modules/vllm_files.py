@@ -34,7 +34,7 @@ options:
     type: str
     default: ""
   link_path:
-    description: The key of a pair's link, which only root may read.
+    description: Another file that only root may read - the key of a pair's link, or the settings of vllm-notify.
     type: path
     default: ""
   link_key:

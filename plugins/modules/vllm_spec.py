@@ -51,6 +51,9 @@ options:
   edge:
     description: The edge of this host, not yet checked.
     type: raw
+  notification:
+    description: Where the host tells its owner about troubles, not yet checked.
+    type: raw
   site:
     description: The folders, the package index and the settings of the site.
     type: dict

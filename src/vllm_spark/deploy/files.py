@@ -132,6 +132,14 @@ def modules() -> Iterator[File]:
     yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", *OF_UNITS))
 
 
+def notify_program() -> Iterator[File]:
+    """Yield the program that tells the owner about troubles, after its modules, with its unit and its timer."""
+    yield from modules()
+    yield from _package(host_layout.MODULES, ("troubles.py", "delivery.py"))
+    yield File(host_layout.NOTIFY, (paths.NODE / "notify.py").read_text(encoding="utf-8"), "0755")
+    yield from map(_unit, (host_layout.NOTIFY_UNIT, host_layout.NOTIFY_TIMER))
+
+
 def module_folders() -> list[str]:
     """Return the folders of these modules, parents before children."""
     folder = host_layout.MODULES

@@ -14,7 +14,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.platforms import DEFAULT_PLATFORMS
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import deployment, edge, host_edge, placement
+from vllm_spark.inventory import deployment, edge, host_edge, notify, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.edge_backends import Membership, OtherEdge
@@ -164,7 +164,7 @@ class Inventory:
     - `secrets`: name -> True if it has a value
     - `accepted`: ids of known issues that the operator accepts for this run
     - `everywhere`: `vllm_deployments` if `deployments` are only a part of it, as in a switch; None if they are all
-    - `edge`: `vllm_edge` as it is, not yet checked
+    - `edge`, `notification`: `vllm_edge` and `vllm_notify` as they are, not yet checked
     - `edges`: of every Spark, by its name, for a site with one address
     - `own`: the hosts that are the machine that deploys, with their addresses; `own_names`: the names that it has
     """
@@ -179,6 +179,7 @@ class Inventory:
     site: SiteSettings = SiteSettings()
     everywhere: object = None
     edge: object = field(default_factory=dict)
+    notification: object = field(default_factory=dict)
     edges: Mapping[str, OtherEdge] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     own_names: tuple[str, ...] = ()
@@ -202,6 +203,7 @@ class Inventory:
             site=SiteSettings(**args["site"]),
             everywhere=args.get("everywhere"),
             edge=args.get("edge", {}),
+            notification=args.get("notification", {}),
             edges={host: OtherEdge(**other) for host, other in args.get("edges", {}).items()},
             own=args.get("own", {}),
             own_names=tuple(args.get("own_names", ())),
@@ -212,6 +214,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
     settings = edge.parse(inventory.edge)
+    told = notify.parse(inventory.notification, inventory.secrets)
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
@@ -238,7 +241,8 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     if refusals:
         raise RefusedError(refusals)
     own_edge = _edge(inventory, deployments, Membership(host, settings, inventory.edges), lock)
-    unused = _unused_secrets(active, settings)
+    # The engine does not need the secret of those who are told.
+    unused = _unused_secrets(active, settings) | ({told.get("secret", "")} - set(recipe.get("secrets", ())))
     return Spec(
         host=host,
         rank=active.hosts.index(host),

@@ -80,6 +80,7 @@ def test_json_is_a_variable_of_the_verbs_that_have_a_document(verb: str, started
 # Typed -> the variable of the playbook.
 OWN_OPTIONS = {
     "up --yes": "-eup_yes=true",
+    "notify --test": "-enotify_test=true",
     "switch --to second": "-eto=second",
     "switch --to=a;b": "-eto='a;b'",
 }
@@ -94,7 +95,7 @@ def test_an_option_of_a_verb_is_a_variable(typed: str, started: list[str]) -> No
 
 def test_each_option_of_a_verb_sets_a_variable_that_something_reads() -> None:
     found = [(verb, option) for verb in verbs.found() for option in verbs.options(verb)]
-    assert {verb for verb, _ in found} == {"up", "switch"}
+    assert {verb for verb, _ in found} == {"notify", "switch", "up"}
     assert {option.variable for _, option in found} <= typed_commands.variables()
     written = [line for file in FOLDER.glob("*.yml") for line in file.read_text().splitlines()]
     assert len(found) == sum(": -e " in line for line in written)

@@ -1,0 +1,43 @@
+"""Let a host tell its owner about troubles, and report what it tells. vllm_spark.lifecycle.notify decides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vllm_spark.inventory import notify as inventory
+from vllm_spark.lifecycle import notify
+from vllm_spark.node import host_layout
+from vllm_spark_ansible import results
+from vllm_spark_ansible.action import SparkAction
+
+
+class ActionModule(SparkAction):
+    """plugins/modules/vllm_notify.py has the arguments and the result."""
+
+    def act(self) -> dict[str, Any]:
+        if self.args["phase"] == "install":
+            return self._install(self.args["secrets"])
+        tests = self.args["test"] and not self.check_mode
+        said = self.shell(f"{host_layout.NOTIFY} --{'test' if tests else 'show'}")
+        if not said:
+            raise notify.absent(self.host)
+        self.say(notify.line(json.loads(said), tested=tests))
+        return {}
+
+    def _install(self, secrets: dict[str, str]) -> dict[str, Any]:
+        told = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
+        facts, will = self.result(results.FACTS), "will be" if self.acts else "would be"
+        if not told:
+            if not (items := notify.removed(facts)):
+                return {}
+            self.say(f"vllm-notify {will} removed: vllm_notify is not set")
+            return self.execute("vllm_remove", {"items": items}, "removed")
+        if not (files := notify.placed(inventory.settings(told, self.host, secrets), facts)):
+            return {}
+        self.say(f"vllm-notify {will} installed: it tells {inventory.target(told)} about troubles")
+        done = self.execute("vllm_files", files, "changed_paths")
+        if not self.check_mode:
+            timer = {"name": host_layout.NOTIFY_TIMER, "enabled": True, "state": "restarted", "daemon_reload": True}
+            self.execute("ansible.builtin.systemd_service", timer, "state")
+        return done
