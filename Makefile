@@ -160,7 +160,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle day edge fabric factory faults images offline operators own pairs recipe recovery refusals remove rollback upgrade
+LONG := bench bundle day edge fabric factory faults images notify offline operators own pairs recipe recovery refusals remove rollback upgrade
 
 .PHONY: molecule
 molecule: setup-dev ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
