@@ -72,12 +72,16 @@ class Places:
     histories: str = "/var/lib/vllm-spark/states"
     wants: str = "/etc/systemd/system/multi-user.target.wants"
     config: str = "/etc/vllm-spark"
+    starts: str = "/var/lib/vllm-spark/starts"
 
     def present(self, name: str) -> str:
         return os.path.join(self.run, name, "state.json")
 
     def history(self, name: str) -> str:
         return os.path.join(self.histories, f"{name}.jsonl")
+
+    def starts_of(self, name: str) -> str:
+        return os.path.join(self.starts, f"{name}.json")
 
     @property
     def map(self) -> str:
@@ -115,7 +119,7 @@ def present(name: str, places: Places = PLACES) -> State:
 def parsed(content: str) -> State | None:
     """Return the state in the text of a state.json, or None if it has none of these states."""
     document = json_object(content)
-    since = _number(document.get("since"))
+    since = number(document.get("since"))
     if document.get("state") not in STATES or since is None:
         return None
     why, last_end, peer = (str(document.get(key) or "") for key in ("why", "last_end", "peer"))
@@ -131,7 +135,7 @@ def transitions(lines: Iterable[str]) -> Iterable[Transition]:
     """Yield the transition of each line that is whole."""
     for line in lines:
         entry = json_object(line)
-        time = _number(entry.get("time"))
+        time = number(entry.get("time"))
         if entry.get("state") in STATES and time is not None:
             yield Transition(time=time, state=entry["state"], why=str(entry.get("why") or ""))
 
@@ -162,7 +166,7 @@ def json_object(content: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _number(value: object) -> float | None:
-    """Return a time. JSON may have NaN and infinity, and True is no number."""
+def number(value: object) -> float | None:
+    """Return a number. JSON may have NaN and infinity, and True is no number."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53
     return float(value) if good else None  # type: ignore[arg-type]

@@ -23,9 +23,10 @@ LAUNCHES, CURRENT, PREVIOUS, FAILED, SWAPPING = "launches", "current", "previous
 DEPLOYMENT_LABEL, LAUNCH_LABEL, RANK_LABEL = "vllm-spark.deployment", "vllm-spark.launch", "vllm-spark.rank"
 INPUTS_LABEL, BASE_LABEL = "vllm-spark.inputs", "vllm-spark.base"
 
-# The history of each deployment, and that of its states.
+# The history of each deployment, that of its states, and its last start with the count of failed ones.
 HISTORY_DIR = f"{STATE_DIR}/history"
 STATES_DIR = f"{STATE_DIR}/states"
+STARTS_DIR = f"{STATE_DIR}/starts"
 # The defaults of vllm_hub_dir and vllm_cache_dir.
 HUB_DIR = f"{STATE_DIR}/hub"
 CACHE_DIR = f"{STATE_DIR}/cache"

@@ -4,8 +4,12 @@ alone.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Prefix of a file that is not complete yet.
@@ -38,6 +42,17 @@ def replace_file(path: str | Path, content: str | bytes, mode: int = 0o644, *, d
         sync(folder)
 
 
+def replace_or_warn(path: str | Path, content: str, loss: str) -> None:
+    """Replace a file, in a folder that may be missing. If that fails, the journal has a warning (<4>) that names the
+    loss: a server that runs is worth more than the file."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            print(f"<4>vllm-spark: {loss}: {error}", file=sys.stderr, flush=True)
+
+
 def sync(path: str | Path) -> None:
     """Write a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -45,3 +60,12 @@ def sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def alone(path: str | Path) -> Iterator[None]:
+    """Let one program at a time do something. `path` is the file that they lock, in a folder that may be missing."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-# The start limit: so many starts within so many seconds, and the unit stays down. The head of a pair counts the same
-# for both ranks.
+# After so many starts that failed, without one between them that has served for GOOD_S, a deployment stays down
+# (starts.py).
 MAX_STARTS = 5
+# The start limit of systemd: so many starts of the unit within WITHIN_S.
 WITHIN_S = 3600
+TOO_MANY_FAILED = f"{MAX_STARTS} failed starts in a row"
 LIMIT_REACHED = f"{MAX_STARTS} starts within {WITHIN_S // 60} min"
-# The exit status after which the unit does not start again: EX_CONFIG of sysexits.h.
+# So many starts under which a Spark went down within WITHIN_S, and the deployment is not started at boot.
+MAX_DEATHS = 2
+# The first pause after an end from outside, and the longest; each is twice the one before.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
+# The exit status of `state starts` for a unit that is not to start, and of a supervisor of release 0.1.0 that gave up:
+# EX_CONFIG of sysexits.h.
 NO_RESTART = 78
 # A server that ends within its first requests has a fault, and that counts against the start limit. A later end does
 # not.

@@ -95,6 +95,7 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (Places().run, host_layout.RUN_DIR),
         (Places().config, host_layout.CONFIG_DIR),
         (Places().histories, host_layout.STATES_DIR),
+        (Places().starts, host_layout.STARTS_DIR),
         (Places().map, host_layout.EDGE_STATES),
     ],
 )
