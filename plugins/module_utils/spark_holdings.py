@@ -202,7 +202,11 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
     return {
         "deployments": deployments(root, count),
         "history": history(root),
-        "states": inside(os.path.join(root, layout.STATES_DIR.lstrip("/"))),
+        "states": [
+            path
+            for folder in (layout.STATES_DIR, layout.STARTS_DIR)
+            for path in inside(os.path.join(root, folder.lstrip("/")))
+        ],
         "pulled": pulled(root),
         "packages": packages(root),
         "docker": docker_holdings(),

@@ -150,6 +150,7 @@ def collect_deployment(bundle: Bundle, docker: DockerReader, name: str) -> dict[
     for file in RUN_FILES:
         bundle.file(f"{target}/run/{file}", f"{RUN_DIR}/{name}/{file}")
     bundle.file(f"{target}/states.jsonl", f"{STATES_DIR}/{name}.jsonl")
+    bundle.file(f"{target}/starts.json", f"{layout.STARTS_DIR}/{name}.json")
     container = inspect(bundle, docker, name, target)
     line_count = collect_runs(bundle, unit, state, target)
     liveness = (f"_SYSTEMD_UNIT=vllm-liveness@{name}.service", "+", f"UNIT=vllm-liveness@{name}.service")

@@ -16,7 +16,7 @@ STARTED = 1000.0
 ALIVE = {"ready": True, "misses": 0, "invocation": "i", "age_s": 5.0}
 
 
-SERVING = {"state": "serving", "why": "", "since": STARTED, "last_end": "", "peer": "", "written": True}
+SERVING = {"state": "serving", "why": "", "since": STARTED, "last_end": "", "peers": [], "written": True}
 
 
 def launch_found(script: str, edit: str = "", edited_at: float | None = None) -> dict[str, Any]:

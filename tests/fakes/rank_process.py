@@ -19,7 +19,8 @@ IMAGE = "engine@sha256:deadbeef"
 TOOLKIT = "0.1.0 (abc)"
 FAKE = """#!/bin/sh
 case "$0 $1 $2" in
-*systemctl*) cat "$RANK_DIR/restarts" ;;
+*"systemctl is-active"*) echo active ;;
+*systemctl*|*journalctl*) cat "$RANK_DIR/$1" 2>/dev/null ;;
 *inspect*) echo content ;;
 *" rm "*|*" stop "*) [ ! -e "$RANK_DIR/pid" ] || kill -9 "$(cat "$RANK_DIR/pid")" 2>/dev/null ;;
 esac
@@ -29,6 +30,13 @@ CONTAINER = (
     'echo $$ >"$RANK_DIR/pid"; cp "$RANK_DIR/run/demo/session.env" "$RANK_DIR/seen.new"; '
     'mv "$RANK_DIR/seen.new" "$RANK_DIR/seen.env"; exec sleep 600'
 )
+# Module -> its time, and the one that it has here. A machine that stands still for ten seconds is no lost peer in these
+# tests: test_supervise.py has those.
+TIMES = {
+    "link": ("\nREAD_TIMEOUT_S = 10.0\n", "\nREAD_TIMEOUT_S = 60.0\n"),
+    "meeting": ("\nRETRY_S = 2.0\n", "\nRETRY_S = 0.2\n"),
+    "unit_limits": ("FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0,", "FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1,"),
+}
 
 
 class RankProcess:
@@ -37,6 +45,9 @@ class RankProcess:
     def __init__(self, folder: Path, key: str | None) -> None:
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
+        self.begun: tuple[Any, ...] = ()
+        # The container, and more words of its command.
+        self.command, self.words = CONTAINER, [""]
         self._install()
         config = folder / "etc" / "demo"
         config.mkdir(parents=True)
@@ -44,8 +55,7 @@ class RankProcess:
         self.key_file = config / "link.key"
         if key is not None:
             self.key_file.write_text(f"{key}\n")
-        self.restarted(0)
-        for name in ("docker", "systemctl"):
+        for name in ("docker", "systemctl", "journalctl"):
             (folder / "bin").mkdir(exist_ok=True)
             (folder / "bin" / name).write_text(FAKE)
             (folder / "bin" / name).chmod(0o755)
@@ -57,15 +67,28 @@ class RankProcess:
             place.parent.mkdir(parents=True, exist_ok=True)
             content = file.content.replace('"/etc/vllm-spark"', repr(str(self.folder / "etc")))
             content = content.replace('"/run/vllm-spark"', repr(str(self.folder / "run")))
-            content = content.replace('"/var/lib/vllm-spark/states"', repr(str(self.folder / "states")))
-            # A machine that stands still for ten seconds is no lost peer here: test_supervise.py has those.
-            place.write_text(content.replace("\nREAD_TIMEOUT_S = 10.0\n", "\nREAD_TIMEOUT_S = 60.0\n"))
-        (link,) = self.folder.rglob("link.py")
-        assert "\nREAD_TIMEOUT_S = 60.0\n" in link.read_text()
+            for name in ("states", "starts"):
+                content = content.replace(f'"/var/lib/vllm-spark/{name}"', repr(str(self.folder / name)))
+            for old, new in TIMES.values():
+                content = content.replace(old, new)
+            place.write_text(content)
+        for name, (_, new) in TIMES.items():
+            (module,) = self.folder.rglob(f"{name}.py")
+            assert new in module.read_text()
 
-    def restarted(self, count: int) -> None:
-        """Say how often systemd has restarted the unit."""
-        (self.folder / "restarts").write_text(f"{count}\n")
+    def says(self, command: str, text: str) -> None:
+        """Let systemctl or journalctl print a text, by the first argument of its call."""
+        (self.folder / command).write_text(text)
+
+    @property
+    def count(self) -> dict[str, Any]:
+        """What the rank counts."""
+        record = json.loads((self.folder / "starts" / "demo.json").read_text())
+        return dict(record["count"])
+
+    @property
+    def start_id(self) -> str:
+        return str(json.loads((self.folder / "starts" / "demo.json").read_text())["start"]["id"])
 
     def kill_container(self) -> None:
         """End the container as a crash does."""
@@ -74,17 +97,25 @@ class RankProcess:
     def start(self, rank: int, address: str, peer: str, port: int, api: str = "") -> None:
         options = {"name": "demo", "rank": rank, "launch": LAUNCH, "image": IMAGE, "address": address}
         options |= {"peer": peer, "peer-host": "other", "port": port, "api": api}
+        self.begun = (rank, address, peer, port, api)
         argv = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "RANK_DIR": str(self.folder)}
         environment.pop("PYTHONPATH", None)
-        with self.output_file.open("w") as output:
+        with self.output_file.open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", self.folder / "supervise", *argv, "--", "sh", "-c", CONTAINER],
+                [sys.executable, "-I", self.folder / "supervise", *argv, "--", "sh", "-c", self.command, *self.words],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 text=True,
             )
+
+    def again(self) -> bool:
+        """Start the supervisor as before, as systemd does after its end. Returns True if it had ended."""
+        ended = self.status is not None
+        if ended:
+            self.start(*self.begun)
+        return ended
 
     @property
     def output_file(self) -> Path:

@@ -47,7 +47,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, list[Request]]]:
 
 
 def places(folder: Path) -> Places:
-    return Places(*(str(folder / name) for name in ("run", "states", "wants")), str(folder))
+    return Places(*(str(folder / name) for name in ("run", "states", "wants")), str(folder), str(folder / "starts"))
 
 
 def api(path: str) -> Any:

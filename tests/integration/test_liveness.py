@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import deployment_state, engine_api, liveness
+from vllm_spark.node import deployment_state, engine_api, liveness, starts
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.state_writer import StateOf
 
@@ -201,28 +201,38 @@ def test_a_missing_server_does_not_answer() -> None:
     assert "refused" in probe["detail"]
 
 
-def test_the_wait_for_a_peer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_MONOTONIC: 100.0}[clock])
-    monkeypatch.setattr(time, "time", lambda: 5000.0)
-    state = {"ActiveEnterTimestampMonotonic": "20000000"}
-    now = deployment_state.State(state="loading", why="", since=4995.0, last_end="", peer="other", written=True)
-    assert liveness.running_s(state, now) == 5
-    assert liveness.running_s(state, {**now, "state": "serving"}) == 80
-    assert liveness.running_s(state, {**now, "since": 0.0, "written": False}) == 80
+def test_the_deadline_is_that_of_the_start() -> None:
+    now = deployment_state.State(
+        state="loading", why="", since=4995.0, last_end="", peers=["other"], start="a", failed=0, written=True
+    )
+    moment = starts.Moment("boot", 5000.0, 100.0)
+    record = starts.begun(starts.Record(), "a", starts.Moment("boot", 1.0, 80.0))
+    assert liveness.running_s(record, now, moment) == 20
+    # A start of release 0.1.0 has no record.
+    assert liveness.running_s(starts.Record(), now, moment) == 5
+    assert liveness.running_s(starts.Record(), {**now, "state": "serving"}, moment) == 0
 
 
-UNIT = {"ActiveState": "active", "InvocationID": "i", "ActiveEnterTimestampMonotonic": "0"}
+def test_what_was_seen_of_another_start_is_forgotten() -> None:
+    stored = {**READY, "since": 1.0, "good": True, "start": "a"}
+    assert liveness.remembered(stored, "a") == {**READY, "since": 1.0, "good": True}
+    assert liveness.remembered(stored, "b") == {}
+    # What the former release has stored of a start that goes on.
+    assert liveness.remembered({**READY, "invocation": "i"}, "") == READY
+    assert liveness.remembered({**READY, "invocation": "i"}, "b") == {}
 
 
 @pytest.fixture
 def spark(server: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateOf:
     """The deployment of a Spark whose unit runs. A test changes its engine by `Engine.mode`."""
-    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc")))
+    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc", "starts")))
     monkeypatch.setattr(liveness, "PLACES", places)
     monkeypatch.setattr(liveness, "MOVE_S", 0.0)
-    monkeypatch.setattr(liveness, "unit_state", lambda _: UNIT)
+    monkeypatch.setattr(liveness, "is_active", lambda _: True)
     monkeypatch.setattr(sys, "argv", ["liveness", "demo"])
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "systemctl").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    (tmp_path / "systemctl").chmod(0o755)
     (tmp_path / "docker").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/removed\n')
     (tmp_path / "docker").chmod(0o755)
     (tmp_path / "etc" / "demo").mkdir(parents=True)
@@ -254,6 +264,8 @@ def test_the_first_token_is_when_it_serves_and_a_hang_is_named(spark: StateOf, t
 def test_a_container_that_cannot_be_removed_is_tried_again(spark: StateOf, tmp_path: Path) -> None:
     spark.write("loading")
     assert after_a_probe(spark, "good") == ("serving", "")
+    (tmp_path / "systemctl").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/called\n')
+    (tmp_path / "systemctl").chmod(0o755)
     (tmp_path / "docker").write_text(f"#!/bin/sh\necho tried >> {tmp_path}/tried\nexit 1\n")
     assert after_a_probe(spark, "dead") == ("serving", "")
     for count in (1, 2):
@@ -269,10 +281,67 @@ def test_a_token_changes_no_state_that_another_program_has_decided(spark: StateO
 
 
 def test_a_rank_that_waits_for_its_peer_is_not_asked(spark: StateOf, tmp_path: Path) -> None:
-    spark.write("wanted", "it waits for spark2", peer="spark2")
+    spark.write("wanted", "it waits for spark2", peers=["spark2"])
     assert after_a_probe(spark, "good") == ("wanted", "it waits for spark2")
     assert not (tmp_path / "run" / "demo" / "liveness.json").exists()
 
 
-def test_a_server_that_an_older_toolkit_has_started_gets_its_state(spark: StateOf) -> None:
-    assert after_a_probe(spark, "good") == ("serving", "")
+def begin(spark: StateOf, start: str) -> None:
+    """Begin a start, as the unit of a server of one Spark does."""
+    now = starts.moment(spark.places)
+    starts.change(spark.name, spark.places, lambda old: starts.begun(old, start, now))
+    spark.write("loading")
+
+
+def test_an_engine_that_loads_again_is_no_engine_that_hangs(spark: StateOf, tmp_path: Path) -> None:
+    begin(spark, "a")
+    assert after_a_probe(spark, "good")[0] == "serving"
+    # Its peer was stopped in order, and both start again. No API answers meanwhile.
+    begin(spark, "b")
+    nowhere = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 900}
+    (tmp_path / "etc" / "demo" / "liveness.json").write_text(json.dumps(nowhere))
+    for _ in range(4):
+        assert after_a_probe(spark, "mute") == ("loading", "")
+    assert not (tmp_path / "removed").exists()
+
+
+def test_nothing_that_concerns_another_start_is_done(
+    spark: StateOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(spark, "a")
+    assert after_a_probe(spark, "good")[0] == "serving"
+    assert after_a_probe(spark, "dead")[0] == "serving"
+    probe_token = liveness.probe_token
+
+    def meanwhile(*arguments: Any) -> liveness.TokenProbe:
+        begin(spark, "b")
+        return probe_token(*arguments)
+
+    monkeypatch.setattr(liveness, "probe_token", meanwhile)
+    assert after_a_probe(spark, "dead") == ("loading", "")
+    assert not (tmp_path / "removed").exists()
+
+
+def test_five_good_minutes_forget_the_failed_starts(
+    spark: StateOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(spark, "a")
+    starts.change("demo", spark.places, lambda old: starts.failed(old, "status 1"))
+    begin(spark, "b")
+    after_a_probe(spark, "good")
+    assert starts.read("demo", spark.places).count.failures == ("a",)
+    monkeypatch.setattr(liveness, "GOOD_S", 0.0)
+    after_a_probe(spark, "good")
+    assert starts.read("demo", spark.places).count == starts.Count(era=1)
+    assert "reset-failed vllm@demo.service" in (tmp_path / "called").read_text()
+
+
+def test_a_start_of_the_former_release_goes_on_under_its_own_rules(spark: StateOf, tmp_path: Path) -> None:
+    spark.write("serving")
+    memory = Path(spark.places.run, "demo", "liveness.json")
+    memory.write_text(json.dumps({**READY, "since": 1.0, "good": True, "invocation": "i"}))
+    for _ in range(2):
+        assert after_a_probe(spark, "good")[0] == "serving"
+    assert not Path(spark.places.starts).exists()
+    after_a_probe(spark, "dead")
+    assert after_a_probe(spark, "dead")[1].startswith("it hung: 2 requests")

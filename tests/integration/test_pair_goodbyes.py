@@ -1,5 +1,5 @@
-"""A pair whose peer is stopped in an orderly way, as by a reboot, has no failed start: it waits, and serves again. Real
-supervisors on the loopback device; this test takes the place of systemd, which starts a rank again after its end."""
+"""The starts of a pair: which ends count as failed, and that both ranks give up. Real supervisors on the loopback
+device; this test takes the place of systemd, which starts a rank again after its end."""
 
 from __future__ import annotations
 
@@ -9,48 +9,61 @@ import pytest
 from test_pair_link import HEAD, WORKER, api, port, ranks, serving  # noqa: F401  fixtures
 
 from fakes.rank_process import RankProcess
-from vllm_spark.node.supervise import supervisor
+from vllm_spark.node.supervise import attempt
 from vllm_spark.node.unit_limits import MAX_STARTS
 from waiting import until
 
 Ranks = tuple[RankProcess, RankProcess]
+SHUTDOWN = {"list-jobs": "4711 vllm@demo.service stop running\n", "is-system-running": "stopping\n"}
 
 
-def restarted(rank: RankProcess, number: int, port: int, api: str = "") -> None:  # noqa: F811
-    own, peer = (WORKER, HEAD) if number else (HEAD, WORKER)
-    rank.start(number, own, peer, port, api)
+def both(ranks: Ranks, state: str) -> None:  # noqa: F811
+    """Start each rank that has ended, until both are in a state."""
+
+    def reached() -> bool:
+        ended = [rank.again() for rank in ranks]
+        return not any(ended) and {rank.state["state"] for rank in ranks} == {state}
+
+    until(reached)
 
 
-def both_serve(ranks: Ranks) -> None:  # noqa: F811
-    until(lambda: [rank.state["state"] for rank in ranks] == ["serving", "serving"])
-
-
-def goodbye(ranks: Ranks, number: int, port: int, api: str) -> None:  # noqa: F811
-    """Stop a rank as a reboot of its Spark does, and start it again. The other one waits meanwhile."""
+def goodbye(ranks: Ranks, number: int) -> None:  # noqa: F811
+    """Stop a rank as a reboot of its Spark does, and let both serve again."""
     leaving, staying = ranks[number], ranks[1 - number]
+    for command, text in SHUTDOWN.items():
+        leaving.says(command, text)
     leaving.end()
-    assert leaving.status == supervisor.STOPPED
-    until(lambda: staying.state["state"] == "wanted")
-    assert staying.status is None
-    restarted(leaving, number, port, api)
-    both_serve(ranks)
+    assert leaving.status == attempt.STOPPED
+    until(lambda: staying.status is not None)
+    assert staying.status == attempt.OVER
+    assert staying.state["state"] == "wanted"
+    why = f"other is lost: it was stopped: its Spark shuts down (rank {number}); it starts again with other"
+    assert staying.state["last_end"] == why
+    for command in SHUTDOWN:
+        leaving.says(command, "")
+    both(ranks, "serving")
 
 
-def failure(ranks: Ranks) -> list[int | None]:  # noqa: F811
-    """Let the head's container crash. Returns how both supervisors ended."""
-    ranks[0].kill_container()
+def failure(ranks: Ranks, number: int = 0) -> None:  # noqa: F811
+    """Let the container of a rank crash, and wait for both supervisors."""
+    ranks[number].kill_container()
     until(lambda: all(rank.status is not None for rank in ranks))
-    return [rank.status for rank in ranks]
+    assert [rank.status for rank in ranks] == [attempt.FAULT] * 2
+
+
+def counts(ranks: Ranks) -> list[tuple[int, int]]:  # noqa: F811
+    """Return of each rank how many starts have failed, and how many have ended from outside."""
+    return [(len(rank.count["failures"]), rank.count["outside"]) for rank in ranks]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_peer_that_reboots_six_times_in_an_hour_ends_no_pair(ranks: Ranks, port: int, api: str, number: int) -> None:  # noqa: F811
     serving(ranks, port, api)
     for _ in range(6):
-        goodbye(ranks, number, port, api)
-    # The rank that stayed has been one start for systemd, too.
-    counted = json.loads((ranks[0].folder / "run" / "demo" / "lives.json").read_text())
-    assert len(counted["times"]) == 1
+        assert ranks[0].start_id == ranks[1].start_id
+        goodbye(ranks, number)
+    # The Spark that goes down writes its end with the unit.
+    assert counts(ranks)[1 - number] == (0, 6)
     history = ranks[1 - number].folder / "states" / "demo.jsonl"
 
     def states() -> list[str]:
@@ -64,17 +77,77 @@ def test_a_peer_that_reboots_six_times_in_an_hour_ends_no_pair(ranks: Ranks, por
 
 def test_five_failures_between_goodbyes_give_up(ranks: Ranks, port: int, api: str) -> None:  # noqa: F811
     serving(ranks, port, api)
-    for count in range(1, MAX_STARTS):
-        goodbye(ranks, 1, port, api)
-        assert failure(ranks) == [1, 1]
-        assert ranks[0].state["state"] == "failed"
+    for _ in range(1, MAX_STARTS):
+        goodbye(ranks, 1)
+        failure(ranks)
+        assert [rank.state["state"] for rank in ranks] == ["failed", "failed"]
         assert ranks[0].state["last_end"] == "its container ended with status -9"
-        for number, rank in enumerate(ranks):
-            rank.restarted(count)
-            restarted(rank, number, port, "" if number else api)
-        both_serve(ranks)
-    goodbye(ranks, 1, port, api)
-    assert failure(ranks) == [supervisor.GAVE_UP, supervisor.GAVE_UP]
+        both(ranks, "serving")
+    assert counts(ranks) == [(4, 4)] * 2
+    ranks[1].kill_container()
+    both(ranks, "gave up")
+    why = "5 failed starts in a row, the last ended because "
     for rank in ranks:
-        assert rank.state["state"] == "gave up"
-        assert rank.state["why"].startswith("5 starts within 60 min, the last ended because ")
+        assert rank.status is None
+        assert rank.state["why"].startswith(why)
+        assert f"vllm-spark: giving up: {why}" in rank.journal
+
+
+def given_up(ranks: Ranks, port: int, api: str) -> None:  # noqa: F811
+    """Let both ranks give up."""
+    serving(ranks, port, api)
+    for _ in range(1, MAX_STARTS):
+        failure(ranks)
+        both(ranks, "serving")
+    ranks[0].kill_container()
+    both(ranks, "gave up")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_was_away_hears_that_the_pair_gave_up(ranks: Ranks, port: int, api: str, number: int) -> None:  # noqa: F811
+    given_up(ranks, port, api)
+    away = ranks[number]
+    away.end()
+    record = away.folder / "starts" / "demo.json"
+    document = json.loads(record.read_text())
+    # As if it had lost its power before the last start failed.
+    document["count"] |= {"gave_up": "", "failures": document["count"]["failures"][:4]}
+    record.write_text(json.dumps(document))
+    away.again()
+    until(lambda: away.count == ranks[1 - number].count)
+    until(lambda: away.journal.count("vllm-spark: giving up: ") == 2)
+    assert away.state["state"] == "gave up"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_person_who_starts_one_rank_starts_both(ranks: Ranks, port: int, api: str, number: int) -> None:  # noqa: F811
+    given_up(ranks, port, api)
+    ranks[number].end()
+    record = ranks[number].folder / "starts" / "demo.json"
+    # As the unit writes after systemctl restart.
+    record.write_text(json.dumps({"count": {"era": 1}}))
+    both(ranks, "serving")
+    assert counts(ranks) == [(0, 0)] * 2
+
+
+def test_ray_that_does_not_start_in_its_own_time_starts_again(ranks: Ranks, port: int, api: str) -> None:  # noqa: F811
+    head, worker = ranks
+    slow = "Exception: The current node timed out during startup. This could happen because some of the raylet failed"
+    (worker.folder / "etc" / "demo" / "gates.json").write_text('{"deadline_s": 600}')
+    worker.says("--quiet", f"INFO start\n{slow}\n")
+    head.start(0, HEAD, WORKER, port, f"{HEAD}:1")  # its API does not answer
+    worker.words = ["RAY_ADDRESS=10.0.0.1:1"]
+    worker.start(1, WORKER, HEAD, port)
+    until(lambda: worker.container_env)
+    start = worker.start_id
+    for nth in ("second", "third"):
+        (worker.folder / "seen.env").unlink()
+        worker.kill_container()
+        until(lambda: worker.container_env)
+        until(lambda nth=nth: f"vllm-spark: the start of rank 1 failed: {slow}; {nth} try" in worker.journal)
+    assert (worker.start_id, worker.count["failures"], head.status) == (start, [], None)
+    # The engine of the head is told to serve, so what ends now has another reason.
+    worker.says("--quiet", "")
+    worker.kill_container()
+    until(lambda: head.status == worker.status == attempt.FAULT)
+    assert worker.count["failures"] == head.count["failures"] == [start]

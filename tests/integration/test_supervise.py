@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,15 +17,14 @@ import pytest
 
 from vllm_spark.core import ports
 from vllm_spark.network.rank_group import Member, RankGroup, supervisor_argv
-from vllm_spark.node import unit_limits
+from vllm_spark.node import deployment_state, starts
 from vllm_spark.node.deployment_state import Places
-from vllm_spark.node.state_writer import StateOf
-from vllm_spark.node.supervise import host, identity, link, meeting, starts, supervisor
+from vllm_spark.node.starts import Count
+from vllm_spark.node.supervise import host, identity, link, meeting
 from vllm_spark.node.supervise import rank as rank_module
 from vllm_spark.node.supervise.handshake import LostError
-from vllm_spark.node.supervise.link import GaveUpError, Link, StoppedError
+from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.rank import Rank
-from vllm_spark.node.supervise.supervisor import Supervisor
 from waiting import LIMIT_S
 
 KEY = "5a" * 32
@@ -40,14 +40,15 @@ def fast(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(link, "BEAT_S", 0.05)
     monkeypatch.setattr(meeting, "RETRY_S", 0.05)
     folder = str(tmp_path)
-    monkeypatch.setattr(rank_module, "PLACES", Places(folder, f"{folder}/states", folder, folder))
+    monkeypatch.setattr(rank_module, "PLACES", Places(folder, f"{folder}/states", folder, folder, f"{folder}/starts"))
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "link.key").write_text(f"{KEY}\n")
 
 
 def rank(number: int = 0, port: int = 0, peer: str = "127.0.0.1", **fields: Any) -> Rank:
-    defaults = {"name": "demo", "launch": "1f", "image": "i", "address": "127.0.0.1", "peer_host": "other", "api": ""}
-    return Rank(**{**defaults, "rank": number, "peer": peer, "port": port, "first": "", "command": ("true",), **fields})
+    defaults = {"name": "demo", "launch": "1f", "image": "i", "address": "127.0.0.1", "api": "", "first": ""}
+    own = {"rank": number, "peers": {"other": peer}, "port": port, "command": ("true",)}
+    return Rank(**{**defaults, **own, **fields})
 
 
 def connected(talk: Talk) -> Any:
@@ -97,7 +98,7 @@ def test_a_message_arrives_between_beats() -> None:
         while "beat" in (message := await worker.receive()):
             beats += 1
             if beats == 20:
-                await head.send({"start": 1})
+                head.send({"start": 1})
         beating.cancel()
         return message
 
@@ -109,7 +110,7 @@ def test_beats_keep_a_link_beyond_the_longest_silence(monkeypatch: pytest.Monkey
     async def talk(head: Link, worker: Link) -> Any:
         monkeypatch.setattr(link, "READ_TIMEOUT_S", 2.0)
         beating = asyncio.ensure_future(head.beat())
-        asyncio.get_running_loop().call_later(2.5, lambda: asyncio.ensure_future(head.send({"start": 1})))
+        asyncio.get_running_loop().call_later(2.5, head.send, {"start": 1})
         try:
             return await worker.expect("start")
         finally:
@@ -129,7 +130,7 @@ async def _closed(head: Link, worker: Link) -> None:
 
 
 async def _bye(head: Link, worker: Link) -> None:
-    await head.send({"bye": "its container ended with status 1 (rank 0)"})
+    head.send({"bye": "its container ended with status 1 (rank 0)"})
     await worker.expect("start")
 
 
@@ -156,188 +157,113 @@ def test_beats_to_a_lost_peer_log_nothing(caplog: pytest.LogCaptureFixture) -> N
     async def beats_on(head: Link, worker: Link) -> None:
         head.close()
         for _ in range(10):
-            await worker.send({"beat": 1})
+            worker.send({"beat": 1})
             await asyncio.sleep(0.01)
 
     connected(beats_on)
     assert caplog.messages == []
 
 
-async def said_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, theirs: dict[str, Any]) -> None:
-    """Say hello as a worker, and return when the head has closed the connection."""
-    with contextlib.suppress(LostError):
-        worker = await link.establish(reader, writer, rank(1))
-        await worker.send(theirs)
-        while True:
-            await worker.receive()
+Heard = list[dict[str, Any]]
+COUNT = Count(era=2, failures=("5a",))
 
 
-def after_hello(theirs: dict[str, Any], peer: str = "127.0.0.1") -> tuple[Link | None, dict[str, Any]]:
-    """Return the link that a head accepted (or None) and its state, after the hello of a worker."""
+def after_hello(theirs: dict[str, Any], *more: dict[str, Any], peer: str = "127.0.0.1") -> tuple[list[Any], Heard]:
+    """Let a worker say its hello, and more after the head's. Returns what the head counts of it (empty if it has not
+    met), and what it has heard."""
+    counted: list[Any] = []
+    heard: Heard = []
 
-    async def scene() -> Link | None:
-        head = Supervisor(rank(peer=peer))
-        head._meeting.hello = HELLO
-        server = await asyncio.start_server(head._meeting.accept, "127.0.0.1", 0)
+    async def met(_: str, link: Link, count: Count | None) -> None:
+        counted.append(count)
+
+    async def scene() -> None:
+        state = host.State(rank())
+        state.write("wanted")
+        meet = meeting.Meeting(rank(peer=peer), state, lambda: dataclasses.asdict(COUNT), met)
+        meet.hello = HELLO
+        server = await asyncio.start_server(meet.accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
-        accepted = asyncio.ensure_future(head._meeting.links.get())
-        # A head that refuses a worker closes the connection.
-        closed = asyncio.ensure_future(said_until_closed(reader, writer, theirs))
-        try:
-            await asyncio.wait([accepted, closed], timeout=LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-            assert accepted.done() or closed.done()
-            return accepted.result() if accepted.done() else None
-        finally:
-            accepted.cancel()
-            closed.cancel()
-            writer.close()
-            server.close()
+        with contextlib.suppress(LostError):
+            worker = await link.establish(reader, writer, rank(1))
+            worker.send(theirs)
+            heard.append(await worker.receive())
+            for message in more:
+                worker.send(message)
+            await worker.receive()  # until the head closes the connection
+        writer.close()
+        server.close()
 
-    head = Supervisor(rank())
-    accepted = asyncio.run(scene())
-    return accepted, dict(head._state.now)
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    return counted, heard
 
 
-def test_a_head_accepts_a_worker_that_runs_the_same() -> None:
-    assert after_hello(HELLO)[0] is not None
+def test_a_head_and_a_worker_exchange_what_they_count() -> None:
+    own = Count(era=3)
+    counted, heard = after_hello({**HELLO, "gave_up": ""}, {"count": dataclasses.asdict(own)})
+    assert counted == [own]
+    assert starts.count_of(heard[0]["count"]) == COUNT
+
+
+def test_a_worker_of_the_former_release_hears_its_own_language() -> None:
+    assert after_hello(HELLO) == ([None], [HELLO])
 
 
 def test_a_head_refuses_a_worker_that_runs_something_else(capsys: pytest.CaptureFixture[str]) -> None:
-    accepted, state = after_hello({**HELLO, "toolkit": "0.2.0 (def)"})
-    assert accepted is None
+    assert after_hello({**HELLO, "toolkit": "0.2.0 (def)"})[0] == []
+    state = deployment_state.present("demo", rank_module.PLACES)
     assert state["state"] == "wanted"
     assert "toolkit is 0.1.0 (abc) here and 0.2.0 (def) there" in state["why"]
     assert "Fix: deploy with both hosts in -l." in capsys.readouterr().out
 
 
 def test_a_head_refuses_another_address(capsys: pytest.CaptureFixture[str]) -> None:
-    assert after_hello(HELLO, peer="127.0.0.9")[0] is None
+    assert after_hello(HELLO, peer="127.0.0.9")[0] == []
     assert "127.0.0.1 connected, which is not other (127.0.0.9)" in capsys.readouterr().out
 
 
-def end_of(command: tuple[str, ...], talk: Talk) -> tuple[str, int, LostError | None]:
-    """Return how a rank with this command ends while its peer does `talk`."""
+def found(*said: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Let a head answer the hello of a worker. Returns what the worker counts of it, and its hello."""
+    counted: list[Any] = []
+    hellos: Heard = []
 
-    async def scene(head: Link, worker: Link) -> tuple[str, int, LostError | None]:
-        one = Supervisor(rank(1))
-        child = await asyncio.create_subprocess_exec(*command)
-        acting = asyncio.ensure_future(talk(head, worker))
+    class MetError(Exception):
+        """Ends the search."""
+
+    async def met(_: str, link: Link, count: Count | None) -> None:
+        counted.append(count)
+        raise MetError
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await link.establish(reader, writer, rank(0))
+        hellos.append(await head.receive())
+        for message in said:
+            head.send(message)
+
+    async def scene() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        worker = rank(1, port=server.sockets[0].getsockname()[1])
+        meet = meeting.Meeting(worker, host.State(worker), lambda: dataclasses.asdict(COUNT), met)
+        meet.hello = HELLO
         try:
-            return await one._wait_for_end(worker, child)
-        finally:
-            acting.cancel()
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await meet.find_head()
+        except MetError:
+            server.close()
 
-    return connected(scene)
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    return counted, hellos[0]
 
 
-async def _beats(head: Link, worker: Link) -> None:
-    await head.beat()
+def test_a_worker_says_a_hello_that_a_head_of_the_former_release_takes() -> None:
+    counted, hello = found(HELLO)
+    assert counted == [None]
+    assert hello == {**HELLO, "gave_up": ""}
+    assert found({**HELLO, "count": dataclasses.asdict(COUNT)})[0] == [COUNT]
 
 
-async def _nothing(head: Link, worker: Link) -> None:
-    link.READ_TIMEOUT_S = SILENCE_S  # the fixture puts it back
-    await asyncio.sleep(LIMIT_S)
-
-
-def test_a_container_that_ends_ends_the_rank_even_with_status_0() -> None:
-    assert end_of(("true",), _beats) == ("its container ended with status 0", 1, None)
-    assert end_of(("sh", "-c", "exit 78"), _beats) == ("its container ended with status 78", 1, None)
-
-
-def test_a_silent_peer_ends_the_rank() -> None:
-    assert end_of(("sleep", "60"), _nothing)[:2] == ("other is lost: silent for 0 s", 1)
-
-
-def test_a_head_that_gives_up_ends_its_worker() -> None:
-    async def gives_up(head: Link, worker: Link) -> None:
-        await head.send({"bye": "its container ended with status 1 (rank 0)", "kind": "gave_up"})
-
-    reason, _, lost = end_of(("sleep", "60"), gives_up)
-    assert isinstance(lost, GaveUpError)
-    assert reason == "its container ended with status 1 (rank 0)"
-
-
-def test_a_stopped_peer_is_not_a_failure() -> None:
-    async def stops(head: Link, worker: Link) -> None:
-        await head.send({"bye": "it was stopped (rank 0)", "kind": "stopped"})
-
-    reason, _, lost = end_of(("sleep", "60"), stops)
-    assert reason == "other is lost: it was stopped (rank 0)"
-    assert isinstance(lost, StoppedError)
-
-
-@pytest.mark.parametrize(("number", "gently"), [(0, True), (1, False)])
-def test_only_a_stopped_head_ends_gently(number: int, gently: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = []
-
-    async def remove_container(_: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
-        ended.append(gently)
-        child.kill()
-        await child.wait()
-
-    async def scene(head: Link, worker: Link) -> int | None:
-        mine, theirs = (worker, head) if number else (head, worker)
-        one = Supervisor(rank(number, command=("sleep", "60"), api="127.0.0.1:9"))
-        await theirs.send({"start": 1})
-        beats = asyncio.ensure_future(theirs.beat())
-        stopping = asyncio.ensure_future(stop_after_its_start(one))
-        try:
-            return await one._session(mine)
-        finally:
-            beats.cancel()
-            stopping.cancel()
-
-    async def stop_after_its_start(one: Supervisor) -> None:
-        while not (one._rank.run_dir / "session.env").exists():
-            await asyncio.sleep(0.02)
-        one._stop.set()
-
-    monkeypatch.setattr(supervisor, "remove_container", remove_container)
-    assert connected(scene) == supervisor.STOPPED
-    assert ended == [gently]
-
-
-HOUR = unit_limits.WITHIN_S
-
-
-@pytest.mark.parametrize(
-    ("past", "restarts", "times"),
-    [
-        ({}, 0, [HOUR]),  # a deploy started it
-        ({"restarts": 0, "times": [10]}, 1, [10, HOUR]),  # systemd restarted it
-        ({"restarts": 3, "times": [-1, 10, 20]}, 4, [10, 20, HOUR]),  # the oldest is over an hour ago
-        ({"restarts": 4, "times": [10, 20, 30, 40]}, 0, [HOUR]),  # a person started it
-        ({"restarts": 4, "times": [10, 20]}, 1, [HOUR]),  # reset-failed in between
-        ({"restarts": 4, "times": [10, 20]}, 4, [HOUR]),  # run by hand
-    ],
-)
-def test_the_start_times_of_an_hour(past: dict[str, Any], restarts: int, times: list[float]) -> None:
-    assert starts.start_times(past, restarts, HOUR) == {"restarts": restarts, "times": times}
-
-
-def test_the_reason_of_the_last_end_survives_a_restart() -> None:
-    assert host.State(rank()).failed("other is lost") == "other is lost"
-    state = host.State(rank())
-    state.write("wanted", "it waits for other")
-    assert state.now | {"since": 0} == {
-        "state": "wanted",
-        "why": "it waits for other",
-        "since": 0,
-        "last_end": "other is lost",
-        "peer": "other",
-        "written": True,
-    }
-
-
-def test_the_reason_of_liveness_is_that_of_the_end() -> None:
-    state = host.State(rank())
-    state.write("serving")
-    StateOf("demo", rank_module.PLACES).write("failed", "it hung: no token")
-    assert state.failed("its container ended with status 137") == "it hung: no token"
-    assert state.now["last_end"] == "it hung: no token"
+def test_a_head_of_the_former_release_says_that_it_gave_up() -> None:
+    with pytest.raises(meeting.HeadGaveUpError, match="5 starts"):
+        found({**HELLO, "gave_up": "5 starts"})
 
 
 def test_a_rank_starts_despite_a_broken_state_file(tmp_path: Path) -> None:
@@ -365,35 +291,17 @@ def test_the_supervisor_parses_the_arguments_of_a_launch(number: int, executor: 
     argv = [word for group in groups for word in group]
     parsed = rank_module.parse([*argv[1:], "docker", "run", "--name", "vllm-demo"])
     other = members[1 - number]
-    assert (parsed.rank, parsed.peer, parsed.peer_host) == (number, other.address, other.host)
+    assert (parsed.rank, parsed.peers, parsed.partners) == (number, {other.host: other.address}, (other.host,))
     assert parsed.port == ports.SUPERVISOR_PORT
     assert parsed.command == ("docker", "run", "--name", "vllm-demo")
     assert bool(parsed.api) == (number == 0)
     assert bool(parsed.first) == (number == 0 and executor == "ray")
 
 
-def test_a_pair_that_serves_long_enough_forgets_its_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    async def record(*argv: str) -> None:
-        calls.append(argv)
-
-    monkeypatch.setattr(host, "run_quietly", record)
-    monkeypatch.setattr(unit_limits, "GOOD_S", 0.0)
-    rank = rank_module.parse(
-        ["--name", "demo", "--rank", "0", "--launch", "h", "--image", "i", "--address", "127.0.0.1",
-         "--peer", "127.0.0.1", "--peer-host", "spark2", "--port", "1", "--api", "127.0.0.1:1", "--", "true"]
-    )  # fmt: skip
-    (rank.run_dir / "lives.json").write_text(json.dumps({"restarts": 4, "times": [1.0, 2.0, 3.0, 4.0]}))
-
-    async def serve() -> bool:
-        held = supervisor.Supervisor(rank)
-        held._last_attempt = True
-        held._serve()
-        assert held._becoming_good is not None
-        await held._becoming_good
-        return held._last_attempt
-
-    assert asyncio.run(serve()) is False
-    assert json.loads((rank.run_dir / "lives.json").read_text()) == {"restarts": 0, "times": []}
-    assert calls == [("systemctl", "reset-failed", "vllm@demo")]
+def test_a_worker_of_four_is_linked_with_the_head_alone() -> None:
+    members = tuple(Member(f"spark{number}", f"10.0.0.{number}") for number in range(1, 5))
+    for number, partners in ((0, ("spark2", "spark3", "spark4")), (2, ("spark1",))):
+        argv = supervisor_argv(RankGroup(number, "mp", "eth1", members, {}, "1f"), "demo", "i@sha256:1", "unix:a")
+        words = [word for group in argv for word in group]
+        parsed = rank_module.parse([*words[1:], "docker", "run"])
+        assert (len(parsed.peers), parsed.partners) == (3, partners)

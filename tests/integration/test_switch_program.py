@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import deployment_state, switch
+from vllm_spark.node import deployment_state, starts, switch
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.state_writer import StateOf
 
@@ -69,7 +69,6 @@ class FakeSpark:
             "ActiveState": "active" if active else "inactive",
             "UnitFileState": "enabled" if active else "disabled",
             "Result": "success",
-            "NRestarts": "0",
         }
         self.write()
 
@@ -127,7 +126,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark
     (tmp_path / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/local/bin:/usr/bin:/bin")
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
-    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc")))
+    places = Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc", "starts")))
     monkeypatch.setattr(switch, "PLACES", places)
     monkeypatch.setattr(switch, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(switch, "memory", lambda: (128 * GIB, fake.available))
@@ -250,7 +249,7 @@ def test_a_rank_without_an_api_waits_for_its_pair(spark: FakeSpark, monkeypatch:
     spark.kept["units"]["vllm@pair.service"]["ActiveState"] = "active"
     spark.write()
     state = StateOf("pair", switch.PLACES)
-    state.write("serving", peer="spark2")
+    state.write("serving", peers=["spark2"])
     assert switch.ready("pair") == ""
     state.write("wanted", "it waits for spark2")
     assert "still wanted: it waits for spark2, after " in switch.ready("pair")
@@ -309,6 +308,24 @@ def test_a_switch_by_hand_ends_with_the_states_that_it_reports(spark: FakeSpark)
     assert switch.main(["--inside", "b", "--by=ada"]) == 0
     found = [deployment_state.present(name, switch.PLACES) for name in ("a", "b")]
     assert [(now["state"], now["why"]) for now in found] == [("stopped", "for b, by ada"), ("serving", "")]
+
+
+def test_a_pair_that_gave_up_is_restarted_because_its_supervisor_runs(spark: FakeSpark) -> None:
+    spark.add("pair", active=True)
+    state = StateOf("pair", switch.PLACES)
+    state.write("gave up", "5 failed starts in a row", peers=["spark2"])
+    assert switch.ready("pair").startswith("vllm@pair.service ended (success)")
+    spark.served["pair"] = "m-pair"
+    assert switch.change([], "pair", 1.0)["ok"]
+    assert spark.calls()[-1] == "restart vllm@pair.service"
+
+
+def test_two_failed_starts_end_the_wait(spark: FakeSpark) -> None:
+    spark.add("a", active=True)
+    spark.served["a"] = "m-of-another"
+    starts.change("a", switch.PLACES, lambda old: starts.replace(old, count=starts.Count(failures=("1", "2"))))
+    StateOf("a", switch.PLACES).write("failed", "its container ended with status 1")
+    assert "ended (its container ended with status 1)" in switch.ready("a")
 
 
 def test_steps_print_json(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:

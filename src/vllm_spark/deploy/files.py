@@ -19,7 +19,7 @@ from vllm_spark.sizing import memory
 # The modules of the state of a deployment and of the limits of its unit.
 OF_UNITS = (
     *("state_file.py", "edge_admin.py", "deployment_state.py", "state_writer.py"),
-    *("host_layout.py", "unit_limits.py"),
+    *("host_layout.py", "unit_limits.py", "starts.py", "endings.py"),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.deploy import hand_edit
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.deployment_state import WANTED
+from vllm_spark.node.deployment_state import GAVE_UP, WANTED
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 
 LAUNCH_CHANGED = "its launch changed"
@@ -19,12 +19,7 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
     was interrupted between the files and the restart is completed by the next one."""
     running = _running_container(facts, spec.deployment.container)
     if running is None:
-        if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
-            return "started", "it is not running"
-        # A supervisor reads what it compares when it starts. One that waits or refuses may have read the old files.
-        state = facts.get("states", {}).get(spec.deployment.name)
-        apart = state and state["state"] == WANTED and state["peer"]
-        return ("restarted", "its ranks do not run together") if apart else ("started", "it is starting")
+        return _without_engine(spec, facts)
     if (other := running["labels"].get(LAUNCH_LABEL) != fingerprint) or hand_edit.on_host(spec, facts).runs:
         return "restarted", LAUNCH_CHANGED if other else EDITED
     env = facts.get("env")
@@ -33,6 +28,18 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
     return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+
+
+def _without_engine(spec: Spec, facts: Facts) -> tuple[str, str]:
+    state = facts.get("states", {}).get(spec.deployment.name)
+    if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
+        return "started", "it is not running"
+    # The supervisor of a pair that gave up stays, without an engine.
+    if state and state["state"] == GAVE_UP:
+        return "restarted", "it gave up"
+    # A supervisor reads what it compares when it starts. One that waits or refuses may have read the old files.
+    apart = state and state["state"] == WANTED and state["peers"]
+    return ("restarted", "its ranks do not run together") if apart else ("started", "it is starting")
 
 
 def env_change(env: EnvFacts) -> str:

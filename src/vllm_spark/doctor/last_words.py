@@ -30,7 +30,9 @@ class LastWord:
         return f"{self.deployment} on {self.host}: {said(self.state)}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return it with one `peer`, as programs know it since release 0.1.0."""
+        state = {key: self.state[key] for key in ("state", "why", "since", "last_end", "written")}
+        return {**asdict(self), "state": {**state, "peer": next(iter(self.state["peers"]), "")}}
 
 
 def of_files(files: Iterable[tuple[str, str]]) -> dict[str, State]:

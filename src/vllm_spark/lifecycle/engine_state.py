@@ -59,10 +59,11 @@ def _written(
 
 
 def contradicts(unit: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Return True if the unit cannot be in a state that was written."""
+    """Return True if the unit cannot be in a state that was written. That of a pair that gave up may run, without an
+    engine."""
     active = unit.get("ActiveState")
-    ended = state["state"] in (STOPPED, GAVE_UP)
-    return (active == "active" and ended) or (active in ENDED and not ended)
+    ended, runs = state["state"] in (STOPPED, GAVE_UP), state["state"] == GAVE_UP and state.get("peers")
+    return (active == "active" and ended and not runs) or (active in ENDED and not ended)
 
 
 def _unwritten(unit: Mapping[str, Any], state: Mapping[str, Any] | None, answers: bool) -> Shown:

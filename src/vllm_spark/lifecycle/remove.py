@@ -188,7 +188,7 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(_reload({"unit_files": files, "units": {unit for unit in units if unit in state["units"]}})),
         *(Item("path", entry["path"]) for entry in state["run"] if _base(entry) == name),
         *(Item("path", own["folder"]) for _ in [0] if own),
-        *(Item("path", path) for path in state["states"] if path.endswith(f"/{name}.jsonl")),
+        *(Item("path", path) for path in state["states"] if _base({"path": path}) in (f"{name}.jsonl", f"{name}.json")),
         *(Item("path", f"{HISTORY_DIR}/{name}.jsonl") for _ in [0] if name in state["history"]),
     ]
     without = "ansible-playbook remove.yml without a deployment takes them"

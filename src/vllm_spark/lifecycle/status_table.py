@@ -9,12 +9,13 @@ from rich.table import Table
 
 from vllm_spark.core import table as text_table
 from vllm_spark.core import units
+from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
 from vllm_spark.edge import lifetime, version
 from vllm_spark.lifecycle import operator_lock, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
-from vllm_spark.node.deployment_state import STOPPED
+from vllm_spark.node.deployment_state import GAVE_UP, STOPPED
 
 COLUMNS = ("host", "deployment", "state", "image, model", "gates", "reach", "memory, tok/s", "drift")
 TABLE_WIDTH = 120
@@ -87,12 +88,15 @@ def _alive(entry: Mapping[str, Any]) -> str:
     return f"{liveness['misses']} tokens missed" if liveness and liveness["misses"] else ""
 
 
-def _state_lines(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the reason of a state in which an owner looks for one, and what came before it."""
+def _state_lines(entry: Mapping[str, Any], limit: str) -> Iterator[str]:
+    """Yield the reason of a state in which an owner looks for one, what to do, and what came before it. `limit`: the
+    Sparks of the deployment, as -l takes them."""
     if not entry["why"] or (entry["state"] == STOPPED and not entry["wanted"]):
         return
     since = f" since {_time(entry['since'])}" if entry["since"] else ""
     yield f"{entry['state']}{since}: {entry['why']}"
+    if entry["state"] == GAVE_UP:
+        yield typed(f"Fix: find the cause, then `ansible-playbook deploy.yml -l {limit}`. See docs/runbooks/gave-up.md")
     if before := entry["history"][-1 - BEFORE : -1]:
         yield "before that: " + ", ".join(f"{one['state']} {_time(one['time'])}" for one in reversed(before))
 
@@ -148,7 +152,10 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{host['host']}  {line}" for line in haproxy["warnings"] or [version.shown(haproxy)])
         for entry in host["deployments"]:
             where = f"{host['host']}  {entry['name']}"
-            yield from (f"{where}: {line}" for line in _state_lines(entry))
+            hosts = [
+                one["host"] for one in document["hosts"] if entry["name"] in {own["name"] for own in one["deployments"]}
+            ]
+            yield from (f"{where}: {line}" for line in _state_lines(entry, ",".join(hosts)))
             if entry["taken_back"]:
                 yield f"{where}: {entry['taken_back']['recipe']} missed its gates and was taken back; see failed/"
             for reason in entry["drift"]["reasons"][2:]:

@@ -44,7 +44,8 @@ class State(TypedDict):
     - `since`: epoch seconds of the last change of `state`; 0 if it is not written
     - `why`: the reason of the state; may be empty
     - `last_end`: why the server ended the last time; empty if it has not
-    - `peer`: the other Spark of a pair; empty for a server of one Spark
+    - `peers`: the other Sparks of a deployment; empty for a server of one Spark
+    - `start`: the id of its start (starts.py), and `failed` how many starts in a row have failed
     - `written`: False for a state that no program has written since the boot
     """
 
@@ -52,7 +53,9 @@ class State(TypedDict):
     why: str
     since: float
     last_end: str
-    peer: str
+    peers: list[str]
+    start: str
+    failed: int
     written: bool
 
 
@@ -108,12 +111,15 @@ def clean(reason: str, length: int = REASON_LENGTH) -> str:
 
 def present(name: str, places: Places = PLACES) -> State:
     """Return the state of a deployment that is placed on this Spark. One that no program has written since the boot is
-    wanted if it starts with the Spark, and stopped otherwise. So is one whose file is broken."""
+    wanted if it starts with the Spark and had not given up before, and stopped if it does not. So is one whose file is
+    broken."""
     if written := parsed(text(places.present(name))):
         return written
-    wanted = places.starts_with_boot(name)
-    state, why = (WANTED, _WANTED_WHY) if wanted else (STOPPED, _NEVER_WHY)
-    return State(state=state, why=why, since=0.0, last_end="", peer="", written=False)
+    state, why = (WANTED, _WANTED_WHY) if places.starts_with_boot(name) else (STOPPED, _NEVER_WHY)
+    count = json_object(text(places.starts_of(name))).get("count")
+    if state == WANTED and isinstance(count, dict) and count.get("gave_up"):
+        state, why = GAVE_UP, clean(str(count["gave_up"]))
+    return State(state=state, why=why, since=0.0, last_end="", peers=[], start="", failed=0, written=False)
 
 
 def parsed(content: str) -> State | None:
@@ -122,8 +128,19 @@ def parsed(content: str) -> State | None:
     since = number(document.get("since"))
     if document.get("state") not in STATES or since is None:
         return None
-    why, last_end, peer = (str(document.get(key) or "") for key in ("why", "last_end", "peer"))
-    return State(state=document["state"], why=why, since=since, last_end=last_end, peer=peer, written=True)
+    why, last_end, peer, start = (str(document.get(key) or "") for key in ("why", "last_end", "peer", "start"))
+    # Release 0.1.0 has written one peer, and no start.
+    peers = document.get("peers", [peer] if peer else [])
+    return State(
+        state=document["state"],
+        why=why,
+        since=since,
+        last_end=last_end,
+        peers=[str(one) for one in peers] if isinstance(peers, list) else [],
+        start=start,
+        failed=int(number(document.get("failed")) or 0),
+        written=True,
+    )
 
 
 def history(name: str, places: Places = PLACES, last: int = KEPT_LINES) -> list[Transition]:

@@ -3,8 +3,8 @@
 
 /health does not reach the workers, so only a token proves that the engine lives. A full queue or a long prompt before
 the request is not a hang: while the engine's own counters move between two probes, it works. A start has the deadline
-of the recipe. The unit starts the container again, and its start limit is the breaker: after the fifth start in an
-hour it stays down, and the journal says so. A start that has served for five minutes resets that count.
+of the recipe. The unit starts the container again. The count of failed starts is the breaker (starts.py); one that has
+served for five minutes resets it.
 
     liveness NAME
 """
@@ -23,7 +23,7 @@ from typing import TypedDict
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, engine_api  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, engine_api, starts  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import (  # noqa: E402
     DRAINING,
     FAILED,
@@ -33,7 +33,8 @@ from vllm_spark.node.deployment_state import (  # noqa: E402
     WANTED,
     State,
 )
-from vllm_spark.node.engine_api import Server  # noqa: E402
+from vllm_spark.node.engine_api import Document, Server  # noqa: E402
+from vllm_spark.node.starts import Moment, Record  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
 from vllm_spark.node.unit_limits import GOOD_S  # noqa: E402
 
@@ -49,7 +50,6 @@ PROGRESS = re.compile(
 )
 # Tokens that the engine has returned. The requests of its own warm-up do not count.
 GENERATED = re.compile(r"^vllm:generation_tokens_total\{.*\} (\S+)$", re.MULTILINE)
-PROPERTIES = "ActiveState,InvocationID,ActiveEnterTimestampMonotonic"
 
 
 class TokenProbe(TypedDict):
@@ -67,8 +67,8 @@ class TokenProbe(TypedDict):
 
 class Memory(TypedDict, total=False):
     """What one run of this program stores for the next, and what `status` reads. `works`: the counters moved although a
-    token was missed. `since` is the time of the first token, `good` that the start limit was reset since. `invocation`
-    is systemd's id of the unit's start."""
+    token was missed. `since` is the time of the first token, `good` that it has served for GOOD_S since. `start` is the
+    id of the start (starts.py); one of release 0.1.0 has none."""
 
     ready: bool
     misses: int
@@ -76,11 +76,11 @@ class Memory(TypedDict, total=False):
     works: bool
     since: float
     good: bool
-    invocation: str
+    start: str
 
 
 def judge(past: Memory, probe: TokenProbe) -> tuple[Memory, str]:
-    """Return (what to store, why the engine hangs or an empty text). `past` is empty for a new start of the unit."""
+    """Return (what to store, why the engine hangs or an empty text). `past` is empty for a new start."""
     if probe["answered"]:
         return {"ready": True, "misses": 0}, ""
     if probe["refused"]:
@@ -112,31 +112,29 @@ def main() -> int:
     name = sys.argv[1]
     unit = f"vllm@{name}.service"
     server: Server = json.loads(Path(PLACES.config, name, "liveness.json").read_text(encoding="utf-8"))
-    state, now = unit_state(unit), deployment_state.present(name, PLACES)
-    # A rank that waits for its peer has no engine. The state of a start by an older toolkit is not written.
-    if state.get("ActiveState") != "active" or (now["written"] and now["state"] not in (LOADING, SERVING, DRAINING)):
+    now = deployment_state.present(name, PLACES)
+    # A rank that waits for its peer has no engine.
+    if now["state"] not in (LOADING, SERVING, DRAINING) or not is_active(unit):
         return 0
+    record = starts.read(name, PLACES)
     file = Path(PLACES.run, name, "liveness.json")
-    stored = engine_api.read(file)
-    past: Memory = {}
-    if stored.get("invocation") == state["InvocationID"]:
-        past = {"ready": stored.get("ready", False), "misses": stored.get("misses", 0)}
-        for key in ("progress", "since", "good"):
-            if key in stored:
-                past[key] = stored[key]
-    memory, why = judge(past, probe_token(name, server, running_s(state, now)))
+    past = remembered(engine_api.read(file), record.id)
+    memory, why = judge(past, probe_token(name, server, running_s(record, now, starts.moment(PLACES))))
     memory, becomes_good = served(past, memory, time.time())
-    # The supervisor of a pair resets its own count, on both Sparks.
-    if becomes_good and not now["peer"]:
+    if starts.read(name, PLACES).id != record.id:
+        return 0  # another start has begun meanwhile, and nothing of this one concerns it
+    # The supervisor of a pair knows that itself.
+    if becomes_good and not now["peers"]:
+        starts.change(name, PLACES, starts.good)
         subprocess.run(["systemctl", "reset-failed", unit], check=False)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = file.with_suffix(".new")
-    new.write_text(json.dumps({**memory, "invocation": state["InvocationID"]}), encoding="utf-8")
+    new.write_text(json.dumps({**memory, "start": record.id}), encoding="utf-8")
     new.replace(file)
     if memory["ready"] and not memory["misses"]:
-        StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING))
+        StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING), start=now["start"])
     if why:
-        StateOf(name, PLACES).write(FAILED, f"it hung: {why}", after=(LOADING, SERVING, DRAINING))
+        StateOf(name, PLACES).write(FAILED, f"it hung: {why}", after=(LOADING, SERVING, DRAINING), start=now["start"])
         # <4>: a warning, which the journal of the unit keeps.
         print(f"<4>{unit} hangs: {why}; ending its container. See docs/runbooks/engine-hangs.md", flush=True)
         # `systemctl restart` would reset the count of starts, as if a person had restarted the unit.
@@ -148,18 +146,28 @@ def main() -> int:
     return 0
 
 
-def unit_state(unit: str) -> dict[str, str]:
-    """Return PROPERTIES of the unit."""
-    result = subprocess.run(
-        ["systemctl", "show", "--property", PROPERTIES, unit], capture_output=True, text=True, check=True
-    )
-    return dict(line.split("=", 1) for line in result.stdout.splitlines())
+def remembered(stored: Document, start: str) -> Memory:
+    """Return what the run before has stored of this start; empty if it was another one."""
+    if stored.get("start", "") != start:
+        return {}
+    past: Memory = {"ready": stored.get("ready", False), "misses": stored.get("misses", 0)}
+    for key in ("progress", "since", "good"):
+        if key in stored:
+            past[key] = stored[key]
+    return past
 
 
-def running_s(state: dict[str, str], now: State) -> float:
-    """Return the seconds since the start of the engine. The time that a rank waits for its peer does not count."""
-    active_s = time.clock_gettime(time.CLOCK_MONOTONIC) - int(state["ActiveEnterTimestampMonotonic"] or 0) / 1e6
-    return min(active_s, time.time() - now["since"]) if now["state"] == LOADING else active_s
+def is_active(unit: str) -> bool:
+    """Return True if the unit runs."""
+    return subprocess.run(["systemctl", "is-active", "--quiet", unit], check=False).returncode == 0
+
+
+def running_s(record: Record, now: State, moment: Moment) -> float:
+    """Return the seconds since the start of the engine. The time that a rank waits for its peers does not count. That
+    of a start of release 0.1.0 is the time of its state."""
+    if record.start:
+        return moment.up - record.start.up
+    return moment.day - now["since"] if now["state"] == LOADING else 0.0
 
 
 def probe_token(name: str, server: Server, running: float) -> TokenProbe:

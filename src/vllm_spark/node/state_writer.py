@@ -6,18 +6,26 @@ the caller, because a model server that runs is worth more; the journal has a wa
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from vllm_spark.node import deployment_state, edge_admin, host_layout, state_file
-from vllm_spark.node.deployment_state import FAILED, KEPT_LINES, Places, State, Transition, clean
+from vllm_spark.node import deployment_state, edge_admin, host_layout, starts, state_file
+from vllm_spark.node.deployment_state import (
+    DRAINING,
+    FAILED,
+    KEPT_LINES,
+    LOADING,
+    SERVING,
+    WANTED,
+    Places,
+    State,
+    Transition,
+    clean,
+)
+from vllm_spark.node.starts import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +35,47 @@ class StateOf:
     name: str
     places: Places
 
-    def write(self, state: str, why: str = "", *, after: Collection[str] = (), peer: str | None = None) -> State:
+    def write(
+        self,
+        state: str,
+        why: str = "",
+        *,
+        after: Collection[str] = (),
+        start: str | None = None,
+        peers: Sequence[str] | None = None,
+    ) -> State:
         """Write a state, and its line in the history. Returns the state that is written now.
 
-        `after`: write it only if the present state is one of these, because another program may know more by now.
-        `peer` stays as it is without one. Raises OSError if the present cannot be written.
+        `after` and `start`: write it only if the present state is one of these, and of this start, because another
+        program may know more by now. `peers` stay as they are without any. Raises OSError if the present cannot be
+        written.
         """
         os.makedirs(os.path.join(self.places.run, self.name), mode=0o700, exist_ok=True)
-        with _alone(self.places):
+        with state_file.alone(_lock(self.places)):
             old = deployment_state.present(self.name, self.places)
-            if after and old["written"] and old["state"] not in after:
+            if not may_follow(old, after, start):
                 return old
-            new = _next(old, state, clean(why), peer)
+            new = following(old, state, clean(why), peers, starts.read(self.name, self.places))
             if new != old:
                 document = {key: value for key, value in new.items() if key != "written"}
                 path = self.places.present(self.name)
                 state_file.replace_file(path, json.dumps(document) + "\n", durable=False)
                 _append(self.name, Transition(time=time.time(), state=new["state"], why=new["why"]), self.places)
                 _write_map(self.places)
-        if new["state"] != old["state"] or not old["written"]:
-            edge_admin.set_state(self.places.map, self.name, word(state))
+            if new["state"] != old["state"] or not old["written"]:
+                self._tell(new)
         return new
+
+    def _tell(self, new: State) -> None:
+        """Tell of a transition, in the order in which they are written. Who hears it can neither fail nor hold up the
+        writer."""
+        edge_admin.set_state(self.places.map, self.name, word(new["state"]))
 
 
 def write_map(places: Places) -> None:
     """Write the file by which the edge knows every state. Raises OSError."""
     os.makedirs(places.run, mode=0o755, exist_ok=True)
-    with _alone(places):
+    with state_file.alone(_lock(places)):
         _write_map(places)
 
 
@@ -78,14 +100,25 @@ def operator(places: Places) -> str:
     return f"{who} with {holder.get('verb', 'a verb')}"
 
 
-def _next(old: State, state: str, why: str, peer: str | None) -> State:
+def may_follow(old: State, after: Collection[str], start: str | None) -> bool:
+    """Return True if a state may replace this one: see StateOf.write. One that nobody has written always may be."""
+    of_another = start is not None and old["start"] != start
+    return not old["written"] or not ((after and old["state"] not in after) or of_another)
+
+
+def following(old: State, state: str, why: str, peers: Sequence[str] | None, record: Record) -> State:
+    """Return the state that follows another one. `record` has the start to which it belongs."""
     same = old["written"] and old["state"] == state
+    # What has loaded or served and is only wanted now has ended, and the reason says why.
+    ended = state == FAILED or (state == WANTED and old["state"] in (LOADING, SERVING, DRAINING))
     return State(
         state=state,
         why=why,
         since=old["since"] if same else time.time(),
-        last_end=why if state == FAILED else old["last_end"],
-        peer=old["peer"] if peer is None else peer,
+        last_end=why if ended and why else old["last_end"],
+        peers=old["peers"] if peers is None else list(peers),
+        start=record.id,
+        failed=len(record.count.failures),
         written=True,
     )
 
@@ -93,27 +126,13 @@ def _next(old: State, state: str, why: str, peer: str | None) -> State:
 def _append(name: str, entry: Transition, places: Places) -> None:
     """Append a line to the history, and keep KEPT_LINES of it. A state that it ends with already adds no line, such as
     that of before a boot."""
-    path = Path(places.history(name))
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        kept = deployment_state.history(name, places)
-        if kept and (kept[-1]["state"], kept[-1]["why"]) == (entry["state"], entry["why"]):
-            return
-        lines = "".join(json.dumps(one) + "\n" for one in [*kept, entry][-KEPT_LINES:])
-        state_file.replace_file(path, lines)
-    except OSError as error:
-        warn(f"the history of deployment {name} lacks its state {entry['state']}: {error}")
+    kept = deployment_state.history(name, places)
+    if kept and (kept[-1]["state"], kept[-1]["why"]) == (entry["state"], entry["why"]):
+        return
+    lines = "".join(json.dumps(one) + "\n" for one in [*kept, entry][-KEPT_LINES:])
+    loss = f"the history of deployment {name} lacks its state {entry['state']}"
+    state_file.replace_or_warn(places.history(name), lines, loss)
 
 
-def warn(text: str) -> None:
-    """Print a line that the journal keeps as a warning (<4>)."""
-    with contextlib.suppress(OSError):
-        print(f"<4>vllm-spark: {clean(text)}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _alone(places: Places) -> Iterator[None]:
-    """Let one program at a time read and write states."""
-    with open(os.path.join(places.run, "states.lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _lock(places: Places) -> str:
+    return os.path.join(places.run, "states.lock")

@@ -64,8 +64,8 @@ PEER_S = 600.0
 READY_S = 900.0
 # The part of a refusing answer that is shown, in characters.
 SHOWN = 200
-# An engine that has ended twice will not start by itself.
-ENDS = 2
+# An engine whose start has failed twice will not start by itself.
+FAILURES = 2
 
 BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 RUNS = ("active", "activating", "deactivating", "reloading")
@@ -101,7 +101,7 @@ def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the properties of their units by deployment."""
     if not names:
         return {}
-    properties = "Id,ActiveState,UnitFileState,Result,NRestarts"
+    properties = "Id,ActiveState,UnitFileState,Result"
     argv = ["systemctl", "show", "--property", properties, *map(unit, names)]
     output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in output.split("\n\n")]
@@ -113,6 +113,10 @@ def occupants(units: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
     others = [name for name in units if name != to]
     running = [name for name in others if units[name]["ActiveState"] in RUNS]
     return running + [n for n in others if n not in running and units[n].get("UnitFileState") == "enabled"]
+
+
+def gave_up(name: str) -> bool:
+    return deployment_state.present(name, PLACES)["state"] == GAVE_UP
 
 
 def api_of(name: str) -> Server:
@@ -229,6 +233,8 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     started_at = time.monotonic()
     # Exit status 1: systemd has not loaded this unit yet, so there is nothing to reset.
     systemctl("reset-failed", unit(name))
+    # The unit of a pair that gave up runs without an engine.
+    how = "restart" if gave_up(name) else how
     step("start_s", systemctl(how, unit(name)), started_at)
     done["gates"] = read(CONFIG_DIR / name / "gates.json")
     return done
@@ -253,8 +259,9 @@ def ready(name: str) -> str:
     started_at = since = logged_at = time.monotonic()
     while True:
         state, now = states([name])[name], deployment_state.present(name, PLACES)
-        if state["ActiveState"] not in RUNS or int(state["NRestarts"] or 0) >= ENDS:
-            return f"{unit(name)} ended ({state['Result']}). Log: journalctl -u {unit(name)} -e"
+        if state["ActiveState"] not in RUNS or now["state"] == GAVE_UP or now["failed"] >= FAILURES:
+            why = now["last_end"] or state["Result"]
+            return f"{unit(name)} ended ({why}). Log: journalctl -u {unit(name)} -e"
         if not api and now["state"] == SERVING:
             return ""
         if api:
@@ -265,7 +272,7 @@ def ready(name: str) -> str:
                 return ""
             if status in engine_api.DEFINITE:
                 return f"its API answers status {status}: {' '.join(text.split())[:SHOWN]}"
-        at, apart = time.monotonic(), now["state"] == WANTED and bool(now["peer"])
+        at, apart = time.monotonic(), now["state"] == WANTED and bool(now["peers"])
         # Time spent waiting for the peer does not count as start time.
         since = at if apart else since
         if (apart and at - started_at > PEER_S) or at - since > deadline_s:
@@ -304,7 +311,8 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
         )
         return 2
     stop = occupants(units, name)
-    if not stop and units[name]["ActiveState"] == "active" and units[name].get("UnitFileState") == "enabled":
+    runs = units[name]["ActiveState"] == "active" and not gave_up(name)
+    if not stop and runs and units[name].get("UnitFileState") == "enabled":
         say(f"{name} runs already")
         return 0
     running = [other for other in stop if units[other]["ActiveState"] in RUNS]

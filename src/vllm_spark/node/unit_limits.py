@@ -5,10 +5,12 @@ from __future__ import annotations
 # After so many starts that failed, without one between them that has served for GOOD_S, a deployment stays down
 # (starts.py).
 MAX_STARTS = 5
-# The start limit of systemd: so many starts of the unit within WITHIN_S.
+# The start limit of systemd is higher, and is reached only by launches that end before their start: so many starts of
+# the unit within WITHIN_S. Each end that is no failure resets it.
+MAX_UNIT_STARTS = 10
 WITHIN_S = 3600
 TOO_MANY_FAILED = f"{MAX_STARTS} failed starts in a row"
-LIMIT_REACHED = f"{MAX_STARTS} starts within {WITHIN_S // 60} min"
+LIMIT_REACHED = f"{MAX_UNIT_STARTS} starts of its unit within {WITHIN_S // 60} min"
 # So many starts under which a Spark went down within WITHIN_S, and the deployment is not started at boot.
 MAX_DEATHS = 2
 # The first pause after an end from outside, and the longest; each is twice the one before.

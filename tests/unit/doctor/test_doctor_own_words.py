@@ -23,9 +23,9 @@ SUPERVISOR = "2026-11-25T20:58:39.100000+00:00 spark2 vllm-pair-ray[9801]: vllm-
 START = f"{SUPERVISOR}launch 5114c72e7905\n"
 ENDS = f"{SYSTEMD}Main process exited, code=exited, status=1/FAILURE\n{SYSTEMD}Failed with result 'exit-code'.\n"
 GAVE_UP = (
-    f"{SUPERVISOR}giving up: 5 starts within 60 min, the last ended because spark2 is lost: silent for 10 s "
-    "— expected: a pair that serves. Fix: find the cause in the lines above, on both Sparks, then deploy again. "
-    "See docs/runbooks/pair-does-not-start.md\n"
+    f"{SUPERVISOR}giving up: 5 failed starts in a row, the last ended because spark2 is lost: silent for 10 s "
+    "— expected: a start that serves. Fix: find the cause in the lines above; `sudo vllm-switch pair-ray` or a deploy "
+    "starts it again. See docs/runbooks/gave-up.md\n"
 )
 HANGS = (
     "2026-11-25T20:58:38.000000+00:00 spark2 vllm-liveness-pair-ray[77]: vllm@pair-ray.service hangs: 2 requests for a "
@@ -36,7 +36,21 @@ HANGS = (
 WORDS = {
     GAVE_UP + ENDS: (
         "pair-gave-up",
-        "gave up and stays down, after 5 starts within 60 min; the last one ended because",
+        "gave up and stays down: 5 failed starts in a row, the last ended because",
+    ),
+    # As release 0.1.0 wrote it.
+    GAVE_UP.replace("5 failed starts in a row", "5 starts within 60 min") + ENDS: (
+        "pair-gave-up",
+        "gave up and stays down: 5 starts within 60 min, the last ended because",
+    ),
+    # A server of one Spark.
+    f"{SUPERVISOR}the start failed: its container ended with status 1; {GAVE_UP.partition(SUPERVISOR)[2]}{ENDS}": (
+        "pair-gave-up",
+        "the last ended because spark2 is lost",
+    ),
+    f"{SUPERVISOR}giving up: not started at boot, because this Spark went down without a shutdown 2 times\n": (
+        "pair-gave-up",
+        "not started at boot, because this Spark went down",
     ),
     f"{SUPERVISOR}ending rank 1: spark1 is lost: silent for 10 s\n{ENDS}": ("peer-ended", "silent for 10 s"),
     f"{SUPERVISOR}ending rank 0: spark2 restarted\n{ENDS}": ("peer-ended", "because spark2 ended: restarted"),
@@ -149,7 +163,7 @@ def test_a_bundle_begins_with_the_state_that_the_spark_wrote(
     assert main.main(["doctor", str(path)]) == 1
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first == f"pair-ray on spark2: {word}"
-    assert second.startswith("1. the pair gave up and stays down")
+    assert second.startswith("1. the deployment gave up and stays down")
     assert main.main(["doctor", str(path), "--json"]) == 1
     [said] = verb_documents.judged(json.loads(capsys.readouterr().out))["states"]
     assert (said["host"], said["deployment"], said["state"]["state"]) == ("spark2", "pair-ray", "gave up")

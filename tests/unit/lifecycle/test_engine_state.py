@@ -11,7 +11,7 @@ from vllm_spark.lifecycle.engine_state import Shown
 from vllm_spark.node import deployment_state
 
 UNIT = {"ActiveState": "active", "SubState": "running"}
-STATE = {"state": "serving", "why": "", "since": 1.7e9, "last_end": "", "peer": "", "written": True}
+STATE = {"state": "serving", "why": "", "since": 1.7e9, "last_end": "", "peers": [], "written": True}
 SINCE = "2023-11-14T22:13:20Z"
 DOWN = {"ActiveState": "inactive", "SubState": "dead"}
 FAILED = {"ActiveState": "failed", "SubState": "failed"}
@@ -63,6 +63,10 @@ def test_the_written_state_is_the_word(state: str, unit: dict[str, Any]) -> None
 def test_systemd_contradicts_what_no_program_could_write(state: str, unit: dict[str, Any], says: str) -> None:
     why = f"its state is {state} since {SINCE}, and no program has written what came after it"
     assert shown({"state": state}, unit) == Shown(says, why)
+
+
+def test_a_pair_that_gave_up_has_a_supervisor() -> None:
+    assert shown({"state": "gave up", "peers": ["spark2"]}, UNIT).state == "gave up"
 
 
 def test_a_state_that_no_program_has_written_comes_from_the_boot_or_an_older_toolkit() -> None:

@@ -296,7 +296,7 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
     specs, hosts = pair_of(facts, tmp_path)
     ranked = ranks.join(specs, hosts)
     hosts = {host: deployed_facts(ranked[host], copy.deepcopy(hosts[host])) for host in HOSTS}
-    waits = {"state": "wanted", "why": "it waits for spark1", "peer": "spark1", "last_end": "it hung: no token"}
+    waits = {"state": "wanted", "why": "it waits for spark1", "peers": ["spark1"], "last_end": "it hung: no token"}
     merge(hosts["spark2"], {"docker": {"containers": {"vllm-pair": None}}, "states": {"pair": waits}})
     before = [{"time": 1.7e9 + at, "state": state, "why": ""} for at, state in enumerate(("serving", "failed"))]
     hosts["spark2"]["status"]["deployments"]["pair"]["history"] = [
@@ -318,6 +318,12 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
     assert "spark2  pair: wanted since 1970-01-01 00:16:40: it waits for spark1" in text
     assert "spark2  pair: before that: failed 2023-11-14 22:13:21, serving 2023-11-14 22:13:20" in text
     assert "pair, rank 0" in status_table.table(documented())
+    merge(hosts["spark2"], {"states": {"pair": {"state": "gave up", "why": "5 failed starts in a row"}}})
+    text = status_table.table(documented())
+    assert "spark2  pair: gave up since 1970-01-01 00:16:40: 5 failed starts in a row" in text
+    assert "`ansible-playbook deploy.yml -l spark1,spark2`. See docs/runbooks/gave-up.md" in text
+    drift = documented()["hosts"][1]["deployments"][0]["drift"]
+    assert drift["reasons"] == ["vllm@pair.service would be restarted: it gave up"]
     hosts["spark2"]["fabric"]["hcas"] = []
     result = [host["deployments"][0]["drift"]["reasons"] for host in documented()["hosts"]]
     assert result == [["deploy refuses: fabric-none"], ["deploy refuses: refused-with-head"]]

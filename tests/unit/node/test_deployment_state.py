@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_deployment_state
 
 from vllm_spark.node import deployment_state as states
+from vllm_spark.node import starts
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.state_writer import StateOf
 
@@ -17,7 +18,7 @@ from vllm_spark.node.state_writer import StateOf
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     (tmp_path / "wants").mkdir()
-    return Places(*(str(tmp_path / name) for name in ("run", "states", "wants")))
+    return Places(*(str(tmp_path / name) for name in ("run", "states", "wants", "etc", "starts")))
 
 
 def written(places: Places, *words: str) -> list[tuple[str, str]]:
@@ -29,7 +30,7 @@ def written(places: Places, *words: str) -> list[tuple[str, str]]:
 
 
 def test_readers_of_the_host_and_of_the_modules_see_what_was_written(places: Places) -> None:
-    StateOf("demo", places).write(states.WANTED, "it waits for spark2", peer="spark2")
+    StateOf("demo", places).write(states.WANTED, "it waits for spark2", peers=["spark2"])
     StateOf("demo", places).write(states.FAILED, "spark2 is lost")
     StateOf("demo", places).write(states.LOADING)
     seen = spark_deployment_state.present("demo", spark_deployment_state.Places(places.run, places.histories, ""))
@@ -39,7 +40,9 @@ def test_readers_of_the_host_and_of_the_modules_see_what_was_written(places: Pla
         "why": "",
         "since": 0,
         "last_end": "spark2 is lost",
-        "peer": "spark2",
+        "peers": ["spark2"],
+        "start": "",
+        "failed": 0,
         "written": True,
     }
     assert states.described(states.present("demo", places)) == "loading; before that: spark2 is lost"
@@ -68,6 +71,41 @@ def test_a_history_is_bounded(places: Places) -> None:
     assert (len(lines), json.loads(lines[0])["why"]) == (states.KEPT_LINES, "20")
     assert [entry["why"] for entry in states.history("demo", places, last=2)] == ["218", "219"]
     assert states.history("demo", places, last=0) == []
+
+
+def test_a_state_has_its_start_and_the_count_of_failed_ones(places: Places) -> None:
+    now = starts.moment(places)
+    for start in ("a", "b"):
+        starts.change("demo", places, lambda old, start=start: starts.begun(old, start, now))
+        state = StateOf("demo", places).write(states.LOADING)
+        assert (state["start"], state["failed"]) == (start, {"a": 0, "b": 1}[start])
+        starts.change("demo", places, lambda old: starts.failed(old, "status 1"))
+    # A program that judged the start before leaves this one alone.
+    assert StateOf("demo", places).write(states.SERVING, after=(states.LOADING,), start="a")["state"] == "loading"
+    assert StateOf("demo", places).write(states.SERVING, after=(states.LOADING,), start="b")["state"] == "serving"
+
+
+def test_what_is_wanted_again_has_ended_for_a_reason(places: Places) -> None:
+    written(places, "serving", "wanted: Docker restarts")
+    assert StateOf("demo", places).write(states.WANTED, "it waits for spark2")["last_end"] == "Docker restarts"
+
+
+def test_a_state_of_the_former_release_is_read(places: Places) -> None:
+    path = Path(places.present("demo"))
+    path.parent.mkdir(parents=True)
+    path.write_text('{"state": "wanted", "why": "", "since": 1.5, "last_end": "", "peer": "spark2"}')
+    state = states.present("demo", places)
+    assert (state["peers"], state["start"], state["failed"]) == (["spark2"], "", 0)
+    path.write_text('{"state": "serving", "why": "", "since": 1.5, "last_end": "", "peer": ""}')
+    assert states.present("demo", places)["peers"] == []
+
+
+def test_a_give_up_lasts_over_a_boot_for_what_starts_with_it(places: Places) -> None:
+    starts.change("demo", places, lambda old: starts.gives_up(old, "5 failed starts"))
+    assert states.present("demo", places)["state"] == "stopped"
+    os.symlink("/etc/systemd/system/vllm@.service", os.path.join(places.wants, "vllm@demo.service"))
+    now = states.present("demo", places)
+    assert (now["state"], now["why"], now["written"]) == ("gave up", "5 failed starts", False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ HELLO = {"launch": "1f", "image": "sha256:3", "toolkit": "0.1.0 (abc)"}
 
 
 def rank(number: int, name: str = "demo", launch: str = "1f") -> Rank:
-    return Rank(name, number, launch, "i", "10.0.0.1", "10.0.0.2", "spark2", 25000, "", "", ("true",))
+    return Rank(name, number, launch, "i", "10.0.0.1", {"spark2": "10.0.0.2"}, 25000, "", "", ("true",))
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,9 @@ def rank(number: int, name: str = "demo", launch: str = "1f") -> Rank:
         {**HELLO, "gave_up": "its container ended"},
         {"beat": 1},
         {"start": 1},
+        {"begin": "5a" * 16},
+        {"count": {"era": 1}},
+        {**HELLO, "gave_up": "", "count": {}},
         {"serving": 1},
         {"bye": "it was stopped (rank 0)"},
         {"bye": "it was stopped (rank 0)", "kind": "stopped"},
@@ -55,6 +58,9 @@ def test_a_message_of_the_protocol_arrives_unchanged(message: dict[str, Any]) ->
         b'{"launch": "1f", "image": "i", "toolkit": 1}',
         b'{"launch": "1f\\u001b[31m", "image": "i", "toolkit": null}',
         b'{"bye": "x", "kind": "else"}',
+        b'{"begin": 1}',
+        b'{"begin": "a\\nb"}',
+        b'{"count": [1]}',
         b'{"bye": "\\ud800"}',
         b'{"bye": "a\\u2028b"}',
         json.dumps({"bye": "x" * 1000}).encode(),

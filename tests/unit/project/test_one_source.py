@@ -29,7 +29,7 @@ from vllm_spark.node import (
 from vllm_spark.node.bench import observation
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.pull import model_files, upstream
-from vllm_spark.node.supervise import server_wait, supervisor
+from vllm_spark.node.supervise import attempt, server_wait
 from vllm_spark.recipe import image_name, lockfile
 from vllm_spark.verify.gates import failover
 
@@ -45,10 +45,10 @@ def unit_value(unit: str, key: str) -> str:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("StartLimitBurst", unit_limits.MAX_STARTS),
+        ("StartLimitBurst", unit_limits.MAX_UNIT_STARTS),
         ("StartLimitIntervalSec", unit_limits.WITHIN_S),
-        ("SuccessExitStatus", supervisor.STOPPED),
-        ("RestartPreventExitStatus", supervisor.GAVE_UP),
+        ("SuccessExitStatus", attempt.STOPPED),
+        ("RestartPreventExitStatus", unit_limits.NO_RESTART),
         # docker stop, and what follows it in a supervisor.
         ("TimeoutStopSec", unit_limits.STOP_TIMEOUT_S + unit_limits.AFTER_STOP_S),
     ],
@@ -60,7 +60,10 @@ def test_the_unit_has_the_limits_that_programs_count_with(key: str, value: int) 
 def test_the_unit_says_how_long_a_good_start_serves() -> None:
     text = (paths.TEMPLATES / "vllm@.service").read_text()
     assert unit_limits.GOOD_S == 5 * 60
-    assert "A start that served for five minutes resets the count" in text
+    assert "A start\n# that served for five minutes resets the count" in text
+    assert f"test $$? -ne {unit_limits.NO_RESTART}'" in text
+    # The longest pause passes before the launch, and more.
+    assert int(unit_value("vllm@.service", "TimeoutStartSec")) >= unit_limits.LONGEST_PAUSE_S + 60
 
 
 # Programs that a Spark gets as one file, and modules whose link in module_utils can import no other one.

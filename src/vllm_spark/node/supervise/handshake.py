@@ -67,7 +67,7 @@ def derive(key: bytes, *words: str) -> bytes:
 def session_keys(key: bytes, rank: Rank, nonces: tuple[str, str]) -> Keys:
     """Return the keys of the connection with these nonces, those of the head and of the worker."""
     session = derive(key, "session", rank.name, *nonces)
-    own, other = ROLES[rank.rank], ROLES[1 - rank.rank]
+    own, other = ROLES if rank.rank == 0 else ROLES[::-1]
     return Keys(derive(session, "lines", own), derive(session, "lines", other), token_of(session, rank))
 
 

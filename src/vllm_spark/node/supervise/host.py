@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.node import deployment_state
-from vllm_spark.node.deployment_state import FAILED, clean
+from vllm_spark.node.deployment_state import clean
 from vllm_spark.node.state_writer import StateOf
 from vllm_spark.node.supervise import rank as rank_module
 from vllm_spark.node.supervise.rank import Rank
@@ -58,13 +58,6 @@ def read(path: Path) -> Message:
     return document if isinstance(document, dict) else {}
 
 
-def write(path: Path, document: Message) -> None:
-    """Replace a JSON file of the run folder atomically. That folder is in memory, so a loss of power empties it."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(document), encoding="utf-8")
-    new.replace(path)
-
-
 def write_secret(path: Path, content: str) -> None:
     """Write a file that has mode 0600 from its first byte on."""
     path.unlink(missing_ok=True)
@@ -77,7 +70,7 @@ class State:
 
     def __init__(self, rank: Rank) -> None:
         rank.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._peer = rank.peer_host
+        self._peers = tuple(rank.peers)
         self._file = StateOf(rank.name, rank_module.PLACES)
 
     @property
@@ -85,14 +78,7 @@ class State:
         return deployment_state.present(self._file.name, self._file.places)
 
     def write(self, state: str, why: str = "") -> None:
-        self._file.write(state, why, peer=self._peer)
-
-    def failed(self, reason: str) -> str:
-        """Write the end of an attempt. Returns its reason: that of liveness, if that has ended the container."""
-        if (now := self.now)["state"] == FAILED:
-            return now["why"]
-        self.write(FAILED, reason)
-        return reason
+        self._file.write(state, why, peers=self._peers)
 
 
 async def output_of(*argv: str) -> str:
@@ -110,16 +96,16 @@ async def run_quietly(*argv: str) -> None:
     await process.wait()
 
 
-async def remove_container(container: str, child: asyncio.subprocess.Process, *, gently: bool) -> None:
+async def remove_container(container: str, child: asyncio.subprocess.Process | None, *, gently: bool) -> None:
     """Remove the container and wait until `docker run` ended.
 
     `gently` is for a head that is stopped: it has requests to finish. A rank whose peer is lost has none. Nor has a
     worker: its head ends with it, and Ray on the worker would wait for that head until it is killed anyway.
     """
-    if gently and child.returncode is None:
+    if gently and child and child.returncode is None:
         await run_quietly("docker", "stop", "--time", str(STOP_TIMEOUT_S), container)
     # A `docker run` that is still creating the container would start it after a single removal.
-    while child.returncode is None:
+    while child and child.returncode is None:
         await run_quietly("docker", "rm", "--force", container)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(child.wait()), 1)

@@ -20,14 +20,6 @@ MAC_LENGTH = 64
 LINE_BYTES = MAC_LENGTH + 1 + messages.LINE_BYTES
 
 
-class GaveUpError(LostError):
-    """Raised if the head has given up."""
-
-
-class StoppedError(LostError):
-    """Raised if the other rank was stopped, which is not a failure of this one."""
-
-
 class Link:
     """A connection after its handshake. A line is the HMAC of its number and its message, a space, and the message: a
     line that was inserted, changed, repeated or left out ends the connection."""
@@ -41,14 +33,16 @@ class Link:
         """The token of the Ray cluster that starts over this connection."""
         return self._keys.token
 
-    async def send(self, message: Message) -> None:
-        """Send a message. A lost peer is not an error here: `receive` detects it."""
+    def send(self, message: Message) -> None:
+        """Send a message. A lost peer is not an error here, nor is one that does not read: `receive` detects both."""
         if self._writer.is_closing():
             return  # otherwise asyncio would log a warning for every beat
         content = messages.serialize(message)
         self._writer.write(_mac(self._keys.send, self._sent, content) + b" " + content + b"\n")
         self._sent += 1
-        # A peer that does not read is detected by its silence, not by a wait here.
+
+    async def flush(self) -> None:
+        """Return when the peer's host has what was sent, or after BEAT_S."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.drain(), BEAT_S)
 
@@ -78,15 +72,14 @@ class Link:
         while True:
             message = await self.receive()
             if "bye" in message:
-                kinds = {"gave_up": GaveUpError, "stopped": StoppedError}
-                raise kinds.get(str(message.get("kind")), LostError)(str(message["bye"]))
+                raise LostError(str(message["bye"]))
             if key in message:
                 return message
 
     async def beat(self) -> None:
         """Send a beat every BEAT_S until cancelled."""
         while True:
-            await self.send({"beat": 1})
+            self.send({"beat": 1})
             await asyncio.sleep(BEAT_S)
 
     def close(self) -> None:

@@ -1,15 +1,23 @@
-"""How the two supervisors of a pair meet: the head listens, the worker connects, both prove the deployment's key."""
+"""How the supervisors of a deployment meet: the head listens, the workers connect, all prove the deployment's key.
+
+A worker says what it runs first, with an empty `gave_up`, which a head of release 0.1.0 does not read. A head that
+reads it answers with its count of starts, and a worker that can go on with it sends its own. A peer of release 0.1.0
+gets neither.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
-from vllm_spark.node.deployment_state import WANTED
+from vllm_spark.node import starts
+from vllm_spark.node.deployment_state import GAVE_UP, WANTED
+from vllm_spark.node.starts import Count
 from vllm_spark.node.supervise import handshake, identity, link
 from vllm_spark.node.supervise.handshake import LostError, NoKeyError, UnprovenError
 from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RepeatedLog, State
-from vllm_spark.node.supervise.link import GaveUpError, Link
+from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.rank import Rank
 
 RETRY_S = 2.0
@@ -18,19 +26,22 @@ RETRY_S = 2.0
 MAX_UNPROVEN = 32
 FIX = "Fix: deploy with both hosts in -l. See docs/runbooks/pair-key.md"
 
+# Takes the link with a peer, and what it counts (None: a peer of release 0.1.0). Returns when the link has ended.
+Met = Callable[[str, Link, Count | None], Awaitable[None]]
+
+
+class HeadGaveUpError(LostError):
+    """Raised if a head of release 0.1.0 has given up."""
+
 
 class Meeting:
-    """The search of one rank for the other. `hello` is what this rank runs."""
+    """The search of one rank for the others. `hello` is what this rank runs, `count` returns its count of starts."""
 
-    def __init__(self, rank: Rank, state: State) -> None:
-        self._rank = rank
-        self._state = state
+    def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met) -> None:
+        self._rank, self._state, self._count, self._met = rank, state, count, met
         self._log = RepeatedLog()
         self._unproven: list[asyncio.StreamWriter] = []
         self.hello: Message = {}
-        # Links of a head whose other side has proved the key and runs the same.
-        self.links: asyncio.Queue[Link] = asyncio.Queue()
-        self.reported = asyncio.Event()
 
     async def wait_for_key(self) -> None:
         """Return when this host has the key of the deployment. A pair of an older toolkit has none until a deploy."""
@@ -38,19 +49,14 @@ class Meeting:
             try:
                 handshake.read_key(self._rank.key_file)
             except NoKeyError as missing:
-                why = f"this Spark has no key for the link with {self._rank.peer_host}: {missing}"
+                why = f"this Spark has no key for the link with {' and '.join(self._rank.partners)}: {missing}"
                 if self._log(f"{why} — expected: the key that deploy installs on both. {FIX}"):
                     self._state.write(WANTED, why)
                 await asyncio.sleep(RETRY_S)
             else:
                 return
 
-    async def connect(self) -> Link:
-        """Return the link with the other rank. Waits for it without a limit. Raises GaveUpError."""
-        self._state.write(WANTED, f"it waits for {self._rank.peer_host}")
-        if self._rank.rank == 0:
-            return await self._await_worker()
-        return await self._find_head()
+    # The head
 
     async def listen(self) -> asyncio.AbstractServer:
         """Return the server of the head. After a boot the fabric may not have its address yet."""
@@ -62,12 +68,23 @@ class Meeting:
                 self._log(f"cannot listen on {rank.address}:{rank.port} yet: {error.strerror}")
                 await asyncio.sleep(RETRY_S)
 
+    async def wait(self, server: asyncio.AbstractServer) -> None:
+        """Let workers in, without end."""
+        rank = self._rank
+        async with server:
+            while True:
+                await asyncio.sleep(LOG_INTERVAL_S)
+                others = " and ".join(rank.partners)
+                self._say_waiting(f"waiting for {others} to connect to {rank.address}:{rank.port}")
+
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one connection to the head."""
         rank = self._rank
         address = (writer.get_extra_info("peername") or ("",))[0]
-        if address != rank.peer:
-            self._log(f"{address} connected, which is not {rank.peer_host} ({rank.peer})", topic="address")
+        peer = next((host for host, own in rank.peers.items() if own == address), "")
+        if not peer:
+            expected = " or ".join(f"{host} ({own})" for host, own in rank.peers.items())
+            self._log(f"{address} connected, which is not {expected}", topic="address")
             writer.close()
             return
         self._unproven.append(writer)
@@ -76,83 +93,85 @@ class Meeting:
         try:
             worker = await link.establish(reader, writer, rank)
         except UnprovenError as unproven:
-            self._say_unproven(unproven)
+            self._say_unproven(peer, unproven)
             return
         except OSError:
             return
         finally:
             if writer in self._unproven:
                 self._unproven.remove(writer)
-        await self._greet(worker)
-
-    async def _greet(self, worker: Link) -> None:
         try:
+            await self._greet(peer, worker)
+        finally:
+            worker.close()
+
+    async def _greet(self, peer: str, worker: Link) -> None:
+        with contextlib.suppress(LostError):
             message = await worker.expect("launch")
-        except LostError:
-            worker.close()
-            return
-        await worker.send(self.hello)
-        if "gave_up" in self.hello:
-            self.reported.set()
-            worker.close()
-        elif self._matches(message):
-            self.links.put_nowait(worker)
-        else:
-            worker.close()
+            counts = "gave_up" in message
+            worker.send({**self.hello, "count": self._count()} if counts else self.hello)
+            if self._matches(peer, message):
+                theirs = starts.count_of((await worker.expect("count"))["count"]) if counts else None
+                await self._met(peer, worker, theirs)
 
-    async def _await_worker(self) -> Link:
-        while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                return await asyncio.wait_for(self.links.get(), LOG_INTERVAL_S)
-            self._log(f"waiting for {self._rank.peer_host} to connect to {self._rank.address}:{self._rank.port}")
+    # A worker
 
-    async def _find_head(self) -> Link:
-        rank = self._rank
+    async def find_head(self) -> None:
+        """Meet the head, again and again. Raises HeadGaveUpError."""
+        (peer, *_), rank = self._rank.partners, self._rank
         while True:
+            address, head = rank.peers[peer], None
             try:
                 opening = asyncio.open_connection(
-                    rank.peer, rank.port, local_addr=(rank.address, 0), limit=link.LINE_BYTES
+                    address, rank.port, local_addr=(rank.address, 0), limit=link.LINE_BYTES
                 )
                 head = await link.establish(*await asyncio.wait_for(opening, link.READ_TIMEOUT_S), rank)
-                await head.send(self.hello)
+                head.send({**self.hello, "gave_up": ""})
                 message = await head.expect("launch")
                 if "gave_up" in message:
-                    raise GaveUpError(str(message["gave_up"]))
-                if self._matches(message):
-                    return head
-                head.close()
+                    raise HeadGaveUpError(str(message["gave_up"]))
+                if self._matches(peer, message):
+                    theirs = starts.count_of(message["count"]) if "count" in message else None
+                    await self._met(peer, head, theirs)
             except (TimeoutError, OSError) as error:
                 why = getattr(error, "strerror", None) or "no answer"
-                self._log(f"waiting for {rank.peer_host} at {rank.peer}:{rank.port}: {why}")
-            except GaveUpError:
+                self._say_waiting(f"waiting for {peer} at {address}:{rank.port}: {why}")
+            except HeadGaveUpError:
                 raise
             except UnprovenError as unproven:
-                self._say_unproven(unproven)
+                self._say_unproven(peer, unproven)
             except LostError as lost:
-                self._log(f"waiting for {rank.peer_host}: {lost}")
+                self._say_waiting(f"waiting for {peer}: {lost}")
+            finally:
+                if head:
+                    head.close()
             await asyncio.sleep(RETRY_S)
 
-    def _say_unproven(self, unproven: UnprovenError) -> None:
-        """Log that the other side has not proved the key. A pair that runs is not affected, and neither is its state.
-        Every text is constant, because any process of the peer can cause it."""
-        rank = self._rank
-        if self._state.now["state"] != WANTED:
-            self._log(f"refused a connection from {rank.peer}: {unproven}; the pair is not affected", topic="unproven")
-            return
-        why = f"the key of deployment {rank.name} is not proved at {rank.peer}: {unproven}"
-        if self._log(
-            f"waiting for {rank.peer_host}: {why} — expected: the same link.key on both Sparks. {FIX}", topic="unproven"
-        ):
-            self._state.write(WANTED, f"it waits for {rank.peer_host}: {why}")
+    # What is said
 
-    def _matches(self, message: Message) -> bool:
+    def _say_waiting(self, text: str) -> None:
+        if self._state.now["state"] == WANTED:
+            self._log(text)
+
+    def _say_unproven(self, peer: str, unproven: UnprovenError) -> None:
+        """Log that the other side has not proved the key. Ranks that run are not affected, and neither is their state.
+        Every text is constant, because any process of the peer can cause it."""
+        address, state = self._rank.peers[peer], self._state.now["state"]
+        if state not in (WANTED, GAVE_UP):
+            self._log(f"refused a connection from {address}: {unproven}; the pair is not affected", topic="unproven")
+            return
+        why = f"the key of deployment {self._rank.name} is not proved at {address}: {unproven}"
+        text = f"waiting for {peer}: {why} — expected: the same link.key on both Sparks. {FIX}"
+        if self._log(text, topic="unproven") and state == WANTED:
+            self._state.write(WANTED, f"it waits for {peer}: {why}")
+
+    def _matches(self, peer: str, message: Message) -> bool:
         """Return True if both ranks run the same. A difference is logged and becomes the state."""
         different = identity.differences(self.hello, message)
         if different:
-            why = f"{self._rank.peer_host} and this Spark are not one deployment: {'; '.join(different)}"
-            self._state.write(WANTED, why)
-            self._log(
-                f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
-                "See docs/runbooks/pair-differs.md"
-            )
+            why = f"{peer} and this Spark are not one deployment: {'; '.join(different)}"
+            if self._state.now["state"] == WANTED:
+                self._state.write(WANTED, why)
+            self._log(f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
+                      "See docs/runbooks/pair-differs.md")  # fmt: skip
         return not different

@@ -29,6 +29,10 @@ def _name(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= NAME_LENGTH and value.isprintable()
 
 
+def _count(value: Any) -> bool:
+    return isinstance(value, dict)  # starts.count_of reads it
+
+
 def _reason(value: Any) -> bool:
     # `clean` appends two characters to a reason that it cuts.
     return isinstance(value, str) and len(value) <= REASON_LENGTH + 2 and value.isprintable()
@@ -36,7 +40,12 @@ def _reason(value: Any) -> bool:
 
 # The first field names the kind of a message. A field in the second group may be absent.
 MESSAGES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
-    "launch": ({"launch": _name, "image": _name, "toolkit": lambda v: v is None or _name(v)}, {"gave_up": _reason}),
+    "launch": (
+        {"launch": _name, "image": _name, "toolkit": lambda v: v is None or _name(v)},
+        {"gave_up": _reason, "count": _count},
+    ),
+    "count": ({"count": _count}, {}),
+    "begin": ({"begin": _name}, {}),
     "beat": ({"beat": _one}, {}),
     "start": ({"start": _one}, {}),
     "serving": ({"serving": _one}, {}),

@@ -1,227 +1,242 @@
-"""Runs one rank of a pair while the other rank runs, and ends it with the other.
+"""Runs one rank of a deployment while the other ranks run, and ends it with them.
 
-vLLM does not do that: /health stays 200 for minutes after the other node died, and a headless rank outlives its head.
-Therefore the two supervisors keep one TCP connection over the fabric, from the worker to the head. The pair runs while
-the connection stands and both containers run. If the connection breaks or falls silent, or if either container ends,
-both containers are removed and both supervisors end; systemd starts them again. A peer that is stopped, as by a reboot,
-says goodbye; its rank waits for it as before its start, and no start is counted. After five starts in an hour the head
-gives up and reports that to the worker, so that both units stay down. A rank without its peer waits without a time
-limit. It has no container meanwhile and uses no memory. A start that has served for five minutes resets the count.
+vLLM does not do that: /health stays 200 for minutes after another node died, and a headless rank outlives its head.
+Therefore the supervisors keep TCP connections over the fabric, from each worker to the head. A start runs while they
+stand and all containers run. If one breaks or falls silent, or if a container ends, all containers are removed and all
+supervisors end; systemd starts them again. What counts as a failed start is in starts.py: the ranks exchange it, so
+that they give up together. A rank without its peers waits without a time limit. It has no container meanwhile and uses
+no memory.
 
     supervise --name N --rank 0 --launch H --image I --address OWN --peer OTHER … -- docker run …
 
-Both sides first prove the key of the deployment, then send what they run. A pair whose launches, images or toolkits
-differ does not start.
+All first prove the key of the deployment, then send what they run. Ranks whose launches, images or toolkits differ do
+not start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import re
 import signal
 import sys
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from vllm_spark.node import deployment_state, unit_limits
-from vllm_spark.node.supervise import identity, server_wait, starts
+from vllm_spark.node import endings, starts
+from vllm_spark.node.deployment_state import FAILED
+from vllm_spark.node.starts import Count, Moment, Record
+from vllm_spark.node.supervise import host, identity, server_wait
+from vllm_spark.node.supervise import rank as rank_module
+from vllm_spark.node.supervise.attempt import Attempt
 from vllm_spark.node.supervise.handshake import LostError
-from vllm_spark.node.supervise.host import State, log, remove_container, write_secret
-from vllm_spark.node.supervise.link import GaveUpError, Link, StoppedError
-from vllm_spark.node.supervise.meeting import Meeting
+from vllm_spark.node.supervise.host import Message, State, log
+from vllm_spark.node.supervise.link import Link
+from vllm_spark.node.supervise.meeting import RETRY_S, HeadGaveUpError, Meeting
 from vllm_spark.node.supervise.rank import Rank, parse
 
-# Exit statuses that the unit knows: an orderly end (SuccessExitStatus), and one after which it does not restart
-# (RestartPreventExitStatus).
-STOPPED = 143
-GAVE_UP = unit_limits.NO_RESTART
-# A worker that was lost when its head gave up reconnects within this time and receives the report.
-REPORT_TIMEOUT_S = 120
-
-Result = TypeVar("Result")
+# The lines of a `ray start` that has reached a time limit of Ray's own: 30 s for its raylet, 60 s for the head's GCS,
+# both without an option (Ray 2.55, _private/node.py and the GCS client).
+RAY_SLOW = re.compile(
+    r"[^\n]*(?:The current node timed out during startup|Timed out while waiting for \S+ to become available"
+    r"|raylet may not have started successfully)[^\n]*"
+)
 
 
 class Supervisor:
-    """One attempt of a rank: connect to the peer, run the container, and end with whichever ends first."""
+    """The hands of an attempt, on the host of its rank."""
 
     def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._state = State(rank)
-        self._meeting = Meeting(rank, self._state)
-        self._stop = asyncio.Event()
-        self._last_attempt = False
-        self._becoming_good: asyncio.Future[None] | None = None
+        self._rank, self._state = rank, State(rank)
+        deadline_s = host.read(rank.record.with_name("gates.json")).get("deadline_s") or 0
+        self.attempt = Attempt(self, rank.name, rank.rank, rank.partners, deadline_s)
+        self._meeting = Meeting(rank, self._state, self._count, self._met)
+        self._links: dict[str, Link] = {}
+        self._child: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Future[None] | None = None
+        self._runs, self._stopped = 0, False
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def run(self) -> int:
-        """Run until the rank ends. Returns the exit status: 1 for a rank that ended, whichever of the two was the
-        cause; STOPPED, GAVE_UP, or 0."""
+    async def supervise(self) -> int:
+        """Run until the attempt ends. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(name, self._stop.set)
-        # What this rank runs is read after the wait for the key: the deploy that installs it may change the launch.
-        if await self._or_stop(self._await_key()) is None:
-            return 0
-        self._meeting.hello = await identity.hello(self._rank)
-        self._last_attempt = self._rank.rank == 0 and await starts.is_last_attempt(self._rank)
-        if self._rank.rank:
-            return await self._run_sessions()
-        server = await self._or_stop(self._meeting.listen())
-        if server is None:
-            return 0
-        try:
-            return await self._run_sessions()
-        finally:
-            server.close()
-
-    async def _await_key(self) -> bool:
-        await self._meeting.wait_for_key()
-        return True
-
-    async def _run_sessions(self) -> int:
-        while True:
-            try:
-                link = await self._or_stop(self._meeting.connect())
-                if link is None:
-                    return 0
-                beat = asyncio.ensure_future(link.beat())
-                try:
-                    status = await self._session(link)
-                finally:
-                    beat.cancel()
-                    link.close()
-            except GaveUpError as gave_up:
-                return self._give_up(str(gave_up))
-            if status is not None:
-                return status
-
-    # One session: from a connection to the end of the container
-
-    async def _session(self, link: Link) -> int | None:
-        """Run the rank while the link stands. Returns the exit status, or None to wait for the peer again: it was lost
-        before the start, or was stopped. Neither is a failed start, and an end of this process would count as one.
-
-        Raises GaveUpError if the head gave up.
-        """
-        rank = self._rank
-        self._state.write(deployment_state.LOADING)
-        log(f"{rank.peer_host} is here; starting rank {rank.rank}")
-        if rank.rank:
-            try:
-                start = await self._or_stop(link.expect("start"))
-            except GaveUpError:
-                raise
-            except LostError as early:
-                log(f"{rank.peer_host} is lost before the start: {early}")
-                return None
-            if start is None:
-                return 0
-        session_env = rank.run_dir / "session.env"
-        write_secret(session_env, f"RAY_AUTH_TOKEN={link.token}\n")
-        child = await asyncio.create_subprocess_exec(*rank.command, start_new_session=True)
-        leading = asyncio.ensure_future(self._lead(link)) if rank.rank == 0 else None
-        reason, status, lost = await self._wait_for_end(link, child)
-        for task in filter(None, (leading, self._becoming_good)):
+            loop.add_signal_handler(name, self._stop)
+        self._spawn(self._meet())
+        status = await self._exit
+        for link in self._links.values():
+            await link.flush()
+        for task in self._tasks:
             task.cancel()
-        stopped = self._stop.is_set()
-        goodbye = isinstance(lost, StoppedError)
-        gave_up = self._last_attempt and not stopped and not goodbye
-        if goodbye:
-            self._state.write(deployment_state.WANTED, f"{reason}; it starts again with that Spark")
-        elif not stopped:  # the unit knows who stopped it
-            reason = self._state.failed(reason)
-        log(f"ending rank {rank.rank}: {reason}")
-        kind = "gave_up" if gave_up else "stopped" if stopped else "ended"
-        await link.send({"bye": f"{reason} (rank {rank.rank})", "kind": kind})
-        await remove_container(rank.container, child, gently=stopped and rank.rank == 0)
-        session_env.unlink(missing_ok=True)
-        if isinstance(lost, GaveUpError):
-            raise lost
-        if goodbye and not stopped:
-            return None
-        if gave_up:
-            self._meeting.hello["gave_up"] = reason
-            if lost:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await self._or_stop(asyncio.wait_for(self._meeting.reported.wait(), REPORT_TIMEOUT_S))
-            return self._give_up(reason)
         return status
 
-    async def _lead(self, link: Link) -> None:
-        """Let the worker of a head start in its turn, and report when the API answers."""
-        if self._rank.first:
-            await server_wait.wait_for_server(self._rank.first, None)
-        await link.send({"start": 1})
-        await server_wait.wait_for_server(self._rank.api, "/health")
-        log("the API answers")
-        self._serve()
-        await link.send({"serving": 1})
+    async def _meet(self) -> None:
+        # What this rank runs is read after the wait for the key: the deploy that installs it may change the launch.
+        await self._meeting.wait_for_key()
+        self._meeting.hello = await identity.hello(self._rank)
+        if not self._rank.rank:
+            server = await self._meeting.listen()
+            self.attempt.begin()
+            await self._meeting.wait(server)
+        self.attempt.begin()
+        while True:
+            try:
+                await self._meeting.find_head()
+            except HeadGaveUpError as gave_up:
+                self.attempt.gave_up(str(gave_up))
+                await asyncio.sleep(RETRY_S)
 
-    async def _wait_for_end(self, link: Link, child: asyncio.subprocess.Process) -> tuple[str, int, LostError | None]:
-        """Return why this attempt ends, the exit status, and how the peer was lost (None if it was not)."""
-        ending = asyncio.ensure_future(child.wait())
-        losing = asyncio.ensure_future(self._watch(link))
-        stopping = asyncio.ensure_future(self._stop.wait())
-        reconnecting = asyncio.ensure_future(self._meeting.links.get())
-        tasks: list[asyncio.Future[Any]] = [ending, losing, stopping, reconnecting]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        if stopping.done() and not stopping.cancelled():
-            return "it was stopped", STOPPED, None
-        lost = losing.result() if losing.done() and not losing.cancelled() else None
-        # A container may end because the other one has been stopped.
-        if ending.done() and not ending.cancelled() and not isinstance(lost, StoppedError):
-            return f"its container ended with status {ending.result()}", 1, None
-        if lost:
-            reason = str(lost) if isinstance(lost, GaveUpError) else f"{self._rank.peer_host} is lost: {lost}"
-            return reason, 1, lost
-        return f"{self._rank.peer_host} restarted", 1, LostError()
+    def _count(self) -> Message:
+        return dataclasses.asdict(starts.read(self._rank.name, rank_module.PLACES).count)
 
-    async def _watch(self, link: Link) -> LostError:
-        """Listen until the peer is lost. Returns how that was detected."""
+    async def _met(self, peer: str, link: Link, count: Count | None) -> None:
+        """Let the attempt talk with a peer until it is lost."""
+        await asyncio.wait([self._spawn(self._talk(peer, link, count))])
+
+    async def _talk(self, peer: str, link: Link, count: Count | None) -> None:
+        beat = asyncio.ensure_future(link.beat())
+        self._links[peer] = link
+        self.attempt.met(peer, count)
+        if self._rank.rank and count and not self._exit.done():
+            link.send({"count": self._count()})
         try:
             while True:
-                await link.expect("serving")
-                log(f"{self._rank.peer_host} serves")
-                self._serve()
+                self.attempt.received(peer, await link.receive())
         except LostError as lost:
-            return lost
+            if self._links.get(peer) is link:
+                del self._links[peer]
+                self.attempt.lost(peer, str(lost))
+        finally:
+            beat.cancel()
 
-    def _serve(self) -> None:
-        """Note that the pair serves, and reset the count of starts when it has served for GOOD_S."""
-        self._state.write(deployment_state.SERVING)
-        self._becoming_good = asyncio.ensure_future(self._become_good())
+    def _stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.attempt.stopping()
+            self._spawn(self._say_stop())
 
-    async def _become_good(self) -> None:
-        await asyncio.sleep(unit_limits.GOOD_S)
-        await starts.reset_starts(self._rank)
-        self._last_attempt = False
+    async def _say_stop(self) -> None:
+        asked = await asyncio.to_thread(endings.asked, self._rank.name, rank_module.PLACES)
+        self.attempt.stop(asked.why if asked else "by a signal")
 
-    def _give_up(self, reason: str) -> int:
-        why = f"{unit_limits.LIMIT_REACHED}, the last ended because {reason}"
-        self._state.write(deployment_state.GAVE_UP, why)
-        log(
-            f"giving up: {why} — expected: a pair that serves. Fix: find the cause in the lines above, on both Sparks, "
-            "then deploy again. See docs/runbooks/pair-does-not-start.md"
-        )
-        return GAVE_UP
+    # What an attempt can do
 
-    # Helpers
+    def now(self) -> Moment:
+        return starts.moment(rank_module.PLACES)
 
-    async def _or_stop(self, work: Coroutine[Any, Any, Result]) -> Result | None:
-        """Return the result of a coroutine, or None if this supervisor is stopped first."""
-        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            stop.cancel()
-            return task.result()
-        task.cancel()
-        return None
+    def keep(self, step: Callable[[Record], Record]) -> Record:
+        return starts.change(self._rank.name, rank_module.PLACES, step)
+
+    def state(self, state: str, why: str = "") -> None:
+        self._state.write(state, why)
+
+    def say(self, text: str) -> None:
+        log(text)
+
+    def send(self, peer: str, message: Message) -> None:
+        if peer in self._links:
+            self._links[peer].send(message)
+
+    def part(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def run(self) -> None:
+        self._runs += 1
+        self._spawn(self._run(self._runs))
+
+    def watch(self) -> None:
+        if self._watching:
+            self._watching.cancel()
+        self._watching = self._spawn(self._watch())
+
+    def remove(self, *, gently: bool) -> None:
+        self._runs += 1
+        self._spawn(self._remove(gently))
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            event()
+
+        self._spawn(later())
+
+    def exit(self, status: int) -> None:
+        if not self._exit.done():
+            self._exit.set_result(status)
+
+    # How
+
+    async def _run(self, run: int) -> None:
+        """Run the container, in place of one that runs."""
+        rank, link = self._rank, self._links.get(self._rank.partners[0])
+        if self._child:
+            await host.remove_container(rank.container, self._child, gently=False)
+        if run != self._runs or not link:
+            return
+        host.write_secret(rank.session_env, f"RAY_AUTH_TOKEN={link.token}\n")
+        began = time.time()
+        self._child = await asyncio.create_subprocess_exec(*rank.command, start_new_session=True)
+        status, was = await self._child.wait(), self._state.now
+        down = await asyncio.to_thread(endings.docker_is_down)
+        slow = await self._slow_ray(began) if rank.over_ray and not self.attempt.serving else ""
+        if run != self._runs:
+            return
+        if down:
+            self.attempt.docker_ended(endings.DOCKER_ENDED)
+            return
+        record = starts.read(rank.name, rank_module.PLACES)
+        hung = was["state"] == FAILED and was["start"] == record.id
+        running_s = self.now().up - record.start.up if record.start else 0.0
+        self.attempt.container_ended(was["why"] if hung else endings.of_container(status), slow, running_s)
+
+    async def _slow_ray(self, began: float) -> str:
+        """Return the last line of the container by which Ray says that it has not started within its own limit."""
+        unit = f"SYSLOG_IDENTIFIER=vllm-{self._rank.name}"
+        await host.run_quietly("journalctl", "--sync")
+        journal = await host.output_of("journalctl", "--quiet", "--output=cat", f"--since=@{began:.0f}", "-n200", unit)
+        found = RAY_SLOW.findall(journal)
+        return found[-1].strip() if found else ""
+
+    async def _watch(self) -> None:
+        if self._rank.first:
+            await server_wait.wait_for_server(self._rank.first, None)
+        self.attempt.listens()
+        await server_wait.wait_for_server(self._rank.api, "/health")
+        self.attempt.serves()
+
+    async def _remove(self, gently: bool) -> None:
+        if self._watching:
+            self._watching.cancel()
+        await host.remove_container(self._rank.container, self._child, gently=gently)
+        with contextlib.suppress(OSError):
+            self._rank.session_env.unlink()
+        self.attempt.removed()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Run a coroutine. Its error ends the supervisor."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not self._exit.done():
+            self._exit.set_exception(error)
+
+
+async def _supervise(rank: Rank) -> int:
+    return await Supervisor(rank).supervise()
 
 
 def main() -> int:
     """Run one attempt of a rank."""
-    return asyncio.run(Supervisor(parse(sys.argv[1:])).run())
+    return asyncio.run(_supervise(parse(sys.argv[1:])))
 
 
 if __name__ == "__main__":
