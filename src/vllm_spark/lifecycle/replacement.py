@@ -16,6 +16,7 @@ from vllm_spark.lifecycle.interruption import AfterCtrlC
 from vllm_spark.lifecycle.rollback import ROLLED_BACK
 from vllm_spark.lifecycle.switch_steps import SwitchOrder
 from vllm_spark.node.host_layout import deployment_of
+from vllm_spark.verify import startup
 
 # Timeout for the release of the memory of the deployment that stops, in seconds, as vllm_switch_memory_s.
 MEMORY_S = 60
@@ -136,5 +137,5 @@ def report(to: str, missed: str, outcomes: Mapping[str, tuple[Mapping[str, Any],
         if restored.get("name")
     ]
     what = f"{to} missed its gates and was stopped; what it had replaced came back: {', '.join(ends)}"
-    fix = f"correct the recipe or the inventory of {to}, and deploy."
+    fix = startup.next_step(missed, f"correct the recipe or the inventory of {to}, and deploy.")
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"

@@ -9,6 +9,7 @@ from typing import Any
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.rollback_target import launch_label
 from vllm_spark.node.host_layout import CONFIG_DIR, FAILED
+from vllm_spark.verify import startup
 
 LEFT_STOPPED = register("left-stopped", runbook="rolled-back")
 ROLLED_BACK = register("rolled-back", runbook="rolled-back")
@@ -106,7 +107,7 @@ def failure_report(
         notes.append(f"It came back without the secrets that vllm_secrets no longer has: {', '.join(gone)}")
     noted = "".join(f". {note}" for note in notes)
     what = f"{name} missed its gates and was taken back; the launch before it ({back}) {end}{noted}"
-    fix = f"{read}; then correct the recipe or the inventory, and deploy."
+    fix = startup.next_step(missed, f"{read}; then correct the recipe or the inventory, and deploy.")
     return f"{missed}\n{ROLLED_BACK(what=what, expected='a launch that passes its gates', fix=fix)!s}"
 
 

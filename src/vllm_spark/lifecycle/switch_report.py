@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_spark.core.refusal import register
 from vllm_spark.inventory import deployment
+from vllm_spark.verify import startup
 
 SWITCH_FAILED = register("switch-failed", runbook="switch-failed")
 
@@ -85,7 +86,7 @@ def failure_report(to: str, missed: str, restored: Mapping[str, Any], judged: Ma
     """Return what failed, and what runs now. `restored` is the output of vllm-switch for the start of `name`, the old
     deployment, empty if none returned. `judged` is the result of vllm_verify on it, empty if it has no gates."""
     what = f"the switch to {to} failed; {returned(restored, judged)}"
-    fix = f"read the reason above it; then correct {to} in the inventory, and switch again."
+    fix = startup.next_step(missed, f"read the reason above it; then correct {to} in the inventory, and switch again.")
     return f"{missed}\n{SWITCH_FAILED(what=what, expected=f'{to} to hold its gates', fix=fix)!s}"
 
 

@@ -56,10 +56,12 @@ class ContainerProbe(TypedDict, total=False):
 
 
 class SupervisorState(TypedDict, total=False):
-    """state.json of the supervisor of a rank. `why` explains a state in which the rank does not serve."""
+    """state.json of a deployment. `why` explains a state in which it does not serve, `failed` is how many starts in a
+    row have failed."""
 
     state: str
     why: str
+    failed: int
 
 
 class Probe(TypedDict):

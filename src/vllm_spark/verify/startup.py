@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,7 +13,9 @@ from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.families import families
 from vllm_spark.doctor.findings import MOST_OF_A_CAUSE, UNRECOGNISED, explain, remoteness
 from vllm_spark.doctor.places import Place
+from vllm_spark.node.deployment_state import FAILED, GAVE_UP
 from vllm_spark.node.host_layout import deployment_of
+from vllm_spark.node.starts import nth
 from vllm_spark.verify import startup_phases
 from vllm_spark.verify.gates import ready
 from vllm_spark.verify.probe_types import Probe
@@ -21,7 +24,10 @@ from vllm_spark.verify.startup_phases import Phase, StartupProgress
 ENGINE_FAILED_TO_START = register("engine-failed-to-start", runbook="engine-failed-to-start")
 NOT_READY_IN_TIME = register("not-ready-in-time", runbook="not-ready-in-time")
 
-# An engine that ends for an unknown reason may be restarted once by systemd: a first, compiling start profiles a higher
+# What the supervisor of a rank and the state program say of a start that has failed.
+FAILED_START = re.compile(r"vllm-spark: (the start (?:of rank \d+ )?failed: .+)")
+
+# An engine that ends for an unknown reason may start once more by itself: a first, compiling start profiles a higher
 # peak than the next. A restart does not remove a known cause.
 ATTEMPTS = 2
 
@@ -49,6 +55,7 @@ def _undecided() -> frozenset[str]:
             "peer-ended",
             "rank-ended",
             "waits-for-peer",
+            "ray-start-slow",
             *(family.id for family in families() if family.transient),
         )
     )
@@ -56,22 +63,29 @@ def _undecided() -> frozenset[str]:
 
 @dataclass(slots=True)
 class StartupWatch:
-    """The state of one start, accumulated over probes. Times are in seconds."""
+    """The state of one start, accumulated over probes. Times are in seconds. `failures`: how many starts have failed
+    since the first probe. `news`: what the last probe has brought of failed starts, also of those within a start."""
 
     deadline_s: float
     progress: StartupProgress = field(default_factory=lambda: StartupProgress(Phase.STARTING))
     lines: list[str] = field(default_factory=list)
-    restarts_before: int | None = None
     elapsed_s: float = 0.0
+    failures: int = 0
+    news: list[str] = field(default_factory=list)
+    tries: int = 1
+    _failed_before: int | None = None
+    _state: str = ""
 
     def add(self, probe: Probe) -> str:
         """Add one probe. Returns `ready`, `refused` (the API serves and gives no token), `failed` or `waiting`."""
-        unit = probe["unit"]
-        restarts = int(unit.get("NRestarts") or 0)
-        if self.restarts_before is None:
-            self.restarts_before = restarts
-        died = restarts - self.restarts_before
-        self.elapsed_s = max(self.elapsed_s if died else 0.0, probe["running_s"])
+        state = probe.get("state", {})
+        failed, self._state = int(state.get("failed") or 0), state.get("state", "")
+        # A person who acts, such as the deploy itself, begins the count anew.
+        self._failed_before = failed if self._failed_before is None else min(failed, self._failed_before)
+        self.failures = failed - self._failed_before
+        self.elapsed_s = max(self.elapsed_s if self.failures else 0.0, probe["running_s"])
+        self.news = [match[1] for line in probe["lines"] if (match := FAILED_START.search(line))]
+        self.tries = max(self.tries + len(self.news), self.failures + 1)
         self.lines = [*self.lines, *probe["lines"]][-KEPT_LINES:]
         self.progress = startup_phases.advance(self.progress, probe["lines"])
         if ready.is_ready(probe):
@@ -79,9 +93,10 @@ class StartupWatch:
             return "ready"
         if ready.is_definite(probe):
             return "refused"
-        if unit.get("ActiveState") in {"failed", "inactive"} or died >= ATTEMPTS:
+        down = probe["unit"].get("ActiveState") in {"failed", "inactive"} or self._state == GAVE_UP
+        if down or self.failures >= ATTEMPTS:
             return "failed"
-        if died and self.known_cause():
+        if self.failures and self.known_cause():
             return "failed"
         return "waiting"
 
@@ -91,8 +106,12 @@ class StartupWatch:
         return finding is not None and finding.signature not in _undecided()
 
     def headline(self) -> str:
-        """Return the progress line that an operator sees."""
-        return startup_phases.headline(self.progress, self.elapsed_s, self.deadline_s)
+        """Return the progress line that an operator sees. While starts fail it does not say that one is under way."""
+        if self._state == FAILED:
+            return f"the start has failed, and begins again ({nth(self.tries)} try)"
+        return ("" if self.tries == 1 else f"{nth(self.tries)} try: ") + startup_phases.headline(
+            self.progress, self.elapsed_s, self.deadline_s
+        )
 
 
 def failure(watch: StartupWatch, unit: str, place: Place) -> NotServingError:
@@ -124,9 +143,17 @@ def failure(watch: StartupWatch, unit: str, place: Place) -> NotServingError:
 def overdue(watch: StartupWatch, unit: str, host: str) -> NotServingError:
     """Return why waiting ended: the deadline, and the phase that the start had reached."""
     what = f"{unit} gave no token within {watch.deadline_s:.0f} s; it was {watch.headline()}"
-    fix = "if the phase still moves, raise gates.ready.deadline_s of the recipe."
+    fix = (
+        "the same command again, if the machine was busy; if the phase still moves then, raise gates.ready.deadline_s."
+    )
     refusal = NOT_READY_IN_TIME(what=what, expected="a token by then", fix=fix)
     return NotServingError(f"{refusal!s} {log_place(unit, host)}", remoteness(None))
+
+
+def next_step(missed: str, correction: str) -> str:
+    """Return what to do after a failed deploy: a start that only took too long says nothing against its recipe."""
+    slow = f"docs/runbooks/{NOT_READY_IN_TIME.runbook}" in missed
+    return f"if the machine was busy, the same command again; otherwise {correction}" if slow else correction
 
 
 def first_causes(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

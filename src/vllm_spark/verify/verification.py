@@ -52,7 +52,7 @@ class Verification:
         run = {
             "waited_s": round(time.monotonic() - started, 1),
             "running_s": round(probe["running_s"], 1),
-            "restarts": int(probe["unit"].get("NRestarts") or 0),
+            "restarts": self.watch.tries - 1,
         }
         verdicts = self._judge(first, probe)
         for round_ in others:
@@ -92,6 +92,8 @@ class Verification:
             probe = self.probe(first, cursor)
             cursor = probe["cursor"]
             state = self.watch.add(probe)
+            for text in self.watch.news:
+                self._say(text)
             # After a definite refusal the gate `ready` quotes it.
             if state in {"ready", "refused"}:
                 return probe
@@ -99,7 +101,7 @@ class Verification:
                 raise startup.failure(self.watch, self.request.unit, self.place)
             if self.watch.elapsed_s > self.watch.deadline_s:
                 raise startup.overdue(self.watch, self.request.unit, self.place.host)
-            if pace.due(self.watch.progress.phase, time.monotonic()):
+            if pace.due(f"{self.watch.tries} {self.watch.progress.phase}", time.monotonic()):
                 self._say(self.watch.headline())
             self.sleep(POLL_INTERVAL_S)
 

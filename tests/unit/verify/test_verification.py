@@ -55,6 +55,20 @@ def test_a_start_is_waited_for_from_the_last_line_read(resolve: Callable[..., Sp
     assert run["restarts"] == 0
 
 
+def test_each_failed_start_is_a_line(resolve: Callable[..., Spec]) -> None:
+    said = "vllm-spark: the start of rank 1 failed: its container ended with status 1; it starts again"
+    failed = {"state": "failed", "failed": 1}
+    loads = {"state": "loading", "failed": 1}
+    host = Host(resolve, probe(), probe(lines=[said], state=failed), probe(state=loads), probe(responses=TOKEN))
+    _, run = host.verification.run(wait=True)
+    assert host.lines[:3] == [
+        "starting  00:01 of 01:00",
+        said.partition(": ")[2],
+        "the start has failed, and begins again (second try)",
+    ]
+    assert run["restarts"] == 1
+
+
 def test_no_round_follows_a_failed_gate(resolve: Callable[..., Spec]) -> None:
     host = Host(resolve, probe(responses=TOKEN))
     verdicts, _ = host.verification.run(wait=True)

@@ -17,9 +17,10 @@ PLACE = Place("spark1", "demo", ("spark1",))
 BAD_FLAG = "vllm serve: error: unrecognized arguments: --swap-space 4"
 
 
-def probe(**changes: Any) -> dict[str, Any]:
-    unit = {"ActiveState": "active", "NRestarts": "0"} | changes.pop("unit", {})
-    return {"unit": unit, "running_s": 10.0, "lines": [], "responses": REFUSED} | changes
+def probe(failed: int = 0, state: str = "loading", **changes: Any) -> dict[str, Any]:
+    unit = {"ActiveState": "active"} | changes.pop("unit", {})
+    said = {"state": state, "failed": failed}
+    return {"unit": unit, "state": said, "running_s": 10.0, "lines": [], "responses": REFUSED} | changes
 
 
 # probes in their order, and the state after each
@@ -28,25 +29,29 @@ STORIES = {
     "loads, then serves": [(probe(), "waiting"), (probe(running_s=50.0), "waiting"), (probe(responses=TOKEN), "ready")],
     "never started": [(probe(unit={"ActiveState": "inactive"}), "failed")],
     "gave up": [(probe(), "waiting"), (probe(unit={"ActiveState": "failed"}), "failed")],
+    # The supervisor of a pair stays.
+    "a pair gave up": [(probe(), "waiting"), (probe(5, "gave up"), "failed")],
+    "an end from outside is no failure": [(probe(), "waiting"), (probe(state="wanted"), "waiting")],
+    "a deploy has begun a new count": [(probe(4), "waiting"), (probe(0), "waiting"), (probe(1), "waiting")],
     "known cause, first exit": [
         (probe(), "waiting"),
-        (probe(unit={"NRestarts": "1"}, lines=[BAD_FLAG]), "failed"),
+        (probe(failed=1, lines=[BAD_FLAG]), "failed"),
     ],
     "unknown cause, second try serves": [
         (probe(), "waiting"),
-        (probe(unit={"NRestarts": "1"}, lines=["RuntimeError: something odd"]), "waiting"),
-        (probe(unit={"NRestarts": "1"}, responses=TOKEN), "ready"),
+        (probe(failed=1, lines=["RuntimeError: something odd"]), "waiting"),
+        (probe(failed=1, responses=TOKEN), "ready"),
     ],
     "unknown cause, twice": [
         (probe(), "waiting"),
-        (probe(unit={"NRestarts": "1"}, lines=["RuntimeError: something odd"]), "waiting"),
-        (probe(unit={"NRestarts": "2"}), "failed"),
+        (probe(failed=1, lines=["RuntimeError: something odd"]), "waiting"),
+        (probe(failed=2), "failed"),
     ],
     "a rank that ended with its peer, and waits for it": [
         (probe(), "waiting"),
         (
             probe(
-                unit={"NRestarts": "1"},
+                failed=1,
                 lines=[
                     "vllm-spark: ending rank 0: its container ended with status 1",
                     "vllm-spark: waiting for spark2 to connect to 10.0.0.1:25000",
@@ -54,9 +59,9 @@ STORIES = {
             ),
             "waiting",
         ),
-        (probe(unit={"NRestarts": "1"}, responses=TOKEN), "ready"),
+        (probe(failed=1, responses=TOKEN), "ready"),
     ],
-    "restarts of last week do not count": [(probe(unit={"NRestarts": "7"}), "waiting")],
+    "failures of last week do not count": [(probe(failed=7), "waiting")],
 }
 
 
@@ -64,6 +69,39 @@ STORIES = {
 def test_a_start(name: str) -> None:
     watch = startup.StartupWatch(deadline_s=60)
     assert [watch.add(look) for look, _ in STORIES[name]] == [state for _, state in STORIES[name]]
+
+
+SLOW = "the start of rank 1 failed: Exception: The current node timed out during startup"
+
+
+def test_while_starts_fail_the_lines_do_not_say_that_one_is_under_way() -> None:
+    watch = startup.StartupWatch(deadline_s=300)
+    watch.add(probe())
+    assert watch.headline() == "starting  00:10 of 05:00"
+    # Ray's own limit: the same start goes on.
+    watch.add(probe(lines=[f"vllm-spark: {SLOW}; second try"]))
+    assert watch.news == [f"{SLOW}; second try"]
+    assert watch.headline() == "second try: starting  00:10 of 05:00"
+    watch.add(probe())
+    assert watch.news == []
+    watch.add(probe(1, "failed", lines=["vllm-spark: the start failed: status 1; it starts again"]))
+    assert watch.news == ["the start failed: status 1; it starts again"]
+    assert watch.headline() == "the start has failed, and begins again (third try)"
+    watch.add(probe(1))
+    assert watch.headline().startswith("third try: starting ")
+
+
+def test_what_was_only_slow_is_no_fault_of_the_recipe() -> None:
+    watch = startup.StartupWatch(deadline_s=60)
+    watch.add(probe(running_s=61.0))
+    for slow in (
+        startup.overdue(watch, "vllm@d.service", "spark1"),
+        startup.failure(startup.StartupWatch(60, lines=[SLOW]), "vllm@d.service", PLACE),
+    ):
+        assert "the same command again" in str(slow)
+        said = startup.next_step(str(slow), "correct the recipe.")
+        assert said == "if the machine was busy, the same command again; otherwise correct the recipe."
+    assert startup.next_step(BAD_FLAG, "correct the recipe.") == "correct the recipe."
 
 
 def test_a_failure_names_the_root_cause_and_the_log() -> None:
