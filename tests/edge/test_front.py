@@ -76,7 +76,7 @@ def test_keys_are_its_own_and_what_does_not_run_is_a_503(start_site: StartSite) 
     site.kill("spark3")
     site.wait("spark1", site_1__at_spark2="DOWN", site_3__at_spark3="DOWN")
     assert ask(first, "model").error["code"] == "model_not_active"
-    assert ask(first, "an-adapter").error["code"] == "no_model_active"
+    assert ask(first, "an-adapter").error["code"] == "nothing_started"
     assert first.ask("GET", "/health", key=None).status == 200
 
 

@@ -58,7 +58,7 @@ def commands(tmp_path: Path, edge: RunningEdge, monkeypatch: pytest.MonkeyPatch)
         json.dumps({"socket": f"{edge.files.sockets}/demo/api.sock", "model": "model"})
     )
     (config / "launch").touch()
-    places = Places(edge.files.sockets, *(str(tmp_path / name) for name in ("states", "wants", "etc")))
+    places = Places(edge.files.sockets, *(str(tmp_path / name) for name in ("states", "wants", "etc", "starts")))
     monkeypatch.setattr(switch, "PLACES", places)
     monkeypatch.setattr(switch, "CONFIG_DIR", tmp_path / "etc")
     StateOf("demo", places).write("serving")
@@ -135,7 +135,7 @@ def test_the_other_sparks_of_a_site_see_it_too(tmp_path: Path, monkeypatch: pyte
             until(lambda: edge_admin.requests_at("third") == 2)
             assert edge_admin.hold_back("third")
             assert code(ask(second, "t")) == "model_not_active"
-            assert code(ask(first, "t")) in ("model_not_active", "no_model_active")
+            assert code(ask(first, "t")) in ("model_not_active", "nothing_started")
             assert [code(stream.result()) for stream in streams] == ["", ""]
         assert edge_admin.let_in("third")
         until(lambda: ask(first, "t").status == 200)

@@ -170,7 +170,7 @@ def test_a_request_is_routed_by_its_model(
 def test_no_engine_is_a_503(start: Start, engine: ScriptedEngine) -> None:
     edge = start()
     edge.admin_route("disable server demo/engine")
-    assert edge.ask("GET", "/v1/models").error["code"] == "no_model_active"
+    assert edge.ask("GET", "/v1/models").error["code"] == "nothing_started"
     answer = edge.ask("POST", CHAT, question())
     assert (answer.status, answer.error["code"]) == (503, "model_not_active")
     assert "this Spark serves no model." in answer.error["message"]

@@ -43,7 +43,13 @@ def writer(edge: RunningEdge, monkeypatch: pytest.MonkeyPatch) -> Write:
     for name in ("demo", "other", "pair", "second", "spare"):
         (etc / name).mkdir(parents=True)
         (etc / name / "launch").touch()
-    places = Places(edge.files.sockets, str(edge.folder / "states"), str(edge.folder / "wants"), str(etc))
+    places = Places(
+        edge.files.sockets,
+        str(edge.folder / "states"),
+        str(edge.folder / "wants"),
+        str(etc),
+        str(edge.folder / "starts"),
+    )
     monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", edge.files.route_admin_socket)
 
     def write(state: str, name: str = "other") -> None:
@@ -71,7 +77,7 @@ def write(edge: RunningEdge, monkeypatch: pytest.MonkeyPatch) -> Write:
         ("serving", "model_loading", ""),
         ("failed", "model_loading", ""),
         ("draining", "model_draining", ""),
-        ("gave up", "model_failed", "status.yml"),
+        ("gave up", "model_failed", "deploy.yml"),
         ("stopped", "model_not_active", "switch.yml -e to=other"),
     ],
 )
@@ -84,7 +90,8 @@ def test_a_client_reads_what_a_model_does(
         answer = ask(edge, model)
         assert (answer.status, answer.error["code"], answer.headers.get("retry-after", "")) == (503, expected, retry)
         assert answer.error["type"] == "service_unavailable_error"
-        assert answer.error["message"].partition(f"{COMMAND} ")[2] == command
+        assert (COMMAND in answer.error["message"]) == bool(command)
+        assert answer.error["message"].endswith(command)
     # What serves is asked, whatever is written.
     write("gave up", "demo")
     assert ask(edge, "model").status == 200
@@ -121,7 +128,7 @@ def test_a_state_is_written_though_no_edge_answers(edge: RunningEdge, write: Wri
 def test_who_names_no_model_reads_what_this_spark_does(edge: RunningEdge, write: Write) -> None:
     edge.admin_route("disable server demo/engine")
     assert ask(edge, None).error["message"] == "No model of this Spark is started."
-    for state, expected in (("loading", "model_loading"), ("stopped", "no_model_active")):
+    for state, expected in (("loading", "model_loading"), ("stopped", "nothing_started")):
         write(state, "demo")
         assert [code(ask(edge, None)), code(edge.ask("GET", "/v1/models"))] == [expected] * 2
 
@@ -169,6 +176,16 @@ def test_the_edge_of_a_worker_offers_nothing_that_ends_its_pair(
         )
     write("stopped", "pair")
     assert ask(edge).error["message"].endswith(f"{COMMAND} switch.yml -e to=second")
+
+
+def test_the_edge_of_a_worker_says_that_its_pair_gave_up(
+    running: Callable[..., RunningEdge], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = running([PAIR, SECOND], "spark2")
+    writer(edge, monkeypatch)("gave up", "pair")
+    for model in ("a-model-of-the-pair", None):
+        answer = ask(edge, model)
+        assert (answer.status, answer.error["code"]) == (503, "model_failed")
 
 
 @pytest.mark.parametrize("state", ["wanted", "loading", "failed", "gave up"])

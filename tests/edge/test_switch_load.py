@@ -20,7 +20,7 @@ from waiting import until
 CHAT = "/v1/chat/completions"
 # What a request may get while its model does not run. The last one is of the 2 s until the checks of an edge have found
 # that its own engine has ended.
-REFUSED = {"503 model_not_active", "503 model_starting", "503 model_waiting", "503 no_model_active"}
+REFUSED = {"503 model_not_active", "503 model_starting", "503 model_waiting", "503 nothing_started"}
 
 
 class Load:

@@ -36,8 +36,8 @@ class Event:
 class Stream:
     """A response. With a `body` it is that JSON and not a stream.
 
-    `ending`: done, cut (the connection ends), stall (nothing more comes), silent (no byte comes), error (an event says
-    so).
+    `ending`: done, cut (the connection ends), stall (nothing more comes), silent (no byte comes), closed (the
+    connection ends without a byte), error (an event says so).
     """
 
     events: list[Event] = field(default_factory=list)
@@ -98,6 +98,7 @@ class ScriptedEngine:
             self.requests.append(body)
             if stream.ending == "silent":
                 await self._wait_for_the_end(reader)
+            if stream.ending in ("silent", "closed"):
                 return
             await self._stream(stream, writer, begun)
             if stream.ending == "stall":

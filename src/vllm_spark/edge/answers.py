@@ -58,6 +58,12 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "model_loading",
         "The model is loading, which takes minutes for a large one: ask again.",
     ),
+    # Of an engine that is gone under a request, or before it.
+    "ended": (
+        UNAVAILABLE,
+        "model_loading",
+        "The engine has ended, and the model loads again; or its queue is full. Ask again.",
+    ),
     "draining": (
         UNAVAILABLE,
         "model_draining",
@@ -66,7 +72,8 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "gave_up": (
         UNAVAILABLE,
         "model_failed",
-        "The model does not start, and waits for its owner, who sees why with: ansible-playbook status.yml",
+        "The model does not start: its starts failed, or its Spark went down under them. Its owner sees why with: "
+        "ansible-playbook status.yml, and starts it again with: ansible-playbook deploy.yml",
     ),
     "part": (
         UNAVAILABLE,
@@ -99,11 +106,11 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
     "not_here": (UNAVAILABLE, "not_here", "No engine of this Spark serves the model now."),
     "gone": (
         UNAVAILABLE,
-        "no_model_active",
+        "engine_unavailable",
         "The engine that had the model has just ended: ask again.",
     ),
     "who": ("invalid_request_error", "bad_forward", "The other edge does not say who asks."),
-    "none": (UNAVAILABLE, "no_model_active", "No model of this {whole} is started."),
+    "none": (UNAVAILABLE, "nothing_started", "No model of this {whole} is started."),
 }
 
 # The status of HAProxy's own errors -> (type, code, message).
@@ -112,7 +119,7 @@ OWN_ERRORS: Mapping[int, tuple[str, str, str]] = {
     408: ("invalid_request_error", "request_timeout", "The request took too long to arrive."),
     500: ("server_error", "edge_error", "The edge has failed."),
     502: ("server_error", "bad_gateway", "The engine ended this request without a valid answer."),
-    503: (UNAVAILABLE, "no_model_active", "The engine does not answer, or its queue is full."),
+    503: (UNAVAILABLE, "engine_unavailable", "The engine does not answer, or its queue is full."),
     504: ("server_error", "gateway_timeout", "The engine did not answer in an hour."),
 }
 
@@ -127,6 +134,8 @@ ANTHROPIC_TYPES: Mapping[str, str] = {
 }
 
 SERVICE_UNAVAILABLE = 503
+# What an engine says with status 500 when its core has died, before it ends (vLLM v1/engine/exceptions.py).
+DEAD = "EngineCore encountered an issue"
 # Seconds after which a client asks again for a model that loads: neither liveness nor HAProxy's check is much faster.
 RETRY_S = 10
 # Seconds after which a batch job asks again. OpenAI's clients obey at most a minute.

@@ -111,6 +111,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             parts=edge.parts,
             active_states=" ".join(deployment_state.ACTIVE),
             retry_s=answers.RETRY_S,
+            dead=answers.DEAD,
             paths_get=paths.GET_PATHS,
             paths_post=paths.POST_PATHS,
             site=routes,
