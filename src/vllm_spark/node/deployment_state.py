@@ -29,6 +29,10 @@ STATES = (WANTED, LOADING, SERVING, DRAINING, STOPPED, FAILED, GAVE_UP)
 # It serves, or will serve without a person.
 ACTIVE = (WANTED, LOADING, SERVING, FAILED)
 
+# Two reasons begin so. By them vllm-notify knows an engine that liveness has ended, and a start that died twice.
+HUNG = "it hung"
+NOT_STARTED = "not started at boot"
+
 KEPT_LINES = 200
 # Most characters of a reason, and bytes of a file that are read.
 REASON_LENGTH = 400

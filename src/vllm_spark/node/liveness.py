@@ -27,6 +27,7 @@ from vllm_spark.node import deployment_state, engine_api, starts  # noqa: E402  
 from vllm_spark.node.deployment_state import (  # noqa: E402
     DRAINING,
     FAILED,
+    HUNG,
     LOADING,
     PLACES,
     SERVING,
@@ -134,7 +135,7 @@ def main() -> int:
     if memory["ready"] and not memory["misses"]:
         StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING), start=now["start"])
     if why:
-        StateOf(name, PLACES).write(FAILED, f"it hung: {why}", after=(LOADING, SERVING, DRAINING), start=now["start"])
+        StateOf(name, PLACES).write(FAILED, f"{HUNG}: {why}", after=(LOADING, SERVING, DRAINING), start=now["start"])
         # <4>: a warning, which the journal of the unit keeps.
         print(f"<4>{unit} hangs: {why}; ending its container. See docs/runbooks/engine-hangs.md", flush=True)
         # `systemctl restart` would reset the count of starts, as if a person had restarted the unit.

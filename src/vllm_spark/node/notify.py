@@ -28,9 +28,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
 from vllm_spark.node import delivery, deployment_state, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
-from vllm_spark.node.deployment_state import FAILED, PLACES, json_object, text  # noqa: E402
+from vllm_spark.node.deployment_state import FAILED, HUNG, PLACES, json_object, text  # noqa: E402
 from vllm_spark.node.host_layout import EDGE_ROUTE_UNIT, EDGE_UNIT  # noqa: E402
-from vllm_spark.node.state_writer import warn  # noqa: E402
+from vllm_spark.node.state_file import warn  # noqa: E402
 from vllm_spark.node.troubles import Deployment, Look, Memory, Message  # noqa: E402
 
 SETTINGS, FOLDER = Path(host_layout.NOTIFY_SETTINGS), Path(host_layout.NOTIFY_DIR)
@@ -151,7 +151,7 @@ def deployment(name: str, last: float) -> Deployment:
     hangs = [
         (one["time"], one["why"])
         for one in deployment_state.history(name, PLACES)
-        if one["time"] > last and one["state"] == FAILED and one["why"].startswith(troubles.HUNG)
+        if one["time"] > last and one["state"] == FAILED and one["why"].startswith(HUNG)
     ]
     state, deadline_s = deployment_state.present(name, PLACES), float(gates.get("deadline_s") or READY_S)
     return Deployment(name, state, record.get("rank") or 0, deadline_s, hangs)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from vllm_spark.node import deployment_state, state_file
-from vllm_spark.node.deployment_state import Places, clean
+from vllm_spark.node.deployment_state import NOT_STARTED, Places, clean
 from vllm_spark.node.unit_limits import (
     FIRST_PAUSE_S,
     GOOD_S,
@@ -36,7 +36,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth")
 ID_LENGTH = 32
 MOST = 2 * MAX_STARTS
 DIED = (
-    f"not started at boot, because {{spark}} went down without a shutdown {MAX_DEATHS} times within "
+    f"{NOT_STARTED}, because {{spark}} went down without a shutdown {MAX_DEATHS} times within "
     f"{WITHIN_S // 60} min, each time before the model had served for {GOOD_S / 60:.0f} min"
 )
 

@@ -43,14 +43,19 @@ def replace_file(path: str | Path, content: str | bytes, mode: int = 0o644, *, d
 
 
 def replace_or_warn(path: str | Path, content: str, loss: str) -> None:
-    """Replace a file, in a folder that may be missing. If that fails, the journal has a warning (<4>) that names the
+    """Replace a file, in a folder that may be missing. If that fails, the journal has a warning that names the
     loss: a server that runs is worth more than the file."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         replace_file(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            print(f"<4>vllm-spark: {loss}: {error}", file=sys.stderr, flush=True)
+        warn(f"{loss}: {error}")
+
+
+def warn(text: str) -> None:
+    """Print a line that the journal keeps as a warning."""
+    with contextlib.suppress(OSError):
+        print(f"<4>vllm-spark: {text}", file=sys.stderr, flush=True)
 
 
 def sync(path: str | Path) -> None:

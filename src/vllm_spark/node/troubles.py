@@ -9,10 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vllm_spark.node.deployment_state import FAILED, GAVE_UP, LOADING, SERVING, STOPPED, WANTED, State, described
+from vllm_spark.node.deployment_state import (
+    FAILED,
+    GAVE_UP,
+    LOADING,
+    NOT_STARTED,
+    SERVING,
+    STOPPED,
+    WANTED,
+    State,
+    described,
+)
 
-# What liveness writes of an engine that it ends begins so.
-HUNG = "it hung"
 # A restart of the edge takes a few seconds. Looks are a minute apart.
 EDGE_S = 90.0
 # Any deploy within the certificate's last 90 days renews it (edge/authority.py). So many days are left for one.
@@ -21,7 +29,7 @@ CERTIFICATE_S = 30 * 86400.0
 # Event -> its grade, and what to type. A trouble of a higher grade is told although a lower one was told.
 FIXES: dict[str, tuple[int, str]] = {
     "hung": (1, "nothing, it starts again. If it hangs again: `vllm-spark collect -l {host}`."),
-    "rank-lost": (2, "look at the power and the cable of {peer}; `vllm-spark status` shows both."),
+    "rank-lost": (2, "look at the power and the cable of {peers}; `vllm-spark status` shows both."),
     "not-started": (2, "`vllm-spark status` says why; `vllm-spark deploy` starts it."),
     "down": (2, "`vllm-spark status` says why; `vllm-spark collect -l {host}` has the cause."),
     "gave-up": (3, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it again."),
@@ -115,8 +123,8 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
             again = trouble.event == event == "gave-up" and trouble.since != since
             if not event or grade > FIXES.get(event, (0,))[0] or again:
                 memory.told[one.key] = (trouble.event, trouble.since)
-                peer = one.of.state["peer"] if one.of else ""
-                yield trouble._replace(host=look.host, fix=fix.format(host=look.host, peer=peer))
+                peers = " and ".join(one.of.state["peers"]) if one.of else ""
+                yield trouble._replace(host=look.host, fix=fix.format(host=look.host, peers=peers))
         if one.well and one.key in memory.told:
             event, since = memory.told.pop(one.key)
             yield Message(event, one.end, "", since, one.of.name if one.of else "", look.host, resolved=True)
@@ -151,17 +159,20 @@ def _troubles(one: Subject, look: Look, bad_since: float) -> Iterator[Message]:
 def _of_deployment(one: Deployment, look: Look, bad_since: float) -> Iterator[Message]:
     """Yield the troubles of a deployment. A worker tells only that it is alone: its head tells the rest."""
     state, now, where = one.state, one.state["state"], f"{one.name} on {look.host}"
-    alone = now == WANTED and bool(state["peer"])
+    alone = now == WANTED and bool(state["peers"])
     if one.rank and not alone:
         return
     for at, why in one.hangs:
         yield Message("hung", f"{where} hung and is started again", why, at, one.name)
     if now == GAVE_UP:
-        yield Message("gave-up", f"{where} gave up", state["why"], state["since"], one.name)
+        event, what = "gave-up", f"{where} gave up"
+        if state["why"].startswith(NOT_STARTED):
+            event, what = "not-started", f"{where} is not started"
+        yield Message(event, what, state["why"], state["since"], one.name)
     begun, limit_s = bad_since, 2 * one.deadline_s  # a start may have followed a wait
     if now == WANTED:
         begun, limit_s = max(bad_since, state["since"]), one.deadline_s
     if now in (WANTED, LOADING, FAILED) and look.now - begun > limit_s:
         event = "rank-lost" if alone else "down" if state["written"] else "not-started"
-        what = f"{where} waits for {state['peer']}" if alone else f"{where} does not serve"
+        what = f"{where} waits for {' and '.join(state['peers'])}" if alone else f"{where} does not serve"
         yield Message(event, what, described(state), begun, one.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from project_files import DATA
-from vllm_spark.node import delivery, liveness, troubles
+from vllm_spark.node import delivery, troubles
 from vllm_spark.node.deployment_state import State
 from vllm_spark.node.troubles import Deployment, Look, Memory, Message
 
@@ -31,7 +30,8 @@ def state_of(row: dict[str, Any], minute: int) -> State:
     state, _, why = row["state"].partition(": ")
     written = not row.get("unwritten")
     since = at(row.get("since", minute)) if written else 0.0
-    return State(state=state, why=why, since=since, last_end="", peer=row.get("peer", ""), written=written)
+    peers = row.get("peers", [])
+    return State(state=state, why=why, since=since, last_end="", peers=peers, start="", failed=0, written=written)
 
 
 def looks_of(rows: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Look]]:
@@ -126,7 +126,3 @@ def test_a_trouble_of_a_deployment_that_was_removed_ends_without_a_word() -> Non
 def test_an_event_of_another_release_is_no_obstacle() -> None:
     memory = Memory(looked=at(-1), told={"vllm@chat": ("flooded", at(-5))})
     assert [message.event for _, message in told_in({0: {"state": "gave up"}}, memory)] == ["gave-up"]
-
-
-def test_a_hang_is_known_by_the_words_of_liveness() -> None:
-    assert f'f"{troubles.HUNG}: ' in inspect.getsource(liveness)
