@@ -1,11 +1,12 @@
 #!/bin/bash
 # Print all state that the toolkit could have left on a host: files with modes, owners and checksums, units, firewall
 # rules, Docker's objects, listeners. Excluded are the stores of Docker, systemd and Ansible, which change by themselves or
-# do not come from the toolkit.
+# do not come from the toolkit, and the copies that useradd and userdel keep of the files before their last change.
 set -euo pipefail
 cd /
 trees=(etc usr opt root home var/lib run/vllm-spark)
-left_out=(-path var/lib/docker -o -path var/lib/containerd -o -path var/lib/systemd -o -path '*/.ansible' -o -path '*/.ansible_async')
+left_out=(-path var/lib/docker -o -path var/lib/containerd -o -path var/lib/systemd -o -path '*/.ansible' -o -path '*/.ansible_async'
+  -o -regex 'etc/g?\(passwd\|group\|shadow\)-')
 for tree in "${trees[@]}"; do
   [ -e "$tree" ] || continue
   find "$tree" \( "${left_out[@]}" \) -prune -o -printf '%y %m %U %G %p %l\n' | sort

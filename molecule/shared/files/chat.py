@@ -10,7 +10,8 @@ from typing import Any
 
 QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32, "temperature": 0}
 ANSWER = "Hello from tiny Gemma: the engine is real, its weights are not."
-ASK_S = 10
+# A busy machine answers late.
+ASK_S = 60
 NOT_HERE = 404
 
 
@@ -23,7 +24,7 @@ def post(url: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[st
 
 
 def ask(url: str, model: str) -> tuple[str, str]:
-    """Return the kind of the answer, and the answer itself if it is wrong or cut.
+    """Return the kind of the answer, and the answer itself if it is wrong or cut, or the error.
 
     Kinds: those of `judge`; absent, the server does not know the model; refused, another error with a status;
     down, no answer.
@@ -31,9 +32,9 @@ def ask(url: str, model: str) -> tuple[str, str]:
     try:
         answer = post(url, "/v1/chat/completions", {"model": model, **QUESTION}, ASK_S)
     except urllib.error.HTTPError as error:
-        return "absent" if error.code == NOT_HERE else "refused", ""
-    except (OSError, ValueError):
-        return "down", ""
+        return "absent" if error.code == NOT_HERE else "refused", str(error)
+    except (OSError, ValueError) as error:
+        return "down", str(error)
     kind = judge(answer, model)
     return kind, "" if kind == "good" else json.dumps(answer)
 

@@ -5,8 +5,8 @@
 
 Prints one JSON object with these keys: rc and output of the command; gap_s, the longest time between two good answers
 of any model; wrong, the answers that are not those of the model that was asked; counts, the number of answers by model
-and kind (chat.py); last, the model of the last good answer; long, the result of a request that ran when the command
-started.
+and kind (chat.py); errors, the time of each since the start, in seconds, and its text; last, the model of the last good
+answer; long, the result of a request that ran when the command started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 
 from chat import ask, post
 
-LONG_S = 120
+LONG_S = 600
 EVERY_S = 0.1
 # Time after the end of the command, so the model that started last can answer.
 AFTER_S = 2.0
@@ -55,6 +55,8 @@ def main() -> int:
     reader.start()
     counts: collections.Counter = collections.Counter()
     wrong: list[str] = []
+    errors: list[str] = []
+    begin = time.monotonic()
     last, gap, by, ended = time.monotonic(), 0.0, "", 0.0
     while not ended or time.monotonic() - ended < AFTER_S:
         if not ended and running.poll() is not None:
@@ -63,12 +65,20 @@ def main() -> int:
             kind, answer = ask(args.url, model)
             counts[f"{model} {kind}"] += 1
             wrong += [answer] if kind == "wrong" else []
+            errors += [f"{time.monotonic() - begin:.1f} {answer}"] if kind in {"refused", "down"} else []
             if kind == "good":
                 gap, last, by = max(gap, time.monotonic() - last), time.monotonic(), model
         time.sleep(EVERY_S)
     reader.join()
     gap = max(gap, time.monotonic() - last)
-    seen = {"rc": running.returncode, "gap_s": round(gap, 1), "wrong": wrong, "counts": counts, "last": by}
+    seen = {
+        "rc": running.returncode,
+        "gap_s": round(gap, 1),
+        "wrong": wrong,
+        "counts": counts,
+        "errors": errors,
+        "last": by,
+    }
     print(json.dumps({**seen, **result, "output": "".join(output)}))
     return 0
 
