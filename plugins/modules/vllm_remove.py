@@ -21,9 +21,10 @@ options:
         description:
           - The kind of the object. C(account) is a system user with its group. C(empty) is a folder that is removed if
             it is empty. C(reload) is a daemon-reload of systemd. C(shared) is a file of a hub cache's shared store.
+            C(trace) is a path that the stop of a unit writes, so it may be absent.
         type: str
         required: true
-        choices: [account, container, empty, image, path, reload, shared, unit]
+        choices: [account, container, empty, image, path, reload, shared, trace, unit]
       name: {type: str, required: true, description: 'Its name, path or ID.'}
       names: {type: list, elements: str, default: [], description: The names of an image.}
       why: {type: str, default: "", description: The reason, for the operator.}
@@ -63,7 +64,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_shared_bl
 TIMEOUT_S = 600.0
 GONE = re.compile(r"No such (image|container)|removal of .* is already in progress", re.IGNORECASE)
 NOT_LOADED = 5  # exit status of systemctl
-QUIET = ("empty", "reload")
+QUIET = ("empty", "reload", "trace")
 # A path of fewer parts is never removed as a whole.
 MIN_PARTS = 2
 
@@ -151,6 +152,7 @@ REMOVERS: dict[str, Callable[[Item], None]] = {
     "container": container,
     "image": image,
     "path": path,
+    "trace": path,
     "shared": shared,
     "empty": empty,
     "reload": reload,

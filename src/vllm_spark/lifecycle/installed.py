@@ -33,7 +33,7 @@ class InstalledImage(TypedDict):
 # The launches that a deployment needs: the current one and those that a rollback can restore.
 KEPT = (CURRENT, PREVIOUS, SWAPPING)
 # Kinds that only tidy up after the others. Reports leave them out.
-QUIET = ("reload", "empty")
+QUIET = ("reload", "empty", "trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Item:
     """An item that vllm_remove removes. `names` are the names of an image, in order of removal. `bytes` is the disk
     space that the removal frees."""
 
-    kind: str  # unit, container, image, volume, path, shared; reload and empty tidy up
+    kind: str  # unit, container, image, volume, path, shared; those of QUIET tidy up
     name: str
     why: str = ""
     bytes: int = 0

@@ -12,6 +12,7 @@ from typing import Any
 from vllm_spark.core import text
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.lifecycle.installed import (
+    QUIET,
     InstalledState,
     Item,
     image_items,
@@ -30,6 +31,7 @@ from vllm_spark.node.host_layout import (
     HUB_DIR,
     LOCK,
     RUN_DIR,
+    STARTS_DIR,
     STATE_DIR,
 )
 
@@ -113,6 +115,7 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         # This run holds the lock during the removal and releases it at its end.
         *(Item("path", entry["path"]) for entry in state["run"] if not _is(entry, LOCK)),
         *_state(state),
+        *(Item("trace", path) for path in (STARTS_DIR, f"{RUN_DIR}/boot", f"{RUN_DIR}/starts.lock") if state["units"]),
         *(Item("path", state["config"]) for _ in [0] if state["config"]),
         *(Item("account", name, "the user and group of the edge") for name in state["accounts"]),
         *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _is(entry, HISTORY_DIR)),
@@ -156,7 +159,7 @@ def _reload(state: InstalledState) -> list[Item]:
 
 def _nothing_but_tidying(items: Sequence[Item]) -> list[Item]:
     """Return the items; empty if they only tidy up, so that a host without the toolkit stays unchanged."""
-    return list(items) if any(item.kind not in ("empty", "reload") for item in items) else []
+    return list(items) if any(item.kind not in QUIET for item in items) else []
 
 
 # --- one deployment
@@ -189,6 +192,7 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         *(Item("path", entry["path"]) for entry in state["run"] if _base(entry) == name),
         *(Item("path", own["folder"]) for _ in [0] if own),
         *(Item("path", path) for path in state["states"] if _base({"path": path}) in (f"{name}.jsonl", f"{name}.json")),
+        *(Item("trace", f"{STARTS_DIR}/{name}.json") for _ in [0] if own),
         *(Item("path", f"{HISTORY_DIR}/{name}.jsonl") for _ in [0] if name in state["history"]),
     ]
     without = "ansible-playbook remove.yml without a deployment takes them"
