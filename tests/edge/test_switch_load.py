@@ -18,9 +18,12 @@ from fakes.scripted_engine import Event, ScriptedEngine, Stream
 from waiting import until
 
 CHAT = "/v1/chat/completions"
-# What a request may get while its model does not run. The last one is of the 2 s until the checks of an edge have found
-# that its own engine has ended.
-REFUSED = {"503 model_not_active", "503 model_starting", "503 model_waiting", "503 nothing_started"}
+# What a request may get while its model does not run. The last three are of the 2 s until the checks of an edge have
+# found that its own engine has ended.
+REFUSED = {
+    *("503 model_not_active", "503 model_starting", "503 model_waiting"),
+    *("503 nothing_started", "503 engine_unavailable", "503 model_loading"),
+}
 
 
 class Load:
