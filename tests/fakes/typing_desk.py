@@ -97,7 +97,7 @@ FILES: Mapping[str, str] = {
             "home/user/FOLDER", "home/user/.ssh/id_ed25519.pub", "media/disk/bundle/files.sha256.sig", "proc/cmdline",
             "proc/driver/nvidia/version", "proc/pressure/memory", "proc/sys/vm/drop_caches", "proc/sys/vm/swappiness",
             "run/netplan/x", "run/reboot-required.pkgs", "run/vllm-spark/DEPLOYMENT/api.sock",
-            "run/vllm-spark/operator.lock",
+            "run/vllm-spark/NAME/state.json", "run/vllm-spark/operator.lock",
             "sys/class/dmi/id/bios_version", "sys/class/infiniband/HCA/fw_ver", "sys/class/infiniband/HCA/ports/1/rate",
             "sys/fs/pstore/x", "tmp/derived.tar", "var/backups/x", "var/lib/docker/x",
             "var/lib/vllm-spark/build/NAME-HASH/build.log",
