@@ -34,7 +34,7 @@ UNIT_PATTERNS = (
     "vllm-gave-up@*",
     "vllm-notify.*",
     "vllm-spark-pull-*.service",
-    "vllm-switch.service",
+    layout.SWITCH_UNIT,
     layout.EDGE_UNIT,
     layout.EDGE_ROUTE_UNIT,
     "vllm-edge-end.*",

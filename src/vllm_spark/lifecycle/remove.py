@@ -24,6 +24,7 @@ from vllm_spark.lifecycle.installed import (
     with_bases,
 )
 from vllm_spark.node.host_layout import (
+    BOOT,
     CACHE_DIR,
     FABRIC_DIR,
     FIREWALL_UNIT,
@@ -32,6 +33,7 @@ from vllm_spark.node.host_layout import (
     LOCK,
     RUN_DIR,
     STARTS_DIR,
+    STARTS_LOCK,
     STATE_DIR,
 )
 
@@ -115,7 +117,11 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         # This run holds the lock during the removal and releases it at its end.
         *(Item("path", entry["path"]) for entry in state["run"] if not _is(entry, LOCK)),
         *_state(state),
-        *(Item("trace", path) for path in (STARTS_DIR, f"{RUN_DIR}/boot", f"{RUN_DIR}/starts.lock") if state["units"]),
+        *(
+            Item("trace", path)
+            for path in (STARTS_DIR, *(f"{RUN_DIR}/{name}" for name in (BOOT, STARTS_LOCK)))
+            if state["units"]
+        ),
         *(Item("path", state["config"]) for _ in [0] if state["config"]),
         *(Item("account", name, "the user and group of the edge") for name in state["accounts"]),
         *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _is(entry, HISTORY_DIR)),

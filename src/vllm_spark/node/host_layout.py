@@ -15,6 +15,8 @@ RUNNING = ("active", "activating", "reloading")
 UNIT_FILE = f"{UNIT_DIR}/vllm@.service"
 # The lock of the run that changes the Spark now (lifecycle/operator_lock.py).
 LOCK = "operator.lock"
+# In the same folder: the name of this boot, and the lock of the records of starts (starts.py).
+BOOT, STARTS_LOCK = "boot", "starts.lock"
 
 # In the folder of a deployment: the folder of its launches, and the links to four of them. The last one is that of a
 # rollback that has not ended.
@@ -88,6 +90,8 @@ EDGE_ADMIN_SOCKET = f"{EDGE_RUN_DIR}/admin.sock"
 EDGE_PEERS_SOCKET = f"{EDGE_RUN_DIR}/peers.sock"
 EDGE_ROUTE_RUN_DIR = "/run/vllm-edge-route"
 EDGE_ROUTE_ADMIN_SOCKET = f"{EDGE_ROUTE_RUN_DIR}/admin.sock"
+# The unit in which vllm-switch does its work.
+SWITCH_UNIT = "vllm-switch.service"
 # The program that starts a model for which a person asks, its list of models, and the socket on which the edge asks it.
 EDGE_SWITCH = f"{PROGRAM_DIR}/edge-switch"
 EDGE_SWITCH_LIST = f"{EDGE_DIR}/switch.json"

@@ -29,7 +29,7 @@ sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
 from vllm_spark.node import delivery, deployment_state, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import FAILED, HUNG, PLACES, json_object, text  # noqa: E402
-from vllm_spark.node.host_layout import EDGE_ROUTE_UNIT, EDGE_UNIT  # noqa: E402
+from vllm_spark.node.host_layout import EDGE_ROUTE_UNIT, EDGE_UNIT, SWITCH_UNIT  # noqa: E402
 from vllm_spark.node.state_file import warn  # noqa: E402
 from vllm_spark.node.troubles import Deployment, Look, Memory, Message  # noqa: E402
 
@@ -37,7 +37,6 @@ SETTINGS, FOLDER = Path(host_layout.NOTIFY_SETTINGS), Path(host_layout.NOTIFY_DI
 # What is kept from one look to the next; and the request for a test message.
 KEPT, TEST = FOLDER / "kept.json", FOLDER / "test"
 CERTIFICATE = host_layout.EDGE_CERTIFICATE
-SWITCH_UNIT = "vllm-switch.service"
 # ActiveState of a unit of the edge that answers.
 SOUND = ("active", "reloading")
 # A lock counts for so long: a run that was cut off leaves its lock there.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from vllm_spark.node import deployment_state, state_file
+from vllm_spark.node import deployment_state, host_layout, state_file
 from vllm_spark.node.deployment_state import NOT_STARTED, Places, clean
 from vllm_spark.node.unit_limits import (
     FIRST_PAUSE_S,
@@ -227,7 +227,7 @@ def new_id() -> str:
 def moment(places: Places) -> Moment:
     """Return this moment. The name of a boot is a file that lasts as long: a container that is started again is a new
     boot, though its kernel is not."""
-    path = os.path.join(places.run, "boot")
+    path = os.path.join(places.run, host_layout.BOOT)
     os.makedirs(places.run, mode=0o755, exist_ok=True)
     with contextlib.suppress(FileExistsError), open(path, "x", encoding="ascii") as file:
         file.write(new_id())
@@ -241,7 +241,7 @@ def read(name: str, places: Places) -> Record:
 
 def change(name: str, places: Places, step: Callable[[Record], Record]) -> Record:
     """Apply a step to the record of a deployment, on the disk when this returns. Returns the new record."""
-    with state_file.alone(os.path.join(places.run, "starts.lock")):
+    with state_file.alone(os.path.join(places.run, host_layout.STARTS_LOCK)):
         old = read(name, places)
         new = step(old)
         if new != old:

@@ -32,7 +32,7 @@ from typing import cast
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, edge_admin, engine_api, state_writer  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, state_writer  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import (  # noqa: E402
     DRAINING,
     FAILED,
@@ -48,7 +48,7 @@ from vllm_spark.node.state_writer import StateOf  # noqa: E402
 
 CONFIG_DIR = Path(PLACES.config)
 MEMINFO = Path("/proc/meminfo")
-OWN_UNIT = "vllm-switch.service"
+OWN_UNIT = host_layout.SWITCH_UNIT
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 DRAIN_S = 30.0
