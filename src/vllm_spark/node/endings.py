@@ -6,7 +6,7 @@ The state program asks when a unit has ended, the supervisor of a rank when syst
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vllm_spark.node import deployment_state, state_writer
@@ -64,6 +64,12 @@ def of_container(status: int) -> str:
     """Return what the status of a container says about its end."""
     meaning = MEANINGS.get(status)
     return f"its container ended with status {status}" + (f": {meaning}" if meaning else "")
+
+
+def shown(units: Iterable[str], *properties: str) -> list[dict[str, str]]:
+    """Return these properties of units, in their order; an empty entry if systemd does not answer."""
+    output = output_of("systemctl", "show", "--property", ",".join(properties), *units)
+    return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in output.split("\n\n")]
 
 
 def output_of(*argv: str) -> str:

@@ -27,11 +27,12 @@ from typing import Any
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import delivery, deployment_state, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
+from vllm_spark.node import delivery, deployment_state, endings, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import FAILED, HUNG, PLACES, json_object, text  # noqa: E402
 from vllm_spark.node.host_layout import EDGE_ROUTE_UNIT, EDGE_UNIT, SWITCH_UNIT  # noqa: E402
 from vllm_spark.node.state_file import warn  # noqa: E402
 from vllm_spark.node.troubles import Deployment, Look, Memory, Message  # noqa: E402
+from vllm_spark.node.unit_limits import READY_S  # noqa: E402
 
 SETTINGS, FOLDER = Path(host_layout.NOTIFY_SETTINGS), Path(host_layout.NOTIFY_DIR)
 # What is kept from one look to the next; and the request for a test message.
@@ -41,8 +42,6 @@ CERTIFICATE = host_layout.EDGE_CERTIFICATE
 SOUND = ("active", "reloading")
 # A lock counts for so long: a run that was cut off leaves its lock there.
 HELD_S = 2 * 3600.0
-# Of a deployment without a deadline, as of an older toolkit.
-READY_S = 900.0
 # Messages that wait. The oldest makes room.
 QUEUE = 32
 # Pauses after a failed delivery: a minute, twice as long after each next one, an hour.
@@ -166,17 +165,14 @@ def is_locked(now: float) -> bool:
 
 def states_of(*names: str) -> dict[str, dict[str, str]]:
     """Return ActiveState and UnitFileState of units; empty for one that systemd does not report."""
-    show = ["systemctl", "show", "--property=Id,ActiveState,UnitFileState", *names]
-    shown = subprocess.run(show, capture_output=True, text=True, check=False).stdout
-    units = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n")]
-    known = {unit.get("Id", ""): unit for unit in units}
+    known = {unit.get("Id", ""): unit for unit in endings.shown(names, "Id", "ActiveState", "UnitFileState")}
     return {name: known.get(name, {}) for name in names}
 
 
 def certificate_end() -> float | None:
     """Return when the certificate of the edge ends, in epoch seconds; None for an edge without TLS."""
     command = ["openssl", "x509", "-noout", "-enddate", "-in", str(CERTIFICATE)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    shown = endings.output_of(*command)
     return float(ssl.cert_time_to_seconds(shown.strip().partition("=")[2])) if shown else None
 
 

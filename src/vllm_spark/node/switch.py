@@ -45,6 +45,7 @@ from vllm_spark.node.deployment_state import (  # noqa: E402
 )
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
+from vllm_spark.node.unit_limits import READY_S  # noqa: E402
 
 CONFIG_DIR = Path(PLACES.config)
 MEMINFO = Path("/proc/meminfo")
@@ -60,8 +61,6 @@ POLL_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 15.0
 # Timeout of a rank for the start of its peer.
 PEER_S = 600.0
-# Timeout of a start without a deadline, as of an older toolkit.
-READY_S = 900.0
 # The part of a refusing answer that is shown, in characters.
 SHOWN = 200
 # An engine whose start has failed twice will not start by itself.

@@ -20,6 +20,7 @@ from vllm_spark.node.deployment_state import (
     State,
     described,
 )
+from vllm_spark.node.unit_limits import READY_S
 
 # A restart of the edge takes a few seconds. Looks are a minute apart.
 EDGE_S = 90.0
@@ -66,7 +67,7 @@ class Deployment:
     name: str
     state: State
     rank: int = 0
-    deadline_s: float = 900.0
+    deadline_s: float = READY_S
     hangs: Sequence[tuple[float, str]] = ()
 
 

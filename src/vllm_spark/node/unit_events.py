@@ -139,8 +139,7 @@ def rank(name: str) -> int:
 
 def show(unit: str, *properties: str) -> dict[str, str]:
     """Return properties of a unit."""
-    lines = endings.output_of("systemctl", "show", "--property", ",".join(properties), unit).splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
+    return endings.shown([unit], *properties)[0]
 
 
 def main(argv: Sequence[str]) -> int:

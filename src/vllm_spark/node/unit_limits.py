@@ -21,6 +21,8 @@ NO_RESTART = 78
 # A server that ends within its first requests has a fault, and that counts against the start limit. A later end does
 # not.
 GOOD_S = 300.0
+# The deadline of a start without one, as of an older toolkit.
+READY_S = 900.0
 # Seconds that `docker stop` leaves an engine. Half of a 0.20 engine's exits take longer than Docker's ten seconds: it
 # joins its workers first. The unit leaves its programs some seconds more.
 STOP_TIMEOUT_S, AFTER_STOP_S = 30, 15
