@@ -117,11 +117,7 @@ def _all(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
         # This run holds the lock during the removal and releases it at its end.
         *(Item("path", entry["path"]) for entry in state["run"] if not _is(entry, LOCK)),
         *_state(state),
-        *(
-            Item("trace", path)
-            for path in (STARTS_DIR, *(f"{RUN_DIR}/{name}" for name in (BOOT, STARTS_LOCK)))
-            if state["units"]
-        ),
+        *_traces(state),
         *(Item("path", state["config"]) for _ in [0] if state["config"]),
         *(Item("account", name, "the user and group of the edge") for name in state["accounts"]),
         *(Item("path", entry["path"], "", entry["bytes"]) for entry in state["state"] if _is(entry, HISTORY_DIR)),
@@ -145,6 +141,12 @@ def _state(state: InstalledState) -> Iterator[Item]:
     for entry in state["state"]:
         if not any(_is(entry, folder) for folder in OWN_FOLDERS):
             yield Item("path", entry["path"], "", entry["bytes"])
+
+
+def _traces(state: InstalledState) -> Iterator[Item]:
+    """Yield what the stop of a deployment's unit writes. A start of release 0.1.0 has had none of it before."""
+    if any(unit.startswith("vllm@") for unit in state["units"]):
+        yield from (Item("trace", path) for path in (STARTS_DIR, f"{RUN_DIR}/{BOOT}", f"{RUN_DIR}/{STARTS_LOCK}"))
 
 
 def _base(entry: Mapping[str, Any]) -> str:
