@@ -6,7 +6,7 @@ vllm_spark.lifecycle.operator_lock words the messages.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
@@ -17,7 +17,14 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/spark_lock.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `taken` takes the lock, `given` releases it.
+        "state": {"type": "str", "choices": ["taken", "given"], "required": True},
+        "folder": {"type": "str", "required": True},  # The folder of the lock on the host.
+        "verb": {"type": "str"},  # The verb that takes the lock. `state=taken` needs it.
+        # Whether to take the lock from a run that still lives or cannot be seen. `state=taken` needs it.
+        "break_lock": {"type": "bool"},
+    }
 
     _supports_check_mode = False
 

@@ -6,7 +6,7 @@ The module spark_host_job starts and watches a job. vllm_spark.bench decides wha
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.bench import deployment_run, live, starts
 from vllm_spark.bench.deployment_run import DeploymentRun
@@ -21,7 +21,24 @@ LOG_INTERVAL_S = 60.0
 
 
 class ActionModule(JobAction):
-    """plugins/modules/vllm_bench.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `sample` starts the sampler of a rank beside the head, and returns at once. The sampler must run before the
+        # head measures. `cells` measures cells on the head. Another rank measures nothing. `start` starts the
+        # deployment and measures the time until its first token, by phase. A worker starts its unit and measures
+        # nothing.
+        "phase": {"type": "str", "choices": ["sample", "cells", "start"], "required": True},
+        "plan": {"type": "dict", "required": True},  # The plan of this host (vllm_plan).
+        "spec": {"type": "dict"},  # The spec of this host (vllm_spec). Not of `start`.
+        "profile": {"type": "str"},  # A profile of the toolkit or the path of one. Not of `start`.
+        "hours": {"type": "float"},  # The duration of a soak. 0 is that of the profile. Not of `start`.
+        "cells": {"type": "list", "elements": "dict"},  # The cells that the head measures. Not of `start`.
+        # Reasons for which a run counts although it lacks figures. Of `cells`.
+        "accepted": {"type": "list", "elements": "str"},
+        "run": {"type": "dict"},  # The run record of vllm_bench_plan. Of `cells`.
+        "ends": {"type": "bool"},  # Whether no other cells of this run follow. Of `cells`.
+        "start": {"type": "dict"},  # An entry of the `starts` of vllm_bench_plan. Of `start`.
+        "note": {"type": "str"},  # A line that is printed before the start. Empty for none. Of `start`.
+    }
 
     quiet = True
     poll_interval_s = 2.0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.bench import deployment_run, evidence, key, own_constants, ranks, starts, verdict
 from vllm_spark.bench.ranks import Reading
@@ -24,7 +24,20 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_bench_evidence.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `read` reads the evidence of the head and the samples of another rank, with the clock of the host. `fetch`
+        # merges what all hosts have read. `starts` writes the evidence of measured starts.
+        "phase": {"type": "str", "choices": ["read", "fetch", "starts"], "required": True},
+        "spec": {"type": "dict", "required": True},  # The spec of this host (vllm_spec).
+        "profile": {"type": "str"},  # A profile of the toolkit or the path of one. Not of `starts`.
+        "folder": {"type": "str"},  # The folder of the evidence on the controller. Not of `read`.
+        # The file of what the runs say about these Sparks, which this writes. Not of `read`.
+        "constants_file": {"type": "str"},
+        # Reasons for which a run counts although it lacks figures. Of `fetch`.
+        "accepted": {"type": "list", "elements": "str"},
+        "run": {"type": "dict"},  # The run record of vllm_bench_plan. Of `starts`.
+        "starts": {"type": "list", "elements": "dict"},  # The `measured` of each start of vllm_bench. Of `starts`.
+    }
 
     quiet = True
 

@@ -6,7 +6,7 @@ vllm_spark.bench decides.
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.bench import deployment_run, variants
 from vllm_spark.bench.deployment_run import DeploymentRun
@@ -18,7 +18,12 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_bench_plan.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "spec": {"type": "dict", "required": True},  # The spec of this host (vllm_spec).
+        "plan": {"type": "dict", "required": True},  # The plan of this host (vllm_plan).
+        "profile": {"type": "str", "required": True},  # A profile of the toolkit or the path of one.
+        "hours": {"type": "float"},  # The duration of a soak. 0 is that of the profile.
+    }
 
     quiet = True
 

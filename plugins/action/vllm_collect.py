@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import version
 from vllm_spark.doctor import command, support_bundle
@@ -17,7 +17,13 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_collect.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `host` collects from this host. `pairs` names the bundles of each pair together, from the results that all
+        # hosts have registered as `vllm_collect_done`.
+        "phase": {"type": "str", "choices": ["host", "pairs"], "required": True},
+        "report_dir": {"type": "str"},  # The folder of the bundle on the controller. `host` needs it.
+        "deployments": {"type": "raw"},  # The deployments of the inventory, not checked.
+    }
 
     def act(self) -> dict[str, Any]:
         return self._pairs() if self.args["phase"] == "pairs" else self._host()

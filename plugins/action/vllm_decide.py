@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.deploy import decision
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_decide.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "plan": {"type": "dict", "required": True},  # The plan of this host (vllm_plan).
+        # The files that vllm_files has changed, or would change in check mode.
+        "changed_paths": {"type": "list", "elements": "str", "required": True},
+    }
 
     quiet = True
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ansible import constants
 
@@ -24,7 +24,16 @@ from vllm_spark_ansible.resolved import intent_of
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_edge.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `stopped` is for the edge of a site that is open. Without a state the edge is installed.
+        "state": {"type": "str", "choices": ["present", "stopped"]},
+        # The folder of the site's authority on the controller. Needed unless `state=stopped`.
+        "authority": {"type": "str"},
+        # Whether clients may need the authority's certificate again after this run. A new authority may then replace
+        # one that is on another controller, and the present one sign more names. Needed unless `state=stopped`.
+        "new_authority": {"type": "bool"},
+        "passphrase": {"type": "str"},  # The passphrase of the authority's key. Empty for a key without one.
+    }
 
     _supports_diff = True
     quiet = True

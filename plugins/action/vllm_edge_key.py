@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import persons
@@ -13,7 +13,18 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_edge_key.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # What to do.
+        "state": {"type": "str", "choices": ["present", "absent", "listed", "compared"], "required": True},
+        "name": {"type": "str"},  # The person.
+        # The SHA-256 of the key as 64 hexadecimal digits. The key itself stays on the controller.
+        "hash": {"type": "str"},
+        "may_switch": {"type": "bool"},  # Whether a request of this key may start a model that is not active.
+        # `batch` requests leave a part of the engine to the others.
+        "class": {"type": "str", "choices": ["interactive", "batch"]},
+        # After so many tokens of a day the key is refused until midnight. 0 sets no quota.
+        "tokens_a_day": {"type": "int"},
+    }
 
     def act(self) -> dict[str, Any]:
         if self.args["state"] == "compared":

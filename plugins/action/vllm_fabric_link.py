@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.network import netplan
@@ -10,7 +10,22 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_fabric_link.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `check` checks the inventory. `plan` also plans the files. `reached` refuses if the host does not answer after
+        # the change. `pinged` prints a line for each subnet and refuses if one does not answer.
+        "phase": {"type": "str", "choices": ["check", "plan", "reached", "pinged"], "required": True},
+        "host": {"type": "str"},  # This host. Every phase but `pinged` needs it.
+        "sparks": {"type": "list", "elements": "str"},  # The hosts of the group. `check` and `plan` need them.
+        "limit": {"type": "list", "elements": "str"},  # The hosts of the run. `check` and `plan` need them.
+        "fabric": {"type": "dict"},  # The fabric as read on the host. `plan` needs it.
+        "netplan": {"type": "dict"},  # The netplan files as read on the host. `plan` needs them.
+        "replace": {"type": "bool"},  # Whether files of others are replaced. `plan` needs it.
+        "guard_s": {"type": "int"},  # The seconds after which the host restores its files. `reached` needs them.
+        "lost": {"type": "str"},  # Why the host does not answer; empty if it does. `reached` needs it.
+        "plan": {"type": "dict"},  # The plan that `plan` has returned. `pinged` needs it.
+        "pings": {"type": "list", "elements": "dict"},  # The results of the pings. `pinged` needs them.
+        "netdevs": {"type": "raw"},  # The network devices after the change. `pinged` needs them.
+    }
 
     def act(self) -> dict[str, Any]:
         phase, args = self.args["phase"], self.args

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 
@@ -24,7 +24,20 @@ from vllm_spark_ansible.action import SparkAction, display
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_forecast.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "context": {"type": "int", "required": True},  # The tokens of a context. 0 is that of the recipe.
+        "streams": {"type": "int", "required": True},  # The number of requests at a time. 0 is one.
+        "min_speed": {"type": "float", "required": True},  # The least tokens per second of one request.
+        "roofline": {"type": "raw", "required": True},  # The constants of the site.
+        # The file of what the bench measured on these Sparks. It need not exist.
+        "constants_file": {"type": "str", "required": True},
+        "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
+        # Whether a person must agree before the run goes on to a download. Nobody is asked in check mode, without a
+        # download, and without a terminal.
+        "ask": {"type": "bool", "required": True},
+        # Whether the lines of each host are few, because a deploy follows, which tells what it changes.
+        "short": {"type": "bool", "required": True},
+    }
 
     quiet = True
 

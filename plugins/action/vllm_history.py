@@ -9,7 +9,7 @@ import getpass
 import json
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.bench import verdict
 from vllm_spark.lifecycle import history
@@ -18,7 +18,16 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_history.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "phase": {"type": "str", "choices": ["read", "record", "table"], "required": True},  # What to do.
+        "deployment": {"type": "str"},  # The deployment; empty to read the histories of all.
+        # The number of entries of each deployment that `read` returns, and of rows that `table` prints.
+        "last": {"type": "int"},
+        "folder": {"type": "str"},  # The folder of the deployment on the host. `record` needs it.
+        "verb": {"type": "str"},  # The verb whose gates were judged. `record` needs it.
+        "judged": {"type": "dict"},  # The result of vllm_verify. `record` needs it.
+        "json_file": {"type": "str"},  # The file for the JSON of `table`. Empty for none.
+    }
 
     def act(self) -> dict[str, Any]:
         args = dict(self.args)

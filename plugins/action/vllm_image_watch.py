@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.pace import Pace
 from vllm_spark.transfer import messages
@@ -17,7 +17,14 @@ FAILURE_LINES = 80
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_image_watch.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "job": {"type": "str", "required": True},  # The id of the async task.
+        "results_file": {"type": "str", "required": True},  # The results_file of the async task.
+        "image": {"type": "str", "required": True},  # The image that is built.
+        # The time limit of the job, in seconds. The job itself ends then.
+        "timeout_s": {"type": "int", "required": True},
+        "log": {"type": "str", "required": True},  # The log of the build on the host.
+    }
 
     def act(self) -> dict[str, Any]:
         started, pace = time.monotonic(), Pace(begin_s=0)

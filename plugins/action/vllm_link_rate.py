@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.network import link_rate
@@ -11,7 +11,12 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_link_rate.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "least_gbps": {"type": "float", "required": True},  # The least rate of a rail in Gbit/s.
+        "plan": {"type": "dict"},  # The plan of vllm_fabric_link. It takes precedence over `hosts`.
+        # The hosts of a pair whose facts spark_precheck has read. With any other number of hosts nothing is measured.
+        "hosts": {"type": "list", "elements": "str"},
+    }
 
     def act(self) -> dict[str, Any]:
         hosts, plan = list(self.args.get("hosts") or []), self.args.get("plan")

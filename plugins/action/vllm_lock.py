@@ -6,7 +6,7 @@ vllm_spark.pinning.lock_verb decides and asks the registries and the hub, in a p
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import inventory_host, own_process
 from vllm_spark.node.state_file import replace_file
@@ -14,7 +14,25 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_lock.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "deployments": {"type": "raw", "required": True},  # The deployments of the inventory, not yet checked.
+        "limit": {"type": "list", "elements": "str", "required": True},  # The hosts of the run.
+        # Names of recipes. If empty, those of every active deployment within the limit.
+        "recipes": {"type": "list", "elements": "str", "required": True},
+        "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
+        "lock_file": {"type": "str", "required": True},  # The lock file on the controller.
+        # Keys of the lock file whose entries may move, or `all`.
+        "accepted": {"type": "list", "elements": "str", "required": True},
+        "verify": {"type": "bool", "required": True},  # Whether to check the digests that the recipes pin themselves.
+        # Whether to leave out recipes whose pins are all known, and on several hosts the manifests of the models too.
+        "open_only": {"type": "bool", "required": True},
+        "registries": {"type": "dict", "required": True},  # A registry to the URL that is asked in its place.
+        # A registry to the URL of a second one, which must see the same digest of a tag.
+        "second_registries": {"type": "dict", "required": True},
+        # Variables of the process that asks, if one of the hosts is this machine.
+        "hub_environment": {"type": "dict", "required": True},
+        "token": {"type": "str", "required": True},  # The token of the hub. Empty for none.
+    }
 
     _supports_diff = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.inventory import notify as inventory
 from vllm_spark.lifecycle import notify
@@ -13,7 +13,14 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_notify.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `install` reads the facts of the host, which are registered as `spark_precheck_box`. Without settings it
+        # removes what an earlier run has installed.
+        "phase": {"type": "str", "choices": ["install", "report"], "required": True},
+        "settings": {"type": "raw"},  # The variable `vllm_notify`, not yet checked. `install` needs it.
+        "secrets": {"type": "dict"},  # Secrets by variable name. `install` needs them.
+        "test": {"type": "bool"},  # Send a test message from the host. `report` needs it.
+    }
 
     def act(self) -> dict[str, Any]:
         if self.args["phase"] == "install":

@@ -6,7 +6,7 @@ vllm_spark.deploy.plan decides.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import version
 from vllm_spark.deploy import plan
@@ -17,7 +17,7 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_plan.py has the arguments and the result."""
+    arguments: ClassVar = {}
 
     quiet = True
 

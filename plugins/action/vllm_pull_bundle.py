@@ -5,7 +5,7 @@ vllm_spark.transfer.bundle does the work in a process of its own.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -15,7 +15,17 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_pull_bundle.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "hosts": {"type": "list", "elements": "str", "required": True},  # The hosts of the pull.
+        "folder": {"type": "str", "required": True},  # The folder of the bundle on the controller.
+        "registries": {"type": "dict", "required": True},  # A registry to the URL that is asked in its place.
+        "token": {"type": "str", "required": True},  # The token of the hub. Empty for none.
+        "environment": {"type": "dict", "required": True},  # Variables for the hub's library.
+        "signers": {"type": "str", "required": True},  # The file of accepted signers.
+        "key": {"type": "str"},  # The key that signs. Without it, the operator's own.
+        # Whether a bundle without a signature is accepted. Without this argument it is not.
+        "unsigned": {"type": "bool"},
+    }
 
     def act(self) -> dict[str, Any]:
         pulled = self.results(results.PULLED_SPECS, self.args["hosts"])

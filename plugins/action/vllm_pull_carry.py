@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import inventory_host
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK
@@ -22,7 +22,12 @@ SSH_TIMEOUT_S = 30
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_pull_carry.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "folder": {"type": "str"},  # The folder of the bundle. Needed to open.
+        "token": {"type": "str"},  # The token that the server expects. Needed to open.
+        # The result of the task that has opened the connection. With it, this task closes the connection.
+        "opened": {"type": "dict"},
+    }
 
     def act(self) -> dict[str, Any]:
         if self.check_mode:

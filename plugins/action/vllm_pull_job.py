@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.pace import Pace
 from vllm_spark.core.refusal import RefusedError
@@ -18,7 +18,22 @@ from vllm_spark_ansible.job import JobAction
 
 
 class ActionModule(JobAction):
-    """plugins/modules/vllm_pull_job.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "job": {"type": "str", "required": True},  # The id of the transfer job.
+        "request": {"type": "dict"},  # What the job is to do. Needed unless `stop`.
+        # The argv of a job that is not a program of the toolkit. Without it, that of the job.
+        "argv": {"type": "list", "elements": "str"},
+        "token": {"type": "str"},  # The token of the job. Empty for none.
+        "environment_variables": {"type": "dict"},  # Variables of the job.
+        # Whether to wait for the end, as without this argument. False is for a job that serves until it is stopped; the
+        # task waits until its port is open.
+        "wait": {"type": "bool"},
+        # The manifests of the sender, FOLDER/COMMIT to SHA-256, for a request that receives models.
+        "manifests": {"type": "dict"},
+        # The results of the head's tasks, for a request that receives a built image.
+        "pushed": {"type": "list", "elements": "dict"},
+        "stop": {"type": "bool"},  # Whether the job is only ended.
+    }
 
     quiet = True
 

@@ -5,7 +5,7 @@ vllm_spark.transfer.selection and vllm_spark.transfer.plan decide.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import version
 from vllm_spark.inventory.spec import Inventory, Spec
@@ -16,7 +16,27 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_pull_plan.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "phase": {"type": "str", "choices": ["resolve", "plan", "prove"], "required": True},  # What to do.
+        "host": {"type": "str"},  # This host. `resolve` needs it.
+        "deployments": {"type": "raw"},  # The deployments of the inventory, not yet checked. `resolve` needs them.
+        # Names of deployments; empty for the active ones. `resolve` needs them.
+        "named": {"type": "list", "elements": "str"},
+        "sparks": {"type": "list", "elements": "str"},  # The hosts of the group. `resolve` needs them.
+        "limit": {"type": "list", "elements": "str"},  # The hosts of the run. `resolve` needs them.
+        "recipe_folders": {"type": "list", "elements": "str"},  # Folders that contain recipes. `resolve` needs them.
+        "lock_file": {"type": "str"},  # The lock file. `resolve` needs it.
+        # The secrets by name. `resolve` needs them; it keeps only which of them are empty.
+        "secrets": {"type": "dict"},
+        # Ids of known issues that the operator accepts. `resolve` needs them.
+        "accepted": {"type": "list", "elements": "str"},
+        "everywhere": {"type": "raw"},  # All deployments, if `deployments` has only a part of them.
+        "edge": {"type": "raw"},  # The edge of this host, not yet checked.
+        "site": {"type": "dict"},  # The folders and the package index of the site. `resolve` needs them.
+        # All Sparks of this pull, whose facts and weights were read. `plan` and `prove` need them.
+        "hosts": {"type": "list", "elements": "str"},
+        "bundled": {"type": "bool"},  # Whether a bundle is the source. Without this argument it is not.
+    }
 
     quiet = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import installed, prune, remove
@@ -11,7 +11,11 @@ from vllm_spark_ansible.results import Json, Step
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_removal_plan.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "registered": {"type": "str", "required": True},  # The variable with the result of vllm_holdings.
+        "remove": {"type": "dict"},  # The fields of the request to remove. Without it, this is a prune.
+        "again": {"type": "bool"},  # Whether anything that is left is an error. Without this argument it is not.
+    }
 
     quiet = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.lifecycle import replacement
 from vllm_spark.lifecycle.replacement import HostPlan
@@ -11,7 +11,14 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_replacement.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `decide` decides. `result` judges the change. `report` fails with what came back where.
+        "phase": {"type": "str", "choices": ["decide", "result", "report"], "required": True},
+        "deployments": {"type": "raw"},  # The deployments of the inventory. `decide` needs them.
+        "decision": {"type": "dict"},  # The result of vllm_decide. `decide` needs it.
+        "replacement": {"type": "dict"},  # The result of `decide`. `result` needs it.
+        "missed": {"type": "str"},  # Why the new server is not kept. `report` needs it.
+    }
 
     quiet = True
 

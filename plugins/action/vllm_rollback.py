@@ -5,7 +5,7 @@ vllm_spark.lifecycle.rollback_target and rollback decide.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.lifecycle import rollback, rollback_target
 from vllm_spark.verify import startup
@@ -14,7 +14,17 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_rollback.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `choose` chooses the launch that the verb rollback restores, for all hosts of the play at once. `decide`
+        # decides after a deploy whether another launch replaces that of the host. `end` decides the same at the end of
+        # a manual rollback.
+        "phase": {"type": "str", "choices": ["choose", "decide", "end"], "required": True},
+        "deployment": {"type": "str"},  # The deployment; empty for the running one. Of `choose`.
+        "secrets": {"type": "dict"},  # The secrets of today by name, of which only the names are used. Of `choose`.
+        "hosts": {"type": "list", "elements": "str"},  # The hosts of the deployment. Of `decide` and `end`.
+        "plan": {"type": "dict"},  # The plan of this host. Of `decide`.
+        "enabled": {"type": "bool"},  # Whether the operator allows a rollback. Of `decide`.
+    }
 
     quiet = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import paths
 from vllm_spark.core.version import version
@@ -15,7 +15,13 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_sbom.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "deployments": {"type": "raw", "required": True},  # The deployments of the inventory, not yet checked.
+        "limit": {"type": "list", "elements": "str", "required": True},  # The hosts of the run.
+        "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
+        "lock_file": {"type": "str", "required": True},  # The lock file.
+        "file": {"type": "str", "required": True},  # The file to write on this machine.
+    }
 
     def act(self) -> dict[str, Any]:
         file = Path(self.args["file"])

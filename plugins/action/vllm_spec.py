@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core import inventory_host, this_machine
 from vllm_spark.core.plain_data import DocumentError
@@ -22,7 +22,21 @@ with suppress(RefusedError, DocumentError):
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_spec.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "host": {"type": "str", "required": True},  # This host.
+        "deployments": {"type": "raw", "required": True},  # The deployments of the inventory, not yet checked.
+        "sparks": {"type": "list", "elements": "str", "required": True},  # The hosts of the group.
+        "limit": {"type": "list", "elements": "str", "required": True},  # The hosts of the run.
+        "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
+        "lock_file": {"type": "str", "required": True},  # The lock file.
+        "secrets": {"type": "dict", "required": True},  # The secrets by name. Only which of them are empty is kept.
+        # Ids of known issues that the operator accepts.
+        "accepted": {"type": "list", "elements": "str", "required": True},
+        "everywhere": {"type": "raw"},  # All deployments, if `deployments` has only a part of them.
+        "edge": {"type": "raw"},  # The edge of this host, not yet checked.
+        "notification": {"type": "raw"},  # Where the host tells its owner about troubles, not yet checked.
+        "site": {"type": "dict", "required": True},  # The folders, the package index and the settings of the site.
+    }
 
     def act(self) -> dict[str, Any]:
         self._warn()

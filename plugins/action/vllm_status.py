@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
@@ -24,7 +24,9 @@ from vllm_spark_ansible.resolved import intent_of
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_status.py has the arguments and the result."""
+    arguments: ClassVar = {
+        "json_file": {"type": "str", "required": True},  # The file for the document. Empty for none.
+    }
 
     quiet = True
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.lifecycle import switch, switch_steps
@@ -17,7 +17,21 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    """plugins/modules/vllm_switch.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `choose` chooses the deployments that the switch concerns. `order` decides what stops on the host. `steps`
+        # chooses the commands of the host. `result` judges the switch on all hosts.
+        "phase": {"type": "str", "choices": ["choose", "order", "steps", "result"], "required": True},
+        # The deployments of the inventory; for `order` those of `choose`. Not of `steps`.
+        "deployments": {"type": "raw"},
+        "limit": {"type": "list", "elements": "str"},  # The hosts of the run. Of `choose` and `order`.
+        "to": {"type": "str"},  # The deployment that becomes active. Not of `order`.
+        "order": {"type": "dict"},  # The result of `order`. Of `steps`.
+        "decision": {"type": "dict"},  # The result of vllm_decide. Of `steps`.
+        "drain_s": {"type": "int"},  # The most seconds that running requests get. Of `steps`.
+        "memory_s": {"type": "int"},  # The most seconds until the memory is free. Of `steps`.
+        "hosts": {"type": "list", "elements": "str"},  # The hosts of the new deployment. Of `result`.
+        "return_allowed": {"type": "bool"},  # Whether the old deployments return if the switch fails. Of `result`.
+    }
 
     quiet = True
 

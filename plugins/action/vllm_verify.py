@@ -10,7 +10,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests import send
 
@@ -35,7 +35,25 @@ PROBED = ("unit", "container", "address", "port", "state_path")
 
 
 class ActionModule(EdgeProbeAction):
-    """plugins/modules/vllm_verify.py has the arguments and the result."""
+    arguments: ClassVar = {
+        # `gates` waits until a rank serves, judges its gates and writes the report. `edge` judges the edge of a Spark
+        # that is the head of no active deployment, and fails with every condition that does not hold. `end` fails if
+        # this rank has missed a gate. The message names the first cause among all ranks of the deployment, whose
+        # results are registered as `vllm_verify_judged`.
+        "phase": {"type": "str", "choices": ["gates", "edge", "end"], "required": True},
+        "gates": {"type": "dict"},  # The gates of a plan. Of `gates`, like each argument that names no phase.
+        "env_path": {"type": "str"},  # The env file on the host.
+        "reason": {"type": "str"},  # Why the launch was deployed.
+        "report_dir": {"type": "str"},  # The folder of the report on the controller.
+        "wait": {"type": "bool"},  # Whether to wait for the server. False judges its present state.
+        # Whether to judge also the gates that the recipe names, and what waits for a timeout or uses up the requests of
+        # a minute. They are judged without this argument. Of `gates` and `edge`.
+        "thorough": {"type": "bool"},
+        "closing": {"type": "bool"},  # Whether to print how to use the server. It is printed without this argument.
+        # The folder of the site's authority on the controller. An edge needs it. Of `gates` and `edge`.
+        "authority": {"type": "str"},
+        "hosts": {"type": "list", "elements": "str"},  # The hosts of the deployment. Of `end`.
+    }
 
     _last_probe: Probe
 

@@ -17,7 +17,7 @@ from ansible.utils.display import Display
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.run_command import typed
-from vllm_spark_ansible import page
+from vllm_spark_ansible.arguments import MissingArgumentError, checked
 from vllm_spark_ansible.results import Step
 
 display = Display()
@@ -52,8 +52,7 @@ class UnreachableError(AnsibleConnectionFailure):
 class SparkAction(ActionBase):
     """An action plugin that runs on the controller. A subclass implements `act`.
 
-    Its file in plugins/action has a page in plugins/modules (vllm_spark_ansible/page.py). The arguments of a task are
-    checked by the page before `act`.
+    `arguments` has the specification of each argument. It is checked before `act`; None leaves that to a module.
 
     `quiet` keeps a result out of the output of -v, for results that are pages of JSON.
     """
@@ -61,13 +60,12 @@ class SparkAction(ActionBase):
     quiet = False
     task_vars: dict[str, Any]
     name = ""
-    options: ClassVar[dict[str, dict[str, Any]] | None] = None
+    arguments: ClassVar[dict[str, dict[str, Any]] | None] = None
 
     def __init_subclass__(cls) -> None:
         file = Path(cls.act.__code__.co_filename)
         if file.parent.name == "action":
             cls.name = file.stem
-            cls.options = page.options(cls.name, file.parents[1] / "modules")
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result of `act` with `changed: False` as its default. A refusal fails the task with its text."""
@@ -76,7 +74,7 @@ class SparkAction(ActionBase):
         self._check_arguments()
         try:
             result = self.act()
-        except page.MissingArgumentError as error:
+        except MissingArgumentError as error:
             self._fail_arguments(str(error))
         except RefusedError as error:
             # Ansible would print a chained cause a second time.
@@ -96,18 +94,18 @@ class SparkAction(ActionBase):
         """Do the work of the task and return its result. Raises RefusedError or AnsibleActionFail."""
 
     def _check_arguments(self) -> None:
-        """Give the arguments the types of the page. Fails the task with every argument that is unknown, missing or
+        """Give the arguments the types of `arguments`. Fails the task with every argument that is unknown, missing or
         wrong."""
         self._arguments: dict[str, Any] = self._task.args
-        if self.options is None:
+        if self.arguments is None:
             return
-        self._arguments, faults = page.checked(self.options, self._task.args)
+        self._arguments, faults = checked(self.arguments, self._task.args)
         if faults:
             self._fail_arguments("; ".join(faults))
 
     def _fail_arguments(self, faults: str) -> NoReturn:
         name = f"{COLLECTION}.{self.name}"
-        self.fail(f"{name}: {faults}. Fix: correct the task; `ansible-doc -t module {name}` shows its arguments.")
+        self.fail(f"{name}: {faults}. Fix: correct the task; plugins/action/{self.name}.py has its arguments.")
 
     @property
     def args(self) -> dict[str, Any]:

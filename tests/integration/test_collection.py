@@ -55,6 +55,6 @@ def test_a_verb_names_the_missing_package_and_runs_after_the_fix(environment: En
 
 
 def test_ansible_doc_needs_no_package(environment: Environment) -> None:
-    status, output = environment.ansible("doc", "-t", "module", "vllm_spark.toolkit.vllm_plan")
+    status, output = environment.ansible("doc", "-t", "module", "vllm_spark.toolkit.vllm_files")
     assert status == 0, output
-    assert "MODULE vllm_spark.toolkit.vllm_plan" in output
+    assert "MODULE vllm_spark.toolkit.vllm_files" in output

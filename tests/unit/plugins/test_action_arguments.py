@@ -1,4 +1,4 @@
-"""The page of each action: what a wrong task is told, and the arguments of every task of the repository."""
+"""The arguments of each action and module: what a wrong task is told, and those of every task of the repository."""
 
 from __future__ import annotations
 
@@ -65,19 +65,24 @@ def tasks() -> Iterator[tuple[str, str, set[str]]]:
                     yield str(file.relative_to(paths.ROOT)), key.removeprefix(PREFIX), names(args, variables) | more
 
 
-def test_every_task_has_arguments_that_the_page_names() -> None:
+def specification(name: str) -> dict[str, Any]:
+    """Return the arguments of an action, or those that the page of a module names."""
+    if (action := paths.ROOT / "plugins" / "action" / f"{name}.py").is_file() and name not in OF_MODULE:
+        return dict(load_action(action.stem).arguments)
+    return dict(yaml.safe_load(load_module(name).DOCUMENTATION)["options"])
+
+
+def test_every_task_has_arguments_that_exist() -> None:
     found = list(tasks())
-    documented = {
-        name: set(yaml.safe_load(load_module(name).DOCUMENTATION)["options"]) for name in {name for _, name, _ in found}
-    }
+    documented = {name: set(specification(name)) for name in {name for _, name, _ in found}}
     assert [(file, name, unknown) for file, name, args in found if (unknown := args - documented[name])] == []
     assert {name for _, name, _ in found} >= set(ACTIONS)
 
 
-def test_every_task_has_the_arguments_that_the_page_requires() -> None:
+def test_every_task_has_the_arguments_that_are_required() -> None:
     lacking = []
     for file, name, args in tasks():
-        options = yaml.safe_load(load_module(name).DOCUMENTATION)["options"]
+        options = specification(name)
         required = {option for option, fields in options.items() if fields.get("required")}
         # What a template combines may come from another host.
         if name not in OF_MODULE and (missing := required - args):
@@ -85,9 +90,9 @@ def test_every_task_has_the_arguments_that_the_page_requires() -> None:
     assert lacking == []
 
 
-def test_every_action_checks_its_arguments_by_its_page() -> None:
+def test_every_action_checks_its_arguments() -> None:
     actions = {path.stem for path in (paths.ROOT / "plugins" / "action").glob("*.py")} - {"__init__"}
-    assert {name for name in actions if load_action(name).options is None} == OF_MODULE
+    assert {name for name in actions if load_action(name).arguments is None} == OF_MODULE
     assert {name for name in actions if load_action(name).name != name} == set()
 
 
@@ -105,7 +110,7 @@ def test_a_wrong_argument_is_named(args: dict[str, Any], fault: str) -> None:
     message = str(failed.value.message)
     assert message.startswith("vllm_spark.toolkit.vllm_decide: ")
     assert fault in message
-    assert "Fix: correct the task; `ansible-doc -t module vllm_spark.toolkit.vllm_decide`" in message
+    assert "Fix: correct the task; plugins/action/vllm_decide.py has its arguments." in message
 
 
 def test_an_argument_that_a_phase_needs_is_named() -> None:

@@ -108,7 +108,7 @@ def test_the_base_imports_little() -> None:
         "vllm_spark.core.run_command",
         "vllm_spark_ansible",
         "vllm_spark_ansible.action",
-        "vllm_spark_ansible.page",
+        "vllm_spark_ansible.arguments",
         "vllm_spark_ansible.results",
     ]
 
